@@ -1,0 +1,85 @@
+# Needs python3 (3.11 or newer), make and a package registry; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+LOCKED := $(VENV)/.locked
+READY  := $(VENV)/.ready
+
+# make test K=expression: pytest -k. JOBS: processes for the tests that may run side by side.
+K      ?=
+JOBS   ?= 2
+# make sim SEEDS=how-many SEED=first
+SEEDS  ?= 100
+SEED   ?= 1
+
+PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
+UV     := .cache/uv/bin/uv
+
+.DEFAULT_GOAL := help
+.PHONY: help check fix test test-pgbouncer sim demo lock clean
+
+help: ## print this
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
+	    while IFS='|' read -r target text; do printf '%-20s %s\n' "$$target" "$$text"; done
+
+check: $(READY) ## format, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+fix: $(READY) ## format, and mend what the linter can mend
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+# The timing of the chaos tests is their subject, so they run alone. pytest answers 5 when it selected nothing:
+# an error only if both parts did.
+test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
+	@parallel=0; $(PYTEST) -n $(JOBS) -m 'not chaos' || parallel=$$?; \
+	serial=0; $(PYTEST) -m chaos || serial=$$?; \
+	case $$parallel/$$serial in 0/0|0/5|5/0) ;; *) exit 1 ;; esac
+
+test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transaction mode
+	@PATH=$$PATH:/usr/sbin; \
+	if ! command -v pgbouncer >/dev/null; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo 'pgbouncer is missing: installing it with apt-get'; \
+	        apt-get -q update && apt-get -q install -y --no-install-recommends pgbouncer || exit 1; \
+	    else \
+	        echo 'pgbouncer is missing: install the package of that name, then run this again' >&2; exit 1; \
+	    fi; \
+	fi
+	HOLDFAST_TEST_PGBOUNCER=1 $(PYTEST) -n $(JOBS) tests/conformance
+
+sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
+
+demo: $(READY) ## jobs that survive the death of their worker
+	$(BIN)/holdfast demo
+
+lock: $(UV) ## renew requirements.lock from pyproject.toml
+	$(UV) pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
+	    --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
+	    --quiet --output-file requirements.lock
+
+clean: ## remove everything that make and the tools made
+	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written last, so an interrupted set-up starts over.
+$(LOCKED): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo 'Holdfast needs Python 3.11 or newer: make PYTHON=/path/to/python ...' >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@touch $@
+
+$(READY): $(LOCKED) pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check --quiet
+	@touch $@
+
+$(UV):
+	$(PYTHON) -m venv --clear .cache/uv
+	.cache/uv/bin/python -m pip install --quiet uv

@@ -1,0 +1,64 @@
+"""`holdfast migrate`: the database's tables, up, down, or as SQL for someone else to run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from holdfast.cli.options import url_option
+from holdfast.clock import Ports
+from holdfast.errors import UsageError
+from holdfast.kernel import migrate
+from holdfast.kernel.database import Database
+from holdfast.kernel.drivers import connect
+from holdfast.settings import Settings
+
+
+@click.command()
+@click.option("--to", "target", type=int, help="Schema version to go to, up or down; default: this code's own.")
+@click.option("--dump-sql", is_flag=True, help="Print the SQL instead of running it; needs no database.")
+@click.option("--check", is_flag=True, help="Only say whether a migration is needed; exit code 1 if so.")
+@click.option("--drop", is_flag=True, help="Remove all tables and the work in them.")
+@click.option("--yes", is_flag=True, help="Confirm --drop.")
+@url_option
+@click.pass_context
+def command(  # noqa: PLR0917  the options of the command
+    ctx: click.Context, target: int | None, dump_sql: bool, check: bool, drop: bool, yes: bool, url: str | None
+) -> None:
+    """Bring the database's tables to this version, or to another."""
+    if drop and not yes:
+        raise UsageError("--drop removes all jobs for ever; add --yes if that is meant.")
+    settings = Settings.from_environment()
+    database = connect(url or settings.url, settings, Ports())
+    if dump_sql:
+        goal = migrate.code_version(database.dialect) if target is None else target
+        click.echo(migrate.dump(0, goal, database.dialect, settings.schema), nl=False)
+    elif check:
+        ctx.exit(0 if asyncio.run(_check(database)) else 1)
+    else:
+        for line in asyncio.run(_migrate(database, settings.schema, target, drop=drop)):
+            click.echo(line)
+
+
+async def _check(database: Database) -> bool:
+    await database.connect()
+    try:
+        stored = await database.stored_schema()
+    finally:
+        await database.close()
+    code = migrate.code_version(database.dialect)
+    have = stored.version if stored else 0
+    click.echo(f"the database has schema {have}, this code has schema {code}")
+    return have >= code
+
+
+async def _migrate(database: Database, schema: str, target: int | None, *, drop: bool) -> list[str]:
+    await database.connect()
+    try:
+        if drop:
+            return [*await migrate.drop(database, schema), "everything of Holdfast is removed"]
+        done = await migrate.migrate(database, schema, target)
+        return done or ["nothing to do"]
+    finally:
+        await database.close()

@@ -1,0 +1,58 @@
+"""Durations as people write them: `"10s"`, `"1h30m"`, `timedelta`; microseconds inside."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from holdfast.errors import BadSetting
+
+Duration = timedelta | str
+
+_UNITS_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+
+
+def microseconds(value: Duration) -> int:
+    """Read a duration; raise `BadSetting` for anything that is not one, or is negative."""
+    if isinstance(value, timedelta):
+        total = value // timedelta(microseconds=1)
+    elif isinstance(value, str):
+        total = _read(value)
+    else:
+        raise BadSetting(f'a duration is text such as "10s" or a timedelta, not {value!r}.')
+    if total < 0:
+        raise BadSetting(f"a duration cannot be negative: {value!r}.")
+    return total
+
+
+def duration(value: Duration) -> timedelta:
+    return timedelta(microseconds=microseconds(value))
+
+
+def show(us: int) -> str:
+    """The shortest spelling that `microseconds` reads back."""
+    if us == 0:
+        return "0s"
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, us = divmod(us, _UNITS_US[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def _read(text: str) -> int:
+    compact = text.replace(" ", "")
+    parts = _PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise BadSetting(f'{text!r} is not a duration; write it like "500ms", "10s", "1h30m" or "7d".')
+    return round(sum(float(number) * _UNITS_US[unit] for number, unit in parts))

@@ -1,0 +1,60 @@
+"""Cancel: a job, and then its family, level by level.
+
+What is not running ends at once. What runs is asked to stop; its worker ends it, or the sweep does when the
+worker is dead. The list of families still to be cancelled is in the store, so a canceller may die half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import NotFound
+from holdfast.kernel.complete import error_json
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.families import lock_order, settle
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import Moved
+from holdfast.kernel.statements import Jobs, Waiting
+from holdfast.kernel.states import TERMINAL, State
+
+
+async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
+    """Cancel one job, and note its family for `cancel_family`. A finished job stays as it is.
+
+    Returns the state the job is in now; RUNNING means that its worker was asked.
+    """
+    found = await tx.one(Waiting.find_cancellable, id=id)
+    if found is None:
+        raise NotFound(f"there is no job {id}; finished jobs are pruned after their retention time.")
+    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order([(found.seq, found.parent)]))
+    state = next(State(job.state) for job in locked if job.seq == found.seq)
+    if state in TERMINAL:
+        return state
+    await tx.run(Waiting.open_cancellation, seqs=[found.seq], reason=reason)
+    moved = await _cancel_now(tx, [found.seq], reason)
+    return State.CANCELLED if moved else State.RUNNING
+
+
+async def cancel_family(tx: Transaction, *, limit: int) -> bool:
+    """Cancel some children of one cancelled job; True while more is to be done."""
+    family = await tx.one(Waiting.next_cancellation)
+    if family is None:
+        return False
+    children = [row.seq for row in await tx.many(Waiting.cancellable_children, parent=family.job, limit=limit)]
+    if not children:
+        await tx.run(Waiting.close_cancellation, job=family.job)
+        return True
+    await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, family.job) for seq in children]))
+    await tx.run(Waiting.open_cancellation, seqs=children, reason=family.reason)
+    await _cancel_now(tx, children, family.reason)
+    return True
+
+
+async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list[Moved]:
+    error = error_json("cancelled", reason)
+    moved = await tx.many(Waiting.cancel, seqs=seqs, error=error)
+    await settle(tx, moved)
+    asked = await tx.many(Waiting.request_cancel, seqs=seqs, error=error)
+    if asked:
+        await tx.run(Waiting.hint_cancel, workers=",".join(str(w) for w in sorted({a.worker for a in asked})))
+    return moved

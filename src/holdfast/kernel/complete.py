@@ -1,0 +1,110 @@
+"""Complete: end attempts, whatever their outcome, each under its own token.
+
+What is not among the returned rows was lost, for that job alone, unless this very ending is already recorded:
+then an earlier call succeeded and only its answer was lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import assert_never
+
+from holdfast import durations
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.families import lock_order, settle
+from holdfast.kernel.records import Ended, Ending, Lease
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.statements import Jobs
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+
+RELEASED = "released"
+
+
+@single
+async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
+    """End attempts of jobs without parents: one statement for all."""
+    return await tx.many(Jobs.complete, endings=endings, seqs=sorted(e.seq for e in endings))
+
+
+async def complete_children(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+    """End attempts of which some have parents; the parents' counters change in the same transaction."""
+    seqs = [e.seq for e in endings]
+    await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
+    ended = await tx.many(Jobs.complete, endings=endings, seqs=sorted(seqs))
+    await settle(tx, [job for job in ended if job.state in TERMINAL])
+    return ended
+
+
+@reading
+async def repeated(tx: Transaction, endings: Sequence[Ending]) -> set[int]:
+    """Those that an earlier call, whose answer was lost, has already recorded."""
+    rows = await tx.many(Jobs.ended_attempts, seqs=[e.seq for e in endings])
+    recorded = {(row.job, row.epoch, row.token, row.outcome) for row in rows}
+    return {e.seq for e in endings if (e.seq, e.epoch, e.token, e.outcome) in recorded}
+
+
+def ending(
+    lease: Lease,
+    outcome: Done | Retry | Fail | Cancel | Discard | Snooze,
+    *,
+    policy: RetryPolicy,
+    chance: random.Random,
+    result_cap: int,
+    error_cap: int,
+) -> Ending:
+    """What `outcome` means for this job: its next state, what it costs, what is stored. Pure."""
+
+    def end(
+        name: str,
+        state: State,
+        *,
+        delay_us: int = 0,
+        counted: int = 1,
+        result: str | None = None,
+        error: str | None = None,
+    ) -> Ending:
+        return Ending(*lease.held, name, state, delay_us, counted, result, error)
+
+    def trouble(type: str, message: str, trace: str = "") -> str:
+        return error_json(type, message, trace, cap=error_cap)
+
+    match outcome:
+        case Done(result):
+            text = encoding.encode(result, what=f"the result of {lease.kind}", cap=result_cap)
+            return end("succeeded", State.SUCCEEDED, result=text)
+        case Retry(after, message, type, trace):
+            if lease.attempts + 1 >= lease.max_attempts:
+                return end("failed", State.FAILED, error=trouble(type, message, trace))
+            number = lease.attempts + 1
+            delay = policy.delay_us(number, chance) if after is None else durations.microseconds(after)
+            return end("retried", _later(delay), delay_us=delay, error=trouble(type, message, trace))
+        case Fail(message, type):
+            return end("failed", State.FAILED, error=trouble(type, message))
+        case Discard():
+            return end("failed", State.FAILED, error=trouble("discarded", outcome.reason))
+        case Cancel():
+            return end("cancelled", State.CANCELLED, error=trouble("cancelled", outcome.reason))
+        case Snooze():
+            return end("snoozed", _later(outcome.delay_us), delay_us=outcome.delay_us, counted=0)
+        case _:
+            assert_never(outcome)
+
+
+def release(lease: Lease) -> Ending:
+    """Hand the job back as if it had not been claimed."""
+    return Ending(*lease.held, RELEASED, State.PENDING, 0, 0, None, None)
+
+
+def error_json(type: str, message: str, trace: str = "", *, cap: int = 16_384) -> str:
+    """An error as it is stored: a closed `type` to match on, a message for people, and where it came from."""
+    error = {"type": type, "message": encoding.clip(message, cap)}
+    if trace:
+        error["trace"] = encoding.clip(trace, cap)
+    return encoding.encode(error, what="an error", cap=cap * 16)
+
+
+def _later(delay_us: int) -> State:
+    return State.SCHEDULED if delay_us > 0 else State.PENDING

@@ -1,0 +1,104 @@
+"""What the kernel asks of a database: run an operation in a transaction, and pass hints on.
+
+An operation is an async function whose first argument is a `Transaction`. It awaits nothing else and has no
+outside effect, so a driver may run it again from the start, run it on another thread, or commit it together
+with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from holdfast.kernel.sql import Dialect, Exec, Many, One
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound=tuple[Any, ...])
+
+Operation = Callable[Concatenate["Transaction", P], Awaitable[R]]
+
+
+class StoredSchema(NamedTuple):
+    version: int
+    oldest_code: int
+
+
+class Transaction(Protocol):
+    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]: ...
+
+    async def one(self, statement: One[T], /, **parameters: object) -> T | None: ...
+
+    async def run(self, statement: Exec, /, **parameters: object) -> None: ...
+
+
+class Presence(Protocol):
+    """A sign of life that the operating system or the server takes away when this process dies."""
+
+    async def hold(self, worker: int) -> bool:
+        """Take the sign for this worker; False when this store cannot show one (a pooler is between)."""
+
+    async def withdraw(self, worker: int) -> None: ...
+
+    async def absent(self, workers: Iterable[int]) -> set[int]:
+        """Those whose sign is gone now. Empty while a recent restart or reconnect makes signs unreliable."""
+
+
+class Blocking(Protocol):
+    """The store for one thread of its own, reached without the event loop."""
+
+    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def close(self) -> None: ...
+
+
+class Database(Protocol):
+    dialect: Dialect
+
+    @property
+    def presence(self) -> Presence: ...
+
+    async def connect(self) -> None:
+        """Reach the store without looking at its tables, as migrations do; safe to call again."""
+
+    async def open(self) -> None:
+        """Connect, and refuse a store that cannot keep the promises; safe to call again."""
+
+    async def close(self) -> None: ...
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run `operation` in one transaction; repeat it whole on deadlock, conflict or a lost connection."""
+
+    def blocking(self) -> Blocking: ...
+
+    async def listen(self, heard: Callable[[str], None]) -> None:
+        """Call `heard` with every hint from now on; with "" after a gap in which hints may be missed."""
+
+    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+        """Run a migration's statements in one transaction, one migrator at a time.
+
+        False, and nothing was run: the tables are no longer at version `at`, because someone else was faster.
+        """
+
+    async def stored_schema(self) -> StoredSchema | None:
+        """The version of the tables that are there; None when there are none."""
+
+
+def single(operation: Operation[P, R]) -> Operation[P, R]:
+    """Mark an operation that is one statement on PostgreSQL: it commits by itself, in one round trip."""
+    operation.single = True  # type: ignore[attr-defined]
+    return operation
+
+
+def reading(operation: Operation[P, R]) -> Operation[P, R]:
+    """Mark a single statement that changes nothing: on SQLite it takes no turn among the writers."""
+    operation.reading = True  # type: ignore[attr-defined]
+    return single(operation)
+
+
+def is_single(operation: object) -> bool:
+    return getattr(operation, "single", False)
+
+
+def is_reading(operation: object) -> bool:
+    return getattr(operation, "reading", False)

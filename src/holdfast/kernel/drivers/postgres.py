@@ -1,0 +1,317 @@
+"""PostgreSQL through asyncpg: statements over a few connections, hints by NOTIFY, presence by a session lock.
+
+An operation marked `single` is one statement and commits by itself. Behind a transaction pooler nothing may
+depend on the session: every operation is an explicit transaction, nothing is prepared, hints and presence are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import starmap
+from typing import Any, ParamSpec, TypeVar
+
+from asyncpg import exceptions as pg
+
+from holdfast.clock import Ports
+from holdfast.errors import StoreUnfit
+from holdfast.kernel import epoch, migrate
+from holdfast.kernel.database import Blocking, Operation, StoredSchema, is_single
+from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
+from holdfast.kernel.drivers.postgres_pool import Connection, Pool, dial, hang_up
+from holdfast.kernel.drivers.postgres_presence import PostgresPresence
+from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, catalogue
+from holdfast.kernel.statements import GROUPS
+from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound=tuple[Any, ...])
+
+OLDEST_SERVER = 140_000
+_CONFLICT_TRIES = 3
+_CACHED_STATEMENTS = 200
+_MIGRATION_LOCK = 5_073_114
+
+log = logging.getLogger("holdfast.postgres")
+
+_FACTS = """
+select pg_backend_pid() as pid, cast(current_setting('server_version_num') as integer) as version,
+    current_setting('synchronous_commit') as synchronous_commit, current_setting('fsync') as fsync,
+    pg_is_in_recovery() as standby
+"""
+# A cached plan outlives the empty tables it was made for, where scanning them was right. The price that this puts on
+# the scans that remain (of tables with one row) must not make the server compile them.
+_SESSION = "set default_transaction_isolation = 'read committed'; set enable_seqscan = off; set jit = off"
+# The control file's timeline is stale right after a promotion; the name of the current WAL file is not.
+_IDENTITY = """
+select system_identifier || ' timeline ' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+from pg_control_system()
+"""
+
+
+class PostgresDatabase:
+    dialect: Dialect = "postgres"
+
+    def __init__(self, url: str, settings: Settings, ports: Ports) -> None:
+        self.url = url
+        self.settings = settings
+        self.chance = ports.random
+        self.direct = False  # no pooler between: sessions are ours
+        self._ports = ports
+        self._statements: dict[Statement, Rendered] = {}
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+        self._reconnected_at: float | None = None
+        self._lost_once = False
+        self._listening: asyncio.Task[None] | None = None
+        self.presence = PostgresPresence(self, settings.schema, settings.presence_quiet.total_seconds())
+        self._heard: list[Callable[[str], None]] = []
+
+    async def connect(self) -> None:
+        """Migrations dial for themselves, past the pooler."""
+
+    async def open(self) -> None:
+        async with self._opening:
+            if self._pool is not None:
+                return
+            self._statements = catalogue(GROUPS, "postgres", self.settings.schema)
+            try:
+                await self._examine()
+                migrate.verify(await self.stored_schema(), "postgres")
+                self._pool = Pool(self._connect, self.settings.connections)
+                if not self.direct:
+                    await self._note_identity_behind_pooler()
+            except Exception as problem:
+                self._pool = None
+                raise typed(self.url, problem) from problem
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            self._listening = None
+        self._heard.clear()
+        await self.presence.close()
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        clock = self._ports.clock
+        patience = clock.monotonic() + self.settings.store_patience.total_seconds()
+        conflicts, pause = 0, 0.02
+        while True:
+            try:
+                return await self._attempt(operation, args, kwargs)
+            except CONFLICT as problem:
+                conflicts += 1
+                if conflicts >= _CONFLICT_TRIES:
+                    raise typed(self.url, problem) from problem
+            except AWAY as problem:
+                self._lost_once = True
+                if clock.monotonic() >= patience:
+                    raise typed(self.url, problem) from problem
+            except pg.PostgresError as problem:
+                raise typed(self.url, problem) from problem
+            await clock.sleep(pause * (0.5 + self.chance.random()))
+            pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
+
+    def blocking(self) -> Blocking:
+        return PostgresBlocking(self.url, self.settings, self._ports)
+
+    async def listen(self, heard: Callable[[str], None]) -> None:
+        if not self.direct:
+            log.warning(
+                "a transaction pooler is between: no wake-ups and no presence; polling every %s finds work. "
+                "Set direct_url to have both.",
+                self.settings.poll_interval,
+            )
+            return
+        self._heard.append(heard)
+        if self._listening is None:
+            ready = asyncio.Event()
+            self._listening = asyncio.create_task(self._listen(ready), name="listener")
+            await ready.wait()
+
+    def _on_hint(self, note: str) -> None:
+        for heard in self._heard:
+            heard(note)
+
+    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+        connection = await self.dial_direct()
+        try:
+            async with connection.transaction():
+                await connection.execute(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
+                stored = await self._stored_schema(connection)
+                if at != (stored and stored.version):
+                    return False
+                for statement in statements:
+                    await connection.execute(statement)
+                return True
+        except (pg.PostgresError, *AWAY) as problem:
+            raise typed(self.url, problem) from problem
+        finally:
+            await hang_up(connection)
+
+    async def stored_schema(self) -> StoredSchema | None:
+        connection = await self.dial_direct()
+        try:
+            async with connection.transaction():
+                return await self._stored_schema(connection)
+        finally:
+            await hang_up(connection)
+
+    async def _stored_schema(self, connection: Connection) -> StoredSchema | None:
+        name = f"{self.settings.schema}.schema"
+        if await connection.fetchval("select to_regclass($1)", name) is None:
+            return None
+        return StoredSchema(*await connection.fetchrow(f"select version, oldest_code from {name}"))
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        if self._pool is None:
+            await self.open()
+        assert self._pool is not None
+        async with self._pool.connection() as connection:
+            yield connection
+        self._pool.close_idle()
+
+    async def dial_direct(self) -> Connection:
+        """A connection outside the pool, past the pooler if a direct URL is set."""
+        try:
+            return await dial(self.settings.direct_url or self.url, cached_statements=0)
+        except (pg.PostgresError, ValueError, *AWAY) as problem:
+            raise typed(self.url, problem) from problem
+
+    def seconds_since_reconnect(self) -> float:
+        if self._reconnected_at is None:
+            return float("inf")
+        return self._ports.clock.monotonic() - self._reconnected_at
+
+    async def _attempt(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
+        async with self.connection() as connection:
+            tx = PostgresTransaction(connection, self._statements)
+            if self.direct and is_single(operation):
+                return await operation(tx, *args, **kwargs)
+            async with connection.transaction(isolation="read_committed"):
+                return await operation(tx, *args, **kwargs)
+
+    async def _connect(self) -> Connection:
+        connection = await dial(self.url, cached_statements=_CACHED_STATEMENTS if self.direct else 0)
+        if self._lost_once:
+            self._lost_once = False
+            self._reconnected_at = self._ports.clock.monotonic()
+        if self.direct:
+            await self._prepare(connection)
+        return connection
+
+    async def _prepare(self, connection: Connection) -> None:
+        await connection.execute(_SESSION)
+        if self.settings.profile == "fast":
+            await connection.execute("set synchronous_commit = off")
+        await self._note_identity(connection)
+
+    async def _note_identity(self, connection: Connection) -> None:
+        try:
+            identity = await connection.fetchval(_IDENTITY)
+        except (pg.InsufficientPrivilegeError, pg.FeatureNotSupportedError, pg.ObjectNotInPrerequisiteStateError):
+            log.warning("cannot read the server's identity; run `holdfast epoch bump` after a failover or restore")
+            return
+        tx = PostgresTransaction(connection, self._statements)
+        async with connection.transaction():
+            await epoch.adopt(tx, identity)
+
+    async def _note_identity_behind_pooler(self) -> None:
+        assert self._pool is not None
+        async with self._pool.connection() as connection, connection.transaction():
+            identity = await connection.fetchval(_IDENTITY)
+            await epoch.adopt(PostgresTransaction(connection, self._statements), identity)
+
+    async def _examine(self) -> None:
+        """Learn what is at the other end, and refuse what cannot keep the promises."""
+        connection = await dial(self.url, cached_statements=0)
+        try:
+            async with connection.transaction():
+                facts = await connection.fetchrow(_FACTS)
+            self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
+        finally:
+            await hang_up(connection)
+        place = describe(self.url)
+        if facts["version"] < OLDEST_SERVER:
+            raise StoreUnfit(f"PostgreSQL at {place} is older than 14, which Holdfast needs.")
+        if facts["standby"]:
+            raise StoreUnfit(f"PostgreSQL at {place} is a standby and takes no writes; point the URL at the primary.")
+        if facts["fsync"] != "on" or (self.settings.profile == "full" and facts["synchronous_commit"] == "off"):
+            log.warning(
+                "PostgreSQL at %s has fsync=%s and synchronous_commit=%s: a crash of its host can lose accepted work",
+                place,
+                facts["fsync"],
+                facts["synchronous_commit"],
+            )
+
+    async def _listen(self, ready: asyncio.Event) -> None:
+        """Keep one connection listening; after every gap say "", because hints may have been missed."""
+        channel = f"{self.settings.schema}.hint"
+        pause = 0.05
+        while True:
+            try:
+                async with self.connection() as connection:
+                    closed = asyncio.Event()
+                    connection.add_termination_listener(lambda _, event=closed: event.set())
+                    await connection.add_listener(channel, lambda *call: self._on_hint(call[3]))
+                    listening = connection
+                pause = 0.05
+                ready.set()
+                self._on_hint("")
+                if not listening.is_closed():
+                    await closed.wait()
+                self._lost_once = True
+            except (pg.PostgresError, *AWAY) as problem:
+                log.debug("listener is away: %s", problem)
+            await self._ports.clock.sleep(pause * (0.5 + self.chance.random()))
+            pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
+
+
+class PostgresTransaction:
+    """One connection while an operation has it."""
+
+    def __init__(self, connection: Connection, statements: dict[Statement, Rendered]) -> None:
+        self._connection = connection
+        self._statements = statements
+
+    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
+        return list(starmap(statement.record, await self._rows(statement, parameters)))
+
+    async def one(self, statement: One[T], /, **parameters: object) -> T | None:
+        rows = await self._rows(statement, parameters)
+        return statement.record(*rows[0]) if rows else None
+
+    async def run(self, statement: Exec, /, **parameters: object) -> None:
+        await self._rows(statement, parameters)
+
+    async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> list[Any]:
+        rendered = self._statements[statement]
+        arguments = [
+            parameters[name] if position is None else [row[position] for row in parameters[name]]
+            for name, position in rendered.parameters
+        ]
+        rows: list[Any] = await self._connection.fetch(rendered.texts[0], *arguments)
+        return rows
+
+
+class PostgresBlocking:
+    """The heartbeat thread's own loop and connection, so that a blocked event loop cannot hold it up."""
+
+    def __init__(self, url: str, settings: Settings, ports: Ports) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._database = PostgresDatabase(url, settings, ports)
+
+    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._loop.run_until_complete(self._database.transact(operation, *args, **kwargs))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._database.close())
+        self._loop.close()

@@ -1,0 +1,270 @@
+"""SQLite: one writer thread per process, which commits together whatever is waiting.
+
+The event loop never touches the connection. Requests go to the thread in order, except that heartbeats and
+renewals go first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from holdfast.clock import Ports
+from holdfast.errors import StoreUnavailable
+from holdfast.kernel import epoch, migrate
+from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
+from holdfast.kernel.drivers.sqlite_file import SqliteFile
+from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder
+from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns
+from holdfast.kernel.sql import Dialect
+from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_TOGETHER = 64
+
+
+class Request(NamedTuple):
+    operation: Callable[[], Coroutine[Any, Any, Any]]
+    reading: bool
+    answer: Future[Any]
+
+
+class SqliteDatabase:
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, path: str, settings: Settings, ports: Ports) -> None:
+        self.path = path
+        self._file = None if path == ":memory:" else Path(path).resolve()
+        self._settings = settings
+        self._ports = ports
+        self._writer: Writer | None = None
+        self._opened = False
+        self._opening = asyncio.Lock()
+        self.presence: Presence = NoPresence()
+        self._heard: list[Callable[[str], None]] = []
+        self._hints: Hints | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def connect(self) -> None:
+        async with self._opening:
+            if self._writer is None:
+                loop = self._loop = asyncio.get_running_loop()
+                self._writer = await loop.run_in_executor(None, self._start)
+
+    async def open(self) -> None:
+        await self.connect()
+        async with self._opening:
+            if self._opened:
+                return
+            try:
+                await migrate.migrate(self, "")
+                migrate.verify(await self.stored_schema(), "sqlite")
+                await self.transact(epoch.adopt, _identity(self.path))
+                if self._file is not None:
+                    self.presence = FilePresence(_locks(self._file))
+                    self._hints = Hints(runtime_folder(self._file))
+                    self._hints.listen(asyncio.get_running_loop(), self._on_hint)
+                self._opened = True
+            except BaseException:
+                await self._shut()
+                raise
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._shut()
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer = self._submit(operation, args, kwargs, urgent=False)
+        return await asyncio.wrap_future(answer)
+
+    def blocking(self) -> Blocking:
+        return SqliteBlocking(self)
+
+    async def listen(self, heard: Callable[[str], None]) -> None:
+        self._heard.append(heard)
+
+    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+        return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at)))
+
+    async def stored_schema(self) -> StoredSchema | None:
+        return await asyncio.wrap_future(self._thread.call(lambda file: file.stored_schema()))
+
+    @property
+    def _thread(self) -> Writer:
+        if self._writer is None:
+            raise StoreUnavailable(f"{self.path} is not open.")
+        return self._writer
+
+    def _submit(self, operation: Callable[..., Any], args: Any, kwargs: Any, *, urgent: bool) -> Future[Any]:
+        writer = self._thread
+        request = Request(partial(operation, writer.file, *args, **kwargs), is_reading(operation), Future())
+        writer.submit(request, urgent=urgent)
+        return request.answer
+
+    def _start(self) -> Writer:
+        settings = self._settings
+        busy = settings.busy_timeout.total_seconds()
+        file = SqliteFile(
+            self.path,
+            now=self._ports.clock.wall_us,
+            durable=settings.profile == "full",
+            busy_ms=round(busy * 1_000),
+        )
+        turns = None
+        if self._file is not None:
+            folder = _locks(self._file)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            turns = Turns(folder, patience=busy)
+        return Writer(file, turns, self._tell)
+
+    async def _shut(self) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(self.presence, FilePresence):
+            self.presence.close()
+        if self._hints is not None:
+            self._hints.close(loop)
+            self._hints = None
+        if self._writer is not None:
+            await loop.run_in_executor(None, self._writer.stop)
+            self._writer = None
+        self._opened = False
+        self._heard.clear()
+
+    def _tell(self, notes: list[str]) -> None:
+        """On the writer thread, after a commit: this process first, then the others."""
+        loop = self._loop
+        for note in dict.fromkeys(notes):
+            if loop is not None and self._heard:
+                with contextlib.suppress(RuntimeError):  # the loop has just closed; hints may get lost
+                    loop.call_soon_threadsafe(self._on_hint, note)
+            if self._hints is not None:
+                self._hints.send(note)
+
+    def _on_hint(self, note: str) -> None:
+        for heard in self._heard:
+            heard(note)
+
+
+class Writer:
+    """The thread that owns the connection."""
+
+    def __init__(self, file: SqliteFile, turns: Turns | None, tell: Callable[[list[str]], None]) -> None:
+        self.file = file
+        self._turns = turns
+        self._tell = tell
+        self._waiting: deque[Request] = deque()
+        self._urgent: deque[Request] = deque()
+        self._calls: deque[tuple[Callable[[SqliteFile], Any], Future[Any]]] = deque()
+        self._something = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, *, urgent: bool) -> None:
+        with self._something:
+            if self._stopping:
+                raise StoreUnavailable(f"{self.file.path} is closed.")
+            (self._urgent if urgent else self._waiting).append(request)
+            self._something.notify()
+
+    def call(self, function: Callable[[SqliteFile], Any]) -> Future[Any]:
+        """Run something on the connection outside of any operation (migrations)."""
+        answer: Future[Any] = Future()
+        with self._something:
+            self._calls.append((function, answer))
+            self._something.notify()
+        return answer
+
+    def stop(self) -> None:
+        """Finish what was asked, then close."""
+        with self._something:
+            self._stopping = True
+            self._something.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            if isinstance(batch, tuple):
+                self._answer_call(*batch)
+            else:
+                self._commit(batch)
+        self.file.close()
+        if self._turns is not None:
+            self._turns.close()
+
+    def _next(self) -> list[Request] | tuple[Callable[[SqliteFile], Any], Future[Any]] | None:
+        with self._something:
+            self._something.wait_for(lambda: self._urgent or self._waiting or self._calls or self._stopping)
+            if self._calls:
+                return self._calls.popleft()
+            batch = [self._urgent.popleft() for _ in range(len(self._urgent))]
+            while self._waiting and len(batch) < _MOST_TOGETHER:
+                batch.append(self._waiting.popleft())
+            return batch or None
+
+    def _commit(self, batch: list[Request]) -> None:
+        live = [request for request in batch if request.answer.set_running_or_notify_cancel()]
+        reading = all(request.reading for request in live)
+        turn = contextlib.nullcontext() if reading or self._turns is None else self._turns.turn()
+        with turn:
+            results = self.file.commit_together([request.operation for request in live], reading=reading)
+        if self.file.hints:
+            self._tell(self.file.hints)
+        for request, result in zip(live, results, strict=True):
+            if isinstance(result, Exception):
+                request.answer.set_exception(result)
+            else:
+                request.answer.set_result(result)
+
+    def _answer_call(self, function: Callable[[SqliteFile], Any], answer: Future[Any]) -> None:
+        try:
+            answer.set_result(function(self.file))
+        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+            answer.set_exception(problem)
+
+
+class SqliteBlocking:
+    """The heartbeat thread's way to the store: its requests go before all others."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: Future[R] = self._database._submit(operation, args, kwargs, urgent=True)
+        return answer.result()
+
+    def close(self) -> None:
+        """Nothing of its own to close."""
+
+
+class NoPresence:
+    """A store in this process's memory dies with it; nobody is left to look."""
+
+    async def hold(self, worker: int) -> bool:
+        return False
+
+    async def withdraw(self, worker: int) -> None: ...
+
+    async def absent(self, workers: Iterable[int]) -> set[int]:
+        return set()
+
+
+def _locks(file: Path) -> Path:
+    return file.with_name(f"{file.name}-locks")
+
+
+def _identity(path: str) -> str:
+    """A copied file has another inode, and so another identity."""
+    if path == ":memory:":
+        return "memory"
+    status = Path(path).stat()
+    return f"file {status.st_dev}:{status.st_ino}"

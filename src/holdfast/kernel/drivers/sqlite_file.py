@@ -1,0 +1,187 @@
+"""One connection to a SQLite file, and operations run on it, several to a commit.
+
+Everything here is synchronous and belongs to one thread at a time. An operation is a coroutine that awaits
+nothing but its transaction, so it is driven to its end without an event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import starmap
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.errors import HoldfastError, StoreBusy, StoreCorrupt, StoreFull, StoreUnavailable, StoreUnfit
+from holdfast.kernel.database import StoredSchema
+from holdfast.kernel.drivers.filesystems import refuse_network
+from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
+from holdfast.kernel.statements import GROUPS
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+OLDEST_SQLITE = (3, 51, 3)
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class SqliteFile:
+    """The connection, its clock, and what a commit will tell others. Also the `Transaction` operations see."""
+
+    def __init__(self, path: str, *, now: Callable[[], int], durable: bool, busy_ms: int) -> None:
+        self.path = path
+        self.now = now
+        self.hints: list[str] = []
+        self._instant = 0
+        self._statements: dict[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
+        version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+        if version < OLDEST_SQLITE:
+            raise StoreUnfit(
+                f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that several processes write; "
+                f"install apsw 3.51.3 or newer."
+            )
+        if path != ":memory:":
+            file = Path(path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            refuse_network(file.parent)
+        try:
+            self.connection = apsw.Connection(path)
+        except apsw.Error as problem:
+            raise _typed(path, problem) from problem
+        self.connection.set_busy_timeout(busy_ms)
+        self.connection.create_scalar_function("now_us", self._clock, 0)
+        self.connection.create_scalar_function("hint", self._hint, 1)
+        for pragma in ("journal_mode = wal", f"synchronous = {'full' if durable else 'normal'}", "temp_store = memory"):
+            self.execute(f"pragma {pragma}")
+
+    def execute(self, text: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            # apsw runs lazily: only a cursor that is read to its end has done its work.
+            return list(self.connection.execute(text, parameters))
+        except apsw.Error as problem:
+            typed = _typed(self.path, problem)
+            if typed is problem:
+                raise
+            raise typed from problem
+
+    def commit_together(
+        self, operations: Sequence[Callable[[], Coroutine[Any, Any, Any]]], *, reading: bool
+    ) -> list[Any]:
+        """Run operations in one transaction, each undone alone if it fails; results or exceptions, in order."""
+        self.hints = []
+        try:
+            self.execute("begin" if reading else "begin immediate")
+        except HoldfastError as problem:
+            return [problem] * len(operations)
+        alone = len(operations) == 1
+        results: list[Any] = []
+        for operation in operations:
+            results.append(self._attempt(operation, alone=alone))
+            if not self.connection.in_transaction and not alone:  # SQLite undid everything, not just this one
+                return [results[-1]] * len(operations)
+        try:
+            if self.connection.in_transaction:
+                self.execute("commit")
+        except HoldfastError as problem:
+            self._rollback()
+            self.hints = []
+            return [r if isinstance(r, Exception) else problem for r in results]
+        return results
+
+    def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+        self._instant = self.now()
+        self.execute("begin immediate")
+        try:
+            stored = self.stored_schema()
+            if at != (stored and stored.version):
+                return False
+            for statement in statements:
+                self.execute(statement)
+            self.execute("commit")
+        finally:
+            self._rollback()
+        return True
+
+    def stored_schema(self) -> StoredSchema | None:
+        tables = self.execute("select 1 from sqlite_master where name = 'schema'")
+        if not tables:
+            return None
+        ((version, oldest),) = self.execute("select version, oldest_code from schema")
+        return StoredSchema(version, oldest)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
+        return list(starmap(statement.record, self._rows(statement, parameters)))
+
+    async def one(self, statement: One[T], /, **parameters: object) -> T | None:
+        rows = self._rows(statement, parameters)
+        return statement.record(*rows[0]) if rows else None
+
+    async def run(self, statement: Exec, /, **parameters: object) -> None:
+        self._rows(statement, parameters)
+
+    def _rows(self, statement: Statement, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+        bound = {
+            name: _dumps(value) if isinstance(value, list | tuple) else value for name, value in parameters.items()
+        }
+        rows: list[tuple[Any, ...]] = []
+        for text in self._statements[statement].texts:
+            rows = self.execute(text, bound)
+        return rows
+
+    def _attempt(self, operation: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool) -> Any:
+        self._instant = self.now()
+        heard = len(self.hints)
+        try:
+            if not alone:
+                self.execute("savepoint operation")
+            result = drive(operation())
+            if not alone:
+                self.execute("release operation")
+        except Exception as problem:  # noqa: BLE001  any failure of one operation must leave the others whole
+            del self.hints[heard:]
+            if alone:
+                self._rollback()
+            elif self.connection.in_transaction:
+                self.execute("rollback to operation")
+                self.execute("release operation")
+            return problem
+        return result
+
+    def _clock(self, *_: object) -> int:
+        return self._instant
+
+    def _hint(self, *notes: object) -> int:
+        self.hints.extend(str(note) for note in notes if note is not None)
+        return 1
+
+    def _rollback(self) -> None:
+        if self.connection.in_transaction:
+            self.execute("rollback")
+
+
+def drive(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        operation.send(None)
+    except StopIteration as done:
+        return done.value
+    operation.close()
+    raise RuntimeError("an operation awaited something other than its transaction")
+
+
+def _typed(path: str, problem: Exception) -> Exception:
+    match problem:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(f"another program kept {path} locked for too long. Try again, or end what holds it.")
+        case apsw.FullError():
+            return StoreFull(f"no space left for {path}; nothing was written. Free some space and try again.")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(f"{path} is damaged or not a SQLite database ({problem}). Restore it from a backup.")
+        case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreUnavailable(f"{path} cannot be used: {problem}. Check that it exists, is writable and local.")
+        case _:
+            return problem

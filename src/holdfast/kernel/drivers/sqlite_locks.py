@@ -1,0 +1,103 @@
+"""File locks beside a SQLite database: turns among writing processes, and signs of life.
+
+Both live in the folder `<database>-locks`, on the same local file system, so that containers sharing the file
+share the locks too. The kernel frees a lock when its process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_STEP = 0.0005
+
+
+class Turns:
+    """Lets processes write one after the other, in turn, where SQLite's own wait would starve some.
+
+    Only a courtesy: a process that is stopped while it holds a turn must not stop the others, so after
+    `patience` they go on without, and SQLite's own lock decides.
+    """
+
+    def __init__(self, folder: Path, patience: float) -> None:
+        self._patience = patience
+        self._next = _open(folder / "next")
+        self._write = _open(folder / "write")
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        until = time.monotonic() + self._patience
+        _acquire(self._next, until)
+        _acquire(self._write, until)
+        fcntl.flock(self._next, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._write, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._next)
+        os.close(self._write)
+
+
+class FilePresence:
+    """A worker's sign of life: a lock on a file named by its incarnation, which is never used again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[int, int] = {}
+
+    async def hold(self, worker: int) -> bool:
+        handle = _open(self._folder / f"worker-{worker}")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._held[worker] = handle
+        return True
+
+    async def withdraw(self, worker: int) -> None:
+        handle = self._held.pop(worker, None)
+        if handle is not None:
+            (self._folder / f"worker-{worker}").unlink(missing_ok=True)
+            os.close(handle)
+
+    def close(self) -> None:
+        for handle in self._held.values():
+            os.close(handle)
+        self._held.clear()
+
+    async def absent(self, workers: Iterable[int]) -> set[int]:
+        return {worker for worker in workers if worker not in self._held and self._is_free(worker)}
+
+    def _is_free(self, worker: int) -> bool:
+        path = self._folder / f"worker-{worker}"
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(handle)
+        path.unlink(missing_ok=True)
+        return True
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _acquire(handle: int, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return
+            time.sleep(_STEP)
+        else:
+            return

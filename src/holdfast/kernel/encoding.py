@@ -1,0 +1,69 @@
+"""One JSON codec for everything stored: compact, sorted, UTF-8, and the same bytes on both databases.
+
+What one of the two databases cannot hold (NUL, lone surrogates, NaN) is refused on both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from holdfast.errors import BadPayload
+
+# JSON writes NUL as \u0000; an even number of backslashes before it would make it literal text.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def encode(value: object, *, what: str, cap: int) -> str:
+    """The stored text of `value`, or `BadPayload` that says what about it cannot be stored."""
+    try:
+        text = _encoder.encode(value)
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadPayload(f"{what} contains a lone surrogate, which is not text; decode it properly first.") from None
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise BadPayload(f"{what} is not JSON: {problem}. Convert it to plain JSON values.") from None
+    if "\\u0000" in text and _NUL.search(text):
+        raise BadPayload(f"{what} contains a NUL character, which PostgreSQL cannot store; remove it.")
+    if size > cap:
+        raise BadPayload(
+            f"{what} is {size:,} bytes of JSON, over the cap of {cap:,}. "
+            f"Store it elsewhere and pass a reference, or raise the cap."
+        )
+    return text
+
+
+def decode(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def check_text(value: str, *, what: str, cap: int = 512) -> str:
+    """Names and keys that become columns: no NUL, no lone surrogate, not endless."""
+    if not value or len(value) > cap:
+        raise BadPayload(f"{what} must have 1 to {cap} characters, not {len(value)}.")
+    if "\x00" in value or not _encodable(value):
+        raise BadPayload(f"{what} contains a NUL character or a lone surrogate.")
+    return value
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def clip(text: str, cap: int) -> str:
+    """Text made safe for both databases and cut to `cap` bytes; for errors, which must always be storable."""
+    data = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")
+    if len(data) <= cap:
+        return data.decode()
+    return data[:cap].decode(errors="ignore") + "…"
+
+
+def _encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

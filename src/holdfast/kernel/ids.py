@@ -1,0 +1,39 @@
+"""Public ids. Every id is made by the client, so that repeating an enqueue after a lost answer is harmless."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import NewType
+
+from holdfast.clock import Ports
+
+JobId = NewType("JobId", str)
+
+_RANDOM_BITS = 74
+_VARIANT = 0b10 << 62
+
+
+def new_id(ports: Ports) -> JobId:
+    """A UUID v7: 48 bits of milliseconds, then chance; sorts by time in an index."""
+    milliseconds = ports.clock.wall_us() // 1_000
+    chance = ports.random.getrandbits(_RANDOM_BITS)
+    high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | chance >> 62
+    low = _VARIANT | chance & (1 << 62) - 1
+    return JobId(str(uuid.UUID(int=high << 64 | low)))
+
+
+def derived_id(*parts: str | int) -> JobId:
+    """A UUID v8 from its parts: the same parts are the same job, so launching twice is one launch."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    value = int.from_bytes(digest[:16], "big")
+    value = value & ~(0xF << 76) | 0x8 << 76
+    value = value & ~(0b11 << 62) | _VARIANT
+    return JobId(str(uuid.UUID(int=value)))
+
+
+def is_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False

@@ -1,0 +1,88 @@
+"""Leases: the right to run a job, for a while.
+
+Every write a worker makes carries its token, and the store refuses a token that is not current. So a worker
+that was frozen for a minute cannot overwrite its successor. Rescue tests state and expiry in the statement that
+changes the row, never by id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from holdfast.kernel.complete import error_json
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.families import lock_order, settle
+from holdfast.kernel.records import Held, Moved, Renewed, WorkerStatus
+from holdfast.kernel.statements import Leases, Workers
+from holdfast.kernel.states import State
+
+DEADLINE_ERROR = error_json("deadline_exceeded", "its deadline passed before it ended")
+ORPHAN_ERROR = error_json("instance_disconnected", "its worker died or lost contact, and its queue says on_orphan=fail")
+RESCUE_ERROR = error_json("rescue_failed", "lost its lease more often than max_rescues allows")
+
+
+class Beat(NamedTuple):
+    """What a heartbeat learned."""
+
+    registered: bool  # False: this incarnation was given up for lost and must register again
+    renewed: list[Renewed]
+    lost: list[Held]  # stop these attempts and drop their results
+
+
+async def beat(
+    tx: Transaction, worker: int, active: int, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
+) -> Beat:
+    """Show life and renew the leases this worker knows it holds, and no others."""
+    status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
+    renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us)
+    return Beat(status is not None, renewed, lost)
+
+
+async def renew(
+    tx: Transaction, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
+) -> tuple[list[Renewed], list[Held]]:
+    """Extend these leases. What was only skipped (someone is ending it right now) is neither renewed nor lost."""
+    if not held:
+        return [], []
+    ordered = sorted(held)
+    renewed = await tx.many(Leases.renew, held=ordered, ttl_us=ttl_us, ceiling_us=ceiling_us)
+    kept = {(row.seq, row.epoch, row.token) for row in renewed}
+    missing = [h for h in ordered if (h.seq, h.epoch, h.token) not in kept]
+    if not missing:
+        return renewed, []
+    rows = await tx.many(Leases.held_tokens, seqs=[h.seq for h in missing])
+    alive = {
+        (row.seq, row.epoch, row.token)
+        for row in rows
+        if row.state == State.RUNNING and row.lease_until is not None and row.lease_until > row.now
+    }
+    return renewed, [h for h in missing if (h.seq, h.epoch, h.token) not in alive]
+
+
+async def expire(
+    tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random
+) -> list[Moved]:
+    """Rescue jobs whose lease ran out, or whose worker is among `gone`; at most `limit` of them."""
+    listed = sorted(gone)
+    found = await tx.many(Leases.find_lapsed, gone=listed, limit=limit)
+    if not found:
+        return []
+    locked = {row.seq for row in await tx.many(Leases.try_lock_jobs, seqs=lock_order(found))}
+    seqs = [job.seq for job in found if job.seq in locked and (job.parent is None or job.parent in locked)]
+    if not seqs:
+        return []
+    await tx.run(Leases.record_lost, seqs=seqs, gone=listed)
+    moved = await tx.many(
+        Leases.expire,
+        seqs=seqs,
+        gone=listed,
+        backoff_us=backoff_us,
+        jitter=chance.randrange(500),
+        deadline_error=DEADLINE_ERROR,
+        orphan_error=ORPHAN_ERROR,
+        rescue_error=RESCUE_ERROR,
+    )
+    await settle(tx, moved)
+    return moved

@@ -1,0 +1,357 @@
+"""Rows as the kernel reads and writes them. Each record's fields stand in the order of its statement's columns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.states import State
+
+
+class Token(NamedTuple):
+    """The number of a lease: rises with every claim, and its epoch with every change of the database's identity."""
+
+    epoch: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.counter}"
+
+
+class Route(NamedTuple):
+    id: int
+    queue: str
+    capabilities: str
+
+
+class RouteId(NamedTuple):
+    route: int
+
+
+class NewJob(NamedTuple):
+    id: JobId
+    kind: str
+    queue: str
+    route: int
+    tenant: str
+    priority: int
+    delay_us: int | None
+    due_at: int | None
+    timeout_us: int | None
+    deadline_us: int | None
+    deadline_at: int | None
+    max_attempts: int
+    max_rescues: int
+    parent: int | None
+    retry_of: JobId | None
+    payload: str
+    metadata: str
+
+
+class Enqueued(NamedTuple):
+    inserted: int
+    now: int
+    hinted: int | None
+
+
+class KeyOwner(NamedTuple):
+    digest: str
+    job: JobId
+
+
+class Held(NamedTuple):
+    """A lease as its worker names it in every write."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+
+
+class Lease(NamedTuple):
+    """A claimed job, with everything its attempt needs."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    tenant: str
+    priority: int
+    worker: int
+    epoch: int
+    token: int
+    attempts: int
+    max_attempts: int
+    rescues: int
+    timeout_us: int | None
+    deadline_at: int | None
+    claimed_at: int
+    lease_until: int
+    created_at: int
+    parent: int | None
+    payload: str
+    metadata: str
+
+    @property
+    def held(self) -> Held:
+        return Held(self.seq, self.worker, self.epoch, self.token)
+
+    @property
+    def fence(self) -> Token:
+        return Token(self.epoch, self.token)
+
+
+class Ending(NamedTuple):
+    """How one attempt ends, as `complete` writes it."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    outcome: str
+    state: State
+    delay_us: int
+    counted: int
+    result: str | None
+    error: str | None
+
+
+class Ended(NamedTuple):
+    seq: int
+    epoch: int
+    token: int
+    state: str
+    route: int
+    parent: int | None
+    hinted: int | None
+
+
+class EndedAttempt(NamedTuple):
+    job: int
+    epoch: int
+    token: int
+    outcome: str
+
+
+class Renewed(NamedTuple):
+    seq: int
+    epoch: int
+    token: int
+    lease_until: int
+    cancel_requested_at: int | None
+
+
+class HeldToken(NamedTuple):
+    seq: int
+    state: str
+    epoch: int
+    token: int
+    lease_until: int | None
+    cancel_requested_at: int | None
+    now: int
+
+
+class Kin(NamedTuple):
+    seq: int
+    parent: int | None
+
+
+class LockedJob(NamedTuple):
+    seq: int
+    id: JobId
+    state: str
+    parent: int | None
+    open_children: int
+    cancel_requested_at: int | None
+
+
+class Seq(NamedTuple):
+    seq: int
+
+
+class Moved(NamedTuple):
+    """A job that a sweep, a signal or a cancel moved."""
+
+    seq: int
+    id: JobId
+    state: str
+    route: int
+    parent: int | None
+
+
+class Woken(NamedTuple):
+    seq: int
+    route: int
+
+
+class Settled(NamedTuple):
+    seq: int
+    route: int
+    state: str
+
+
+class Fence(NamedTuple):
+    seq: int
+    cancel_requested_at: int | None
+    now: int
+
+
+class Payload(NamedTuple):
+    payload: str
+
+
+class Step(NamedTuple):
+    name: str
+    result: str
+
+
+class Child(NamedTuple):
+    id: JobId
+    kind: str
+    state: str
+    result: str | None
+    error: str | None
+
+
+class Cancellable(NamedTuple):
+    seq: int
+    parent: int | None
+    state: str
+
+
+class CancelRequested(NamedTuple):
+    seq: int
+    worker: int
+
+
+class Cancellation(NamedTuple):
+    job: int
+    reason: str
+
+
+class JobRow(NamedTuple):
+    """A job as it stands, whole."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    tenant: str
+    state: str
+    priority: int
+    gate: str | None
+    epoch: int
+    token: int
+    worker: int | None
+    lease_until: int | None
+    claimed_at: int | None
+    attempts: int
+    max_attempts: int
+    rescues: int
+    max_rescues: int
+    timeout_us: int | None
+    due_at: int | None
+    deadline_at: int | None
+    created_at: int
+    finished_at: int | None
+    cancel_requested_at: int | None
+    parent: int | None
+    open_children: int
+    channel: str | None
+    retry_of: JobId | None
+    payload: str
+    metadata: str
+    progress: str | None
+    result: str | None
+    error: str | None
+
+
+class AttemptRow(NamedTuple):
+    job: int
+    epoch: int
+    token: int
+    worker: int
+    outcome: str
+    started_at: int
+    ended_at: int
+    error: str | None
+
+
+class EndedJob(NamedTuple):
+    id: JobId
+    state: str
+    result: str | None
+    error: str | None
+
+
+class Cluster(NamedTuple):
+    epoch: int
+    identity: str
+
+
+class LiveWorker(NamedTuple):
+    seq: int
+    hostname: str
+    pid: int
+    presence: int
+    fresh: bool
+
+
+class WorkerStatus(NamedTuple):
+    seq: int
+    status: str
+
+
+class LostWorker(NamedTuple):
+    seq: int
+    id: str
+
+
+class WorkerRow(NamedTuple):
+    seq: int
+    id: str
+    name: str
+    hostname: str
+    pid: int
+    version: str
+    status: str
+    capabilities: str
+    queues: str
+    slots: int
+    active: int
+    presence: int
+    started_at: int
+    heartbeat_at: int
+    ttl_us: int
+    stopped_at: int | None
+    reason: str | None
+    now: int
+    leases: int
+
+
+class DutyRow(NamedTuple):
+    name: str
+    term: int
+    holder: int
+    held_until: int
+
+
+class Term(NamedTuple):
+    """A duty while one worker holds it; every maintenance write names the term."""
+
+    name: str
+    term: int
+
+
+class Sight(NamedTuple):
+    """What one look at the store showed."""
+
+    now: int
+    lapsed: bool
+    next_due: int | None
+    next_deadline: int | None
+    cancellations: bool
+    silent: bool
+    routes_changed: int | None
+    pending: bool
+    leased_elsewhere: bool

@@ -1,0 +1,196 @@
+"""Named SQL statements: read from `.sql` files, declared in Python, rendered for each database.
+
+A statement without suffix serves both databases; a forked one stands twice, adjacent, with a line that says
+why. Python declares names, cardinality and record; opening a database refuses any drift between the two.
+Importing this package reads no file.
+
+In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
+column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:list)` tests membership on both.
+`holdfast.` is the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from holdfast.errors import StatementDrift
+
+Dialect = Literal["sqlite", "postgres"]
+T = TypeVar("T", bound=tuple[Any, ...])
+
+_HEADER = re.compile(r"^-- name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?$")
+_SCHEMA = re.compile(r"\bholdfast\.")
+_MEMBER = re.compile(r"= any\((?:cast\()?(:[a-z_]+)(?: as [a-z]+\[\]\))?\)")
+NO_ROWS: Mapping[str, type[tuple[Any, ...]]] = {}
+_TOKEN = re.compile(r"'[^']*'|--[^\n]*|(?<![:\w]):(?P<name>[a-z_]+)(?:\.(?P<field>[a-z_]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A name declared in Python, to be found in `file`."""
+
+    file: str
+    name: str
+
+    cardinality: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Statement, Generic[T]):
+    record: type[T]
+    cardinality = "many"
+
+
+@dataclass(frozen=True, slots=True)
+class One(Statement, Generic[T]):
+    record: type[T]
+    cardinality = "one"
+
+
+@dataclass(frozen=True, slots=True)
+class Exec(Statement):
+    cardinality = "exec"
+
+
+class Statements:
+    """The statements of one file: `class Jobs(Statements, file="jobs.sql"): claim: Many[Lease]`.
+
+    `rows` names the parameters that are lists of records, and the record of each.
+    """
+
+    declared: ClassVar[dict[str, Statement]]
+    file: ClassVar[str]
+    rows: ClassVar[dict[str, tuple[str, ...]]]
+
+    def __init_subclass__(cls, *, file: str, rows: Mapping[str, type[tuple[Any, ...]]] = NO_ROWS) -> None:
+        cls.declared, cls.file = {}, file
+        cls.rows = {name: record._fields for name, record in rows.items()}  # type: ignore[attr-defined]
+        for name, hint in get_type_hints(cls, localns={"Exec": Exec}).items():
+            if get_origin(hint) is ClassVar:
+                continue
+            kind = get_origin(hint) or hint
+            arguments = get_args(hint)
+            statement = kind(file, name, *arguments)
+            cls.declared[name] = statement
+            setattr(cls, name, statement)
+
+
+class Parameter(NamedTuple):
+    """A parameter, or with `position` one column of a list of records."""
+
+    name: str
+    position: int | None
+
+
+class Rendered(NamedTuple):
+    """What a driver executes: on SQLite possibly several texts, all with the same parameters."""
+
+    texts: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+
+
+class Source(NamedTuple):
+    """One statement as its file spells it."""
+
+    name: str
+    cardinality: str
+    dialect: Dialect | None
+    text: str
+
+
+@cache
+def sources(file: str) -> tuple[Source, ...]:
+    text = resources.files(__name__).joinpath(file).read_text("utf-8")
+    found: list[Source] = []
+    lines: list[str] = []
+    header: re.Match[str] | None = None
+    for line in [*text.splitlines(), "-- name: end :exec"]:
+        match = _HEADER.match(line)
+        if match is None:
+            lines.append(line)
+            continue
+        if header is not None:
+            body = "\n".join(lines).strip().rstrip(";")
+            found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
+        header, lines = match, []
+    return tuple(found)
+
+
+def catalogue(groups: Iterable[type[Statements]], dialect: Dialect, schema: str) -> dict[Statement, Rendered]:
+    """Every declared statement, rendered for one database; raise `StatementDrift` when files disagree."""
+    rendered: dict[Statement, Rendered] = {}
+    for group in groups:
+        rendered.update(_bind(group, dialect, schema))
+    return rendered
+
+
+def _bind(group: type[Statements], dialect: Dialect, schema: str) -> dict[Statement, Rendered]:
+    spelled = [source for source in sources(group.file) if source.dialect in (None, dialect)]
+    names = [source.name for source in spelled]
+    if extra := sorted(set(names) ^ set(group.declared)):
+        raise StatementDrift(f"{group.file} and {group.__name__} disagree on {dialect} about: {', '.join(extra)}.")
+    if len(names) != len(set(names)):
+        raise StatementDrift(f"{group.file} spells a statement twice for {dialect}.")
+    _refuse_uneven_forks(group)
+    rendered: dict[Statement, Rendered] = {}
+    for source in spelled:
+        statement = group.declared[source.name]
+        if statement.cardinality != source.cardinality:
+            raise StatementDrift(f"{statement} is :{source.cardinality} in SQL and {statement.cardinality} in Python.")
+        rendered[statement] = render(source.text, group.rows, dialect, schema)
+    return rendered
+
+
+def _refuse_uneven_forks(group: type[Statements]) -> None:
+    seen: dict[str, set[str]] = {}
+    for source in sources(group.file):
+        names = {p.name for p in parameters(source.text, group.rows)}
+        if seen.setdefault(source.name, names) != names:
+            raise StatementDrift(f"the two spellings of {source.name} in {group.file} take different parameters.")
+
+
+def parameters(text: str, rows: Mapping[str, Sequence[str]]) -> list[Parameter]:
+    """The parameters of a statement, each once, in the order of their first appearance."""
+    found = [_parameter(match, rows) for match in _TOKEN.finditer(text) if match["name"]]
+    return list(dict.fromkeys(found))
+
+
+def render(text: str, rows: Mapping[str, Sequence[str]], dialect: Dialect, schema: str) -> Rendered:
+    found = parameters(text, rows)
+    if dialect == "postgres":
+        numbers = {parameter: f"${number}" for number, parameter in enumerate(found, 1)}
+        text = _TOKEN.sub(lambda m: numbers[_parameter(m, rows)] if m["name"] else _uncommented(m), text)
+        return Rendered((in_schema(text, dialect, schema),), tuple(found))
+    text = _MEMBER.sub(r"in (select value from json_each(\1))", text)
+    text = _TOKEN.sub(lambda m: str(_parameter(m, rows).position) if m["field"] else _uncommented(m), text)
+    return Rendered(tuple(split(in_schema(text, dialect, schema))), tuple(found))
+
+
+def in_schema(text: str, dialect: Dialect, schema: str) -> str:
+    return _SCHEMA.sub(f"{schema}." if dialect == "postgres" else "", text)
+
+
+def split(script: str) -> list[str]:
+    """The statements of a script; a semicolon at a line's end closes one."""
+    return [part for part in (p.strip() for p in re.split(r";[ \t]*(?:\n|$)", script)) if part]
+
+
+def _parameter(match: re.Match[str], rows: Mapping[str, Sequence[str]]) -> Parameter:
+    name, field = match["name"], match["field"]
+    if field is None:
+        return Parameter(name, None)
+    if field not in rows.get(name, ()):
+        raise StatementDrift(f":{name}.{field} is not a field of a declared list of records.")
+    return Parameter(name, rows[name].index(field))
+
+
+def _uncommented(match: re.Match[str]) -> str:
+    return "" if match[0].startswith("--") else match[0]

@@ -1,0 +1,163 @@
+-- Jobs that wait without a worker, what wakes them, and the steps they need not repeat.
+
+-- name: wake :many on postgres
+-- Scheduled jobs whose time has come, and waits that timed out.
+update holdfast.job set state = 'pending', due_at = null, channel = null
+where seq = any(array(
+    select seq from holdfast.job
+    where state in ('scheduled', 'waiting') and due_at is not null and due_at <= holdfast.now_us()
+    order by due_at limit :limit for update skip locked))
+    and state in ('scheduled', 'waiting')
+returning seq, route;
+
+-- name: wake :many on sqlite
+-- No row locks to skip.
+update holdfast.job set state = 'pending', due_at = null, channel = null
+where seq in (
+    select seq from holdfast.job
+    where state in ('scheduled', 'waiting') and due_at is not null and due_at <= holdfast.now_us()
+    order by due_at limit :limit)
+returning seq, route;
+
+-- name: find_overdue :many
+select seq, parent from holdfast.job
+where state in ('scheduled', 'pending', 'waiting') and deadline_at is not null and deadline_at <= holdfast.now_us()
+order by deadline_at limit :limit;
+
+-- name: overdue :many
+-- Takes a new token, so that nothing an earlier attempt still holds can write here.
+update holdfast.job set state = 'failed', token = token + 1, due_at = null, channel = null,
+    finished_at = holdfast.now_us(), error = :error
+where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
+    and deadline_at <= holdfast.now_us()
+returning seq, cast(id as text) as id, state, route, parent;
+
+-- name: lock_channel :exec
+-- Both park and signal write this row first, so whichever comes second sees what the first did.
+insert into holdfast.channel (name) values (:channel) on conflict (name) do update set name = excluded.name;
+
+-- name: park :one
+-- With nothing left to wait for, the job is pending at once. A cancel that was accepted refuses the wait.
+update holdfast.job set
+    state = case
+        when cast(:channel as text) is null and open_children = 0 then 'pending'
+        when exists (select 1 from holdfast.signal s where s.channel = :channel) then 'pending'
+        else 'waiting' end,
+    channel = case
+        when exists (select 1 from holdfast.signal s where s.channel = :channel) then null
+        else :channel end,
+    due_at = case
+        when cast(:channel as text) is null and open_children = 0 then null
+        when exists (select 1 from holdfast.signal s where s.channel = :channel) then null
+        else holdfast.now_us() + cast(:timeout_us as bigint) end,
+    worker = null, lease_until = null
+where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
+    and cancel_requested_at is null
+returning seq, route, state;
+
+-- name: record_parked :exec
+insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at)
+values (:seq, :epoch, :token, :worker, 'parked', :started_at, holdfast.now_us());
+
+-- name: send_signal :exec
+insert into holdfast.signal (id, channel, payload, sent_at) values (:id, :channel, :payload, holdfast.now_us())
+on conflict (id) do nothing;
+
+-- name: signal :many
+-- Every job parked on the channel looks again; one of them takes the signal and the others park again.
+update holdfast.job set state = 'pending', channel = null, due_at = null
+where state = 'waiting' and channel = :channel
+returning seq, route;
+
+-- name: take_signal :one
+delete from holdfast.signal
+where seq = (select min(s.seq) from holdfast.signal s where s.channel = :channel)
+returning payload;
+
+-- name: hold :one on postgres
+-- The fence for writes beside the job's own row: locks the row, so that the lease cannot change hands meanwhile.
+select seq, cancel_requested_at, holdfast.now_us() as now from holdfast.job
+where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
+for update;
+
+-- name: hold :one on sqlite
+-- The transaction holds the write lock already.
+select seq, cancel_requested_at, holdfast.now_us() as now from holdfast.job
+where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token;
+
+-- name: store_step :one on postgres
+-- The lease is locked and tested in the same statement that stores.
+with mine as (
+    select seq from holdfast.job
+    where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
+    for update
+)
+insert into holdfast.step (job, name, result, stored_at)
+select seq, :name, :result, holdfast.now_us() from mine
+on conflict (job, name) do nothing
+returning name, result;
+
+-- name: store_step :one on sqlite
+-- No row to lock.
+insert into holdfast.step (job, name, result, stored_at)
+select seq, :name, :result, holdfast.now_us() from holdfast.job
+where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
+on conflict (job, name) do nothing
+returning name, result;
+
+-- name: list_steps :many
+select name, result from holdfast.step where job = :seq order by stored_at, name;
+
+-- name: find_step :one
+select name, result from holdfast.step where job = :seq and name = :name;
+
+-- name: add_children :exec
+update holdfast.job set open_children = open_children + :added where seq = :seq;
+
+-- name: list_children :many
+select cast(id as text) as id, kind, state, result, error from holdfast.job where parent = :seq order by seq;
+
+-- name: find_cancellable :one
+select seq, parent, state from holdfast.job where id = :id;
+
+-- name: cancel :many
+-- Not running: ends at once, under a new token.
+update holdfast.job set state = 'cancelled', token = token + 1, due_at = null, channel = null,
+    cancel_requested_at = holdfast.now_us(), finished_at = holdfast.now_us(), error = :error
+where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
+returning seq, cast(id as text) as id, state, route, parent;
+
+-- name: request_cancel :many
+-- Running: its worker is told by a hint and by its next renewal, and ends it; if it dies, the sweep does.
+update holdfast.job set cancel_requested_at = holdfast.now_us(), error = coalesce(error, :error)
+where seq = any(cast(:seqs as bigint[])) and state = 'running' and cancel_requested_at is null
+returning seq, worker;
+
+-- name: hint_cancel :exec
+select holdfast.hint('cancel ' || :workers);
+
+-- name: open_cancellation :exec
+insert into holdfast.cancellation (job, reason, requested_at)
+select seq, :reason, holdfast.now_us() from holdfast.job
+where seq = any(cast(:seqs as bigint[])) and open_children > 0
+on conflict (job) do nothing;
+
+-- name: next_cancellation :one on postgres
+select job, reason from holdfast.cancellation order by job limit 1 for update skip locked;
+
+-- name: next_cancellation :one on sqlite
+-- No row locks to skip.
+select job, reason from holdfast.cancellation order by job limit 1;
+
+-- name: cancellable_children :many
+select seq from holdfast.job
+where parent = :parent and state in ('scheduled', 'pending', 'running', 'waiting') and cancel_requested_at is null
+order by seq limit :limit;
+
+-- name: close_cancellation :exec
+delete from holdfast.cancellation where job = :job;
+
+-- name: prune_channels :exec
+delete from holdfast.channel
+where not exists (select 1 from holdfast.signal s where s.channel = channel.name)
+    and not exists (select 1 from holdfast.job j where j.state = 'waiting' and j.channel = channel.name);

@@ -1,0 +1,153 @@
+-- Workers, the routes they serve, the duties they hold, and the identity of the database itself.
+
+-- name: cluster :one
+select epoch, identity from holdfast.cluster;
+
+-- name: adopt_identity :one
+-- Another server, timeline or file than last time may have lost commits: from here on tokens carry a new epoch.
+-- The first identity ever seen is only noted.
+update holdfast.cluster set epoch = case when identity = '' then epoch else epoch + 1 end, identity = :identity
+where identity = :seen
+returning epoch, identity;
+
+-- name: bump_epoch :one
+update holdfast.cluster set epoch = epoch + 1 returning epoch, identity;
+
+-- name: register :one
+-- A repeat after a lost answer finds the incarnation it wrote.
+insert into holdfast.worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, slots, started_at,
+    heartbeat_at, ttl_us)
+values (:incarnation, :id, :name, :hostname, :pid, :version, 'active', :capabilities, :queues, :slots,
+    holdfast.now_us(), holdfast.now_us(), :ttl_us)
+on conflict (incarnation) do update set incarnation = excluded.incarnation
+returning seq;
+
+-- name: find_live_worker :one
+select seq, hostname, pid, presence, heartbeat_at + ttl_us > holdfast.now_us() as fresh from holdfast.worker
+where id = :id and incarnation <> :incarnation and status in ('active', 'draining');
+
+-- name: advertise_presence :exec
+update holdfast.worker set presence = :presence where seq = :seq;
+
+-- name: heartbeat :one
+-- No row: this incarnation was given up for lost, and must register as a new one.
+update holdfast.worker set heartbeat_at = holdfast.now_us(), active = :active
+where seq = :seq and status in ('active', 'draining')
+returning seq, status;
+
+-- name: drain :one
+update holdfast.worker set status = 'draining' where seq = :seq and status = 'active' returning seq, status;
+
+-- name: unregister :exec
+update holdfast.worker set status = 'stopped', stopped_at = holdfast.now_us(), active = 0, reason = :reason
+where seq = :seq and status in ('active', 'draining');
+
+-- name: lose_workers :many
+-- A verdict about life only; its leases are expired by the sweep, each under its own guard.
+update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0, reason = :reason
+where status in ('active', 'draining')
+    and (heartbeat_at + ttl_us <= holdfast.now_us() or seq = any(cast(:gone as bigint[])))
+returning seq, id;
+
+-- name: present_workers :many
+-- Those whose death would be seen at once, were their sign to go.
+select seq from holdfast.worker where status in ('active', 'draining') and presence = 1 order by seq;
+
+-- name: list_workers :many
+select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
+    heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
+    (select count(*) from holdfast.job j where j.worker = worker.seq and j.state = 'running') as leases
+from holdfast.worker
+where :all = 1 or status in ('active', 'draining')
+order by seq desc limit :limit;
+
+-- name: list_duties :many
+select name, term, holder, held_until from holdfast.duty where holder is not null order by name;
+
+-- name: look :one
+-- One cheap question a poll: is there anything to claim, wake, end or rescue? The first row in an index's order, never
+-- `exists` or `min`: those may be planned as a walk through the table to a match that is not there, or through all
+-- that is there.
+select holdfast.now_us() as now,
+    coalesce((select min(lease_until) from holdfast.job where state = 'running') <= holdfast.now_us(), false) as lapsed,
+    (select due_at from holdfast.job where state in ('scheduled', 'waiting') and due_at is not null
+        order by due_at limit 1) as next_due,
+    (select deadline_at from holdfast.job where state in ('scheduled', 'pending', 'waiting')
+        and deadline_at is not null order by deadline_at limit 1) as next_deadline,
+    exists (select 1 from holdfast.cancellation) as cancellations,
+    exists (select 1 from holdfast.worker
+        where status in ('active', 'draining') and heartbeat_at + ttl_us <= holdfast.now_us()) as silent,
+    (select max(used_at) from holdfast.route) as routes_changed,
+    (select route from holdfast.job where route = any(cast(:routes as bigint[])) and state = 'pending' and gate is null
+        order by route, priority, slot, seq limit 1) is not null as pending,
+    coalesce((select worker from holdfast.job where state = 'running' order by worker limit 1) <> :worker
+        or (select worker from holdfast.job where state = 'running' order by worker desc limit 1) <> :worker, false)
+        as leased_elsewhere;
+
+-- name: list_routes :many
+select id, queue, capabilities from holdfast.route where used_at >= :since order by id;
+
+-- name: add_routes :exec on postgres
+insert into holdfast.route (id, queue, capabilities, used_at)
+select r.id, r.queue, r.capabilities, holdfast.now_us()
+from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
+    as r (id, queue, capabilities)
+on conflict (id) do update set used_at = excluded.used_at;
+
+-- name: add_routes :exec on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest.
+insert into holdfast.route (id, queue, capabilities, used_at)
+select value ->> :routes.id, value ->> :routes.queue, value ->> :routes.capabilities, holdfast.now_us()
+from json_each(:routes) where true
+on conflict (id) do update set used_at = excluded.used_at;
+
+-- name: set_queue :exec
+insert into holdfast.queue (name, on_orphan, updated_at) values (:name, :on_orphan, holdfast.now_us())
+on conflict (name) do update set on_orphan = excluded.on_orphan, updated_at = excluded.updated_at;
+
+-- name: acquire_duty :one
+-- Free, run out, held by someone whose presence is gone, or ours by a call whose answer was lost: whoever comes
+-- first takes the next term.
+insert into holdfast.duty (name, term, holder, held_until)
+values (:name, 1, :worker, holdfast.now_us() + :ttl_us)
+on conflict (name) do update set term = duty.term + 1, holder = excluded.holder, held_until = excluded.held_until
+where duty.holder is null or duty.held_until <= holdfast.now_us() or duty.holder = any(cast(:gone as bigint[]))
+    or duty.holder = excluded.holder
+returning name, term;
+
+-- name: renew_duty :one
+update holdfast.duty set held_until = holdfast.now_us() + :ttl_us
+where name = :name and holder = :worker and term = :term and held_until > holdfast.now_us()
+returning name, term;
+
+-- name: release_duty :exec
+update holdfast.duty set holder = null, held_until = 0 where name = :name and holder = :worker and term = :term;
+
+-- name: hold_duty :one on postgres
+-- Every maintenance write begins here: a holder that was frozen past its term is refused in the same transaction.
+select name, term from holdfast.duty
+where name = :name and holder = :worker and term = :term and held_until > holdfast.now_us()
+for update;
+
+-- name: hold_duty :one on sqlite
+-- The transaction holds the write lock already.
+select name, term from holdfast.duty
+where name = :name and holder = :worker and term = :term and held_until > holdfast.now_us();
+
+-- name: prune_workers :exec
+delete from holdfast.worker where status in ('stopped', 'lost') and stopped_at <= holdfast.now_us() - :age_us
+    and not exists (select 1 from holdfast.job j where j.worker = worker.seq and j.state = 'running');
+
+-- name: prune_keys :exec
+delete from holdfast.idempotency
+where created_at <= holdfast.now_us() - :age_us
+    and not exists (select 1 from holdfast.job j where j.id = idempotency.job
+        and (j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us));
+
+-- name: prune_routes :exec
+-- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does.
+delete from holdfast.route
+where used_at <= holdfast.now_us() - :age_us
+    and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is null and j.route = route.id)
+    and not exists (select 1 from holdfast.job j where j.state in ('scheduled', 'waiting') and j.route = route.id)
+    and not exists (select 1 from holdfast.job j where j.state = 'running' and j.route = route.id);

@@ -1,0 +1,116 @@
+"""Workers as the store knows them: one row per incarnation, and its number is never used again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import DuplicateWorker
+from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.records import DutyRow, Route, Sight, WorkerRow
+from holdfast.kernel.statements import Workers
+
+
+class Registration(NamedTuple):
+    """Who a worker is and what it can do. `incarnation` is new with every registration."""
+
+    incarnation: str
+    id: str
+    name: str
+    hostname: str
+    pid: int
+    version: str
+    capabilities: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    slots: int
+
+
+async def register(
+    tx: Transaction, who: Registration, routes: Sequence[Route], *, ttl_us: int, gone: Collection[int]
+) -> int:
+    """Write a new incarnation and the routes of its handlers; refuse an id that a live worker has."""
+    other = await tx.one(Workers.find_live_worker, id=who.id, incarnation=who.incarnation)
+    if other is not None:
+        if other.fresh and other.seq not in gone:
+            raise DuplicateWorker(who.id, other.hostname, other.pid)
+        await tx.many(Workers.lose_workers, gone=[other.seq], reason="replaced by a new worker of the same id")
+    if routes:
+        await tx.run(Workers.add_routes, routes=routes)
+    row = await tx.one(
+        Workers.register,
+        incarnation=who.incarnation,
+        id=who.id,
+        name=who.name,
+        hostname=who.hostname,
+        pid=who.pid,
+        version=who.version,
+        capabilities=json.dumps(who.capabilities),
+        queues=json.dumps(who.queues),
+        slots=who.slots,
+        ttl_us=ttl_us,
+    )
+    assert row is not None
+    return row.seq
+
+
+@reading
+async def live_namesake(tx: Transaction, id: str, incarnation: str) -> int | None:
+    """Another live incarnation with this id whose presence may be asked after, if there is one."""
+    other = await tx.one(Workers.find_live_worker, id=id, incarnation=incarnation)
+    return other.seq if other is not None and other.presence else None
+
+
+@single
+async def advertise_presence(tx: Transaction, worker: int, *, presence: bool) -> None:
+    await tx.run(Workers.advertise_presence, seq=worker, presence=int(presence))
+
+
+@single
+async def drain(tx: Transaction, worker: int) -> None:
+    """Say that this worker takes no more work; there is no way back."""
+    await tx.one(Workers.drain, seq=worker)
+
+
+@single
+async def unregister(tx: Transaction, worker: int, *, reason: str) -> None:
+    await tx.run(Workers.unregister, seq=worker, reason=reason)
+
+
+@single
+async def lose_workers(tx: Transaction, *, gone: Collection[int], reason: str) -> int:
+    """Give up workers that are silent beyond their TTL, or in `gone`. Says nothing about their leases."""
+    return len(await tx.many(Workers.lose_workers, gone=sorted(gone), reason=reason))
+
+
+@reading
+async def present_workers(tx: Transaction) -> list[int]:
+    return [row.seq for row in await tx.many(Workers.present_workers)]
+
+
+@reading
+async def list_workers(tx: Transaction, *, all: bool, limit: int) -> list[WorkerRow]:
+    return await tx.many(Workers.list_workers, all=int(all), limit=limit)
+
+
+@reading
+async def list_duties(tx: Transaction) -> list[DutyRow]:
+    return await tx.many(Workers.list_duties)
+
+
+@reading
+async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
+    """One cheap question: is there anything for this worker to claim, wake, end or rescue?"""
+    sight = await tx.one(Workers.look, worker=worker, routes=routes)
+    assert sight is not None
+    return sight
+
+
+@reading
+async def list_routes(tx: Transaction, *, since: int) -> list[Route]:
+    return await tx.many(Workers.list_routes, since=since)
+
+
+@single
+async def set_queue(tx: Transaction, name: str, *, on_orphan: str) -> None:
+    await tx.run(Workers.set_queue, name=name, on_orphan=on_orphan)

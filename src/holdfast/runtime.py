@@ -1,0 +1,146 @@
+"""The store as one event loop of this process uses it: opened once, routes remembered, results awaited together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.clock import Ports
+from holdfast.errors import ResultTimeout, StoreUnavailable
+from holdfast.kernel import reading, waiting
+from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.enqueue import enqueue, enqueue_once
+from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
+from holdfast.kernel.workers import set_queue
+from holdfast.queues import Queue
+from holdfast.settings import Settings
+
+_ROUTE_SECONDS = 3600.0
+_CHUNK = 1_000
+_FAMILY_LIMIT = 200
+_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
+
+
+class Runtime:
+    def __init__(self, database: Database, settings: Settings, ports: Ports, queues: Mapping[str, Queue]) -> None:
+        self.database = database
+        self.settings = settings
+        self.ports = ports
+        self._queues = queues
+        self._written: dict[int, float] = {}
+        self._opened = False
+        self._opening = asyncio.Lock()
+        self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._new_interest = asyncio.Event()
+
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened:
+                return
+            await self.database.open()
+            for name, queue in self._queues.items():
+                await self.database.transact(set_queue, name, on_orphan=queue.on_orphan)
+            self._opened = True
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for waiters in self._awaited.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(StoreUnavailable("the app was closed while this result was awaited."))
+        self._awaited.clear()
+        await self.database.close()
+        self._opened = False
+
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+        await self.open()
+        routes = self._unwritten([route])
+        if key is None:
+            await self.database.transact(enqueue, [job], routes, notify=notify)
+            accepted = job.id
+        else:
+            accepted = (await self.database.transact(enqueue_once, job, routes, key=key, notify=notify)).id
+        self._remember(routes)
+        return accepted
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
+        await self.open()
+        unwritten = self._unwritten(routes)
+        await self.database.transact(_enqueue_chunks, jobs, unwritten, notify)
+        self._remember(unwritten)
+
+    async def cancel(self, id: JobId, reason: str) -> str:
+        await self.open()
+        state = await self.database.transact(cancel, id, reason=reason)
+        while await self.database.transact(cancel_family, limit=_FAMILY_LIMIT):
+            pass
+        return state
+
+    async def signal(self, channel: str, payload: str) -> None:
+        await self.open()
+        await self.database.transact(waiting.signal, new_id(self.ports), channel, payload)
+
+    async def find(self, id: JobId) -> JobRow:
+        await self.open()
+        return await self.database.transact(reading.find_job, id)
+
+    async def wait(self, id: JobId, limit: float | None) -> EndedJob:
+        """Until the job has ended. All waits of this process share one query."""
+        await self.find(id)
+        waiter: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(id, []).append(waiter)
+        self._new_interest.set()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="results")
+        try:
+            async with asyncio.timeout(limit):
+                return await waiter
+        except TimeoutError:
+            raise ResultTimeout(f"job {id} has not ended within {limit} s; it goes on, ask again.") from None
+        finally:
+            self._lose_interest(id, waiter)
+
+    async def _look(self) -> None:
+        pause = _FIRST_LOOK
+        while self._awaited:
+            if self._new_interest.is_set():
+                self._new_interest.clear()
+                pause = _FIRST_LOOK
+            try:
+                ended = await self.database.transact(reading.find_ended, list(self._awaited))
+            except StoreUnavailable:
+                ended = []
+            for job in ended:
+                for waiter in self._awaited.pop(job.id, []):
+                    if not waiter.done():
+                        waiter.set_result(job)
+                pause = _FIRST_LOOK
+            await self.ports.clock.sleep(pause)
+            pause = min(pause * 1.3, _LAST_LOOK)
+
+    def _lose_interest(self, id: JobId, waiter: asyncio.Future[EndedJob]) -> None:
+        others = [other for other in self._awaited.get(id, []) if other is not waiter]
+        if others:
+            self._awaited[id] = others
+        else:
+            self._awaited.pop(id, None)
+
+    def _unwritten(self, routes: Collection[Route]) -> list[Route]:
+        """Routes this process has not written within the hour; workers learn of routes from the table."""
+        now = self.ports.clock.monotonic()
+        fresh = [r for r in routes if now - self._written.get(r.id, float("-inf")) > _ROUTE_SECONDS]
+        return sorted(fresh)
+
+    def _remember(self, routes: Collection[Route]) -> None:
+        for route in routes:
+            self._written[route.id] = self.ports.clock.monotonic()
+
+
+async def _enqueue_chunks(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], notify: bool) -> None:
+    for begin in range(0, len(jobs), _CHUNK):
+        await enqueue(tx, jobs[begin : begin + _CHUNK], routes if begin == 0 else [], notify=notify)

@@ -1,0 +1,118 @@
+"""Every interval, limit and size, with its default and its reason; the only reader of the environment.
+
+A setting is given to `Holdfast(url, settings=Settings(...))`, to `holdfast worker --set name=value`, or as
+`HOLDFAST_NAME` in the environment, the first of these winning. `docs/settings.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from typing import Any, Literal, Self
+
+from holdfast import durations
+from holdfast.errors import BadSetting
+
+Profile = Literal["full", "fast"]
+DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
+
+
+def _setting(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+def _time(text: str, doc: str) -> Any:
+    return _setting(durations.duration(text), doc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    url: str = _setting(DEFAULT_URL, "Database, when the program names none: sqlite:///path or postgresql://…")
+    direct_url: str = _setting("", "PostgreSQL past the pooler, for migrations, LISTEN and presence.")
+    schema: str = _setting("holdfast", "PostgreSQL schema, and prefix of the NOTIFY channels.")
+    profile: Profile = _setting("full", "full: acknowledged = on disk. fast: an OS crash may lose the last moments.")
+    pooler: bool = _setting(False, "A transaction pooler is between: no LISTEN, no presence, no prepared statements.")
+    connections: int = _setting(4, "PostgreSQL connections one process may open for statements.")
+    busy_timeout: timedelta = _time("5s", "How long a SQLite writer waits for another process before StoreBusy.")
+    store_patience: timedelta = _time("5s", "How long one call repeats itself while the database is away.")
+
+    concurrency: int = _setting(20, "Jobs one worker process runs at once (its slots).")
+    threads: int = _setting(0, "Threads for handlers that are not async; 0 = as many as slots.")
+    batch: int = _setting(100, "Most jobs in one claim or completion statement.")
+    prefetch: int = _setting(2, "Jobs claimed ahead per slot while the median attempt is shorter than 50 ms.")
+    poll_interval: timedelta = _time("1s", "Pause between looks for work when no wake-up comes.")
+    sweep_interval: timedelta = _time("1s", "Pause between looks for due, overdue and orphaned jobs.")
+    route_refresh: timedelta = _time("1m", "Pause between full reads of the routes this worker can serve.")
+
+    heartbeat: timedelta = _time("15s", "Pause between heartbeats; leases are renewed with them.")
+    lease_ttl: timedelta = _time("60s", "How long a claim holds without renewal.")
+    lease_ceiling: timedelta = _time("24h", "The longest one attempt may hold its lease by renewing it.")
+    fence_margin: timedelta = _time("1s", "How long before its lease ends a worker that could not renew stops itself.")
+    tick: timedelta = _time("250ms", "Pause between the event loop's signs of life; a stuck loop gets no renewal.")
+    worker_ttl: timedelta = _time("60s", "A worker silent for longer counts as lost.")
+    presence_grace: timedelta = _time("1s", "A presence gone for longer than this expires the worker's leases.")
+    presence_quiet: timedelta = _time("5s", "No verdict on presence this soon after a restart or reconnect.")
+    duty_ttl: timedelta = _time("30s", "How long a duty is held without renewal; renewed at half.")
+    cleanup_interval: timedelta = _time("1m", "Pause between clean-ups: lost workers, spent keys, empty routes.")
+    drain_grace: timedelta = _time("30s", "After SIGTERM, how long running jobs may go on before they are handed back.")
+    reconnect_cap: timedelta = _time("5s", "Longest pause between attempts to reach the database again.")
+
+    max_attempts: int = _setting(3, "Outcomes a job may have before a failure is final.")
+    max_rescues: int = _setting(5, "Leases a job may lose before it fails as rescue_failed.")
+    rescue_backoff: timedelta = _time("5s", "Pause after the second lost lease, doubled with each further one.")
+    payload_cap: int = _setting(1_048_576, "Bytes of JSON a payload may have.")
+    result_cap: int = _setting(1_048_576, "Bytes of JSON a result, step result or signal may have.")
+    error_cap: int = _setting(16_384, "Bytes of an error's text and traceback that are kept.")
+    progress_cap: int = _setting(16_384, "Bytes of JSON a progress report may have.")
+    metadata_cap: int = _setting(16_384, "Bytes of JSON a job's metadata may have.")
+    key_retention: timedelta = _time("7d", "How long an idempotency key outlives its job.")
+    worker_retention: timedelta = _time("1d", "How long the rows of stopped workers are kept.")
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "batch", "connections", "max_attempts", "payload_cap", "result_cap"):
+            if getattr(self, name) < 1:
+                raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.profile not in ("full", "fast"):
+            raise BadSetting(f'profile is "full" or "fast", not {self.profile!r}.')
+        if not self.schema.isidentifier() or self.schema != self.schema.lower():
+            raise BadSetting(f"schema must be a plain lower-case name, not {self.schema!r}.")
+        if self.heartbeat * 2 > self.lease_ttl:
+            raise BadSetting(
+                f"heartbeat {self.heartbeat} must be at most half of lease_ttl {self.lease_ttl}, "
+                f"or one lost renewal loses the lease."
+            )
+        if self.fence_margin >= self.lease_ttl - self.heartbeat:
+            raise BadSetting("fence_margin must be shorter than lease_ttl - heartbeat.")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        environ = os.environ if environ is None else environ
+        given = {f.name: environ[k] for f in fields(cls) if (k := f"HOLDFAST_{f.name.upper()}") in environ}
+        return cls().override(given)
+
+    def override(self, texts: Mapping[str, str]) -> Self:
+        """These settings with some replaced by their written form, as the command line gives them."""
+        known = {f.name: f for f in fields(self)}
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            if name not in known:
+                raise BadSetting(f"there is no setting {name!r}; `holdfast settings` lists them.")
+            values[name] = _parse(name, text, known[name].default)
+        return replace(self, **values)
+
+
+def _parse(name: str, text: str, default: object) -> object:
+    if isinstance(default, timedelta):
+        return durations.duration(text)
+    if isinstance(default, bool):
+        if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+            raise BadSetting(f"{name} is a switch: write true or false, not {text!r}.")
+        return text.lower() in ("1", "true", "yes", "on")
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise BadSetting(f"{name} is a whole number, not {text!r}.") from None
+    return text

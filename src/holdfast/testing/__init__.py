@@ -1,0 +1,1 @@
+"""What tests of Holdfast, and of programs built on it, stand on. Nothing in the runtime imports it."""

@@ -1,0 +1,77 @@
+"""The duties a worker holds: taken when free, renewed at half their time, given back on a clean stop."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.clock import Ports
+from holdfast.durations import microseconds
+from holdfast.kernel import duties
+from holdfast.kernel.database import Database
+from holdfast.kernel.duties import DutyLost
+from holdfast.kernel.records import Term
+from holdfast.kernel.workers import list_duties
+from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast.duties")
+
+
+class Duties:
+    def __init__(self, database: Database, ports: Ports, settings: Settings) -> None:
+        self._database = database
+        self._ports = ports
+        self._settings = settings
+        self._ttl_us = microseconds(settings.duty_ttl)
+        self._held: dict[str, Term] = {}
+        self._cleaned_at: float | None = None
+
+    @property
+    def held(self) -> list[Term]:
+        return list(self._held.values())
+
+    async def tend(self, worker: int) -> None:
+        """Renew what is held, take what is free, and do what is due."""
+        for name in duties.DUTIES:
+            await self._keep(name, worker)
+        if duties.CLEANUP in self._held:
+            await self._clean_up(self._held[duties.CLEANUP], worker)
+
+    async def release(self, worker: int) -> None:
+        for term in self.held:
+            await self._database.transact(duties.release, term, worker)
+        self._held.clear()
+
+    async def _keep(self, name: str, worker: int) -> None:
+        term = self._held.get(name)
+        if term is not None:
+            if await self._database.transact(duties.renew, term, worker, ttl_us=self._ttl_us):
+                return
+            del self._held[name]
+        taken = await self._database.transact(
+            duties.acquire, name, worker, ttl_us=self._ttl_us, gone=await self._gone(name)
+        )
+        if taken is not None:
+            self._held[name] = taken
+            log.info("holds duty %s, term %d", name, taken.term)
+
+    async def _gone(self, name: str) -> set[int]:
+        """The holder, if its presence is gone: then the duty is free at once."""
+        holders = [row.holder for row in await self._database.transact(list_duties) if row.name == name]
+        return await self._database.presence.absent(holders) if holders else set()
+
+    async def _clean_up(self, term: Term, worker: int) -> None:
+        now = self._ports.clock.monotonic()
+        interval = self._settings.cleanup_interval.total_seconds()
+        if self._cleaned_at is not None and now - self._cleaned_at < interval:
+            return
+        self._cleaned_at = now
+        try:
+            await self._database.transact(
+                duties.clean_up,
+                term,
+                worker,
+                key_age_us=microseconds(self._settings.key_retention),
+                worker_age_us=microseconds(self._settings.worker_retention),
+            )
+        except DutyLost:
+            self._held.pop(term.name, None)

@@ -1,0 +1,101 @@
+"""Endings: outcomes on their way to the store, many to a statement.
+
+One write is in flight; what arrives meanwhile goes next. So a lonely job is not delayed and a busy worker
+writes in batches, without a timer. An outcome is kept and offered again while the store is away; only the loss
+of its lease makes it worthless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from holdfast.clock import Ports
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.kernel.complete import complete, complete_children, error_json, repeated
+from holdfast.kernel.database import Database
+from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.states import TERMINAL, State
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Endings:
+    def __init__(
+        self, database: Database, ports: Ports, *, batch: int, settled: Callable[[Lease, str | None], None]
+    ) -> None:
+        """`settled` is told each job's new state, or None when its lease was lost."""
+        self._database = database
+        self._ports = ports
+        self._batch = batch
+        self._settled = settled
+        self._waiting: list[tuple[Lease, Ending]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    def put(self, lease: Lease, ending: Ending) -> None:
+        self._waiting.append((lease, ending))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write(), name="endings")
+
+    async def flushed(self) -> None:
+        """Until everything handed in so far is settled."""
+        while self._writer is not None and not self._writer.done():
+            await asyncio.shield(self._writer)
+
+    @property
+    def backlog(self) -> int:
+        return len(self._waiting)
+
+    async def _write(self) -> None:
+        pause = 0.05
+        while self._waiting:
+            batch = self._waiting[: self._batch]
+            try:
+                await self._complete(batch)
+            except Unavailable as problem:
+                log.warning("outcomes of %d jobs wait for the store: %s", len(self._waiting), problem)
+                await self._ports.clock.sleep(pause * (0.5 + self._ports.random.random()))
+                pause = min(pause * 2, 2.0)
+                continue
+            pause = 0.05
+            del self._waiting[: len(batch)]
+
+    async def _complete(self, batch: list[tuple[Lease, Ending]]) -> None:
+        try:
+            states = await self._store(batch)
+        except Unavailable:
+            raise
+        except Exception as problem:  # noqa: BLE001  one value the database refuses must not take the others along
+            await self._one_by_one(batch, problem)
+            return
+        for lease, ending in batch:
+            self._settled(lease, states.get(ending.seq))
+
+    async def _one_by_one(self, batch: list[tuple[Lease, Ending]], problem: Exception) -> None:
+        if len(batch) > 1:
+            for item in batch:
+                await self._complete([item])
+            return
+        ((lease, ending),) = batch
+        if ending.outcome == "failed" or isinstance(problem, HoldfastError):
+            log.error("the outcome of job %s cannot be stored: %s", lease.id, problem)
+            self._settled(lease, None)
+            return
+        refused = error_json("result_error", f"the database refused the outcome: {problem}")
+        failed = ending._replace(outcome="failed", state=State.FAILED, delay_us=0, result=None, error=refused)
+        await self._complete([(lease, failed)])
+
+    async def _store(self, batch: Sequence[tuple[Lease, Ending]]) -> dict[int, str]:
+        endings = [ending for _, ending in batch]
+        parents = sorted({lease.parent for lease, e in batch if lease.parent is not None and e.state in TERMINAL})
+        if parents or any(lease.parent is not None for lease, _ in batch):
+            ended = await self._database.transact(complete_children, endings, parents)
+        else:
+            ended = await self._database.transact(complete, endings)
+        states = {row.seq: row.state for row in ended}
+        missing = [ending for ending in endings if ending.seq not in states]
+        if missing:
+            for seq in await self._database.transact(repeated, missing):
+                states[seq] = next(str(e.state) for e in missing if e.seq == seq)
+        return states

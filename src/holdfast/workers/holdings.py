@@ -1,0 +1,74 @@
+"""What a worker holds, and until when it may act on it.
+
+`fence_at` is this process's own monotonic clock: the moment before the claim or renewal was sent, plus the
+lease, minus a margin. Past it nothing may be started, whatever the store would say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from holdfast.kernel.records import Held, Lease
+
+
+class Stop(Enum):
+    """Why a running attempt is being interrupted."""
+
+    LOST = auto()  # the lease is gone: drop the result
+    CANCEL = auto()  # someone cancelled the job
+    RELEASE = auto()  # this worker goes away: hand the job back
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    lease: Lease
+    claimed_at: float  # this process's clock, before the claim was sent
+    fence_at: float
+    task: asyncio.Task[None] | None = None
+    thread: asyncio.Future[Any] | None = None
+    stop: Stop | None = None
+    ending: bool = False  # its outcome is on the way to the store
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def interrupt(self, why: Stop) -> None:
+        """Stop the attempt; the first reason given stands, except that a lost lease overrides."""
+        if self.stop is None or why is Stop.LOST:
+            self.stop = why
+        self.cancelled.set()
+        if self.task is not None and not self.ending:
+            self.task.cancel()
+
+
+class Holdings:
+    """Every lease this worker knows it holds. What is not in here is never renewed."""
+
+    def __init__(self) -> None:
+        self._by_lease: dict[tuple[int, int, int], Holding] = {}
+
+    def add(self, lease: Lease, claimed_at: float, *, fence_at: float) -> Holding:
+        holding = Holding(lease, claimed_at, fence_at)
+        self._by_lease[key(lease)] = holding
+        return holding
+
+    def forget(self, lease: Lease) -> None:
+        self._by_lease.pop(key(lease), None)
+
+    def find(self, seq: int, epoch: int, token: int) -> Holding | None:
+        return self._by_lease.get((seq, epoch, token))
+
+    def all(self) -> list[Holding]:
+        return list(self._by_lease.values())
+
+    def named(self) -> list[Held]:
+        """Read from the heartbeat thread too: one atomic copy, then no shared state."""
+        return [holding.lease.held for holding in list(self._by_lease.values())]
+
+    def __len__(self) -> int:
+        return len(self._by_lease)
+
+
+def key(lease: Lease) -> tuple[int, int, int]:
+    return lease.seq, lease.epoch, lease.token

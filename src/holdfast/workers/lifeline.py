@@ -1,0 +1,151 @@
+"""The lifeline: heartbeat and renewal, out of reach of whatever blocks the event loop.
+
+It beats on a thread of its own, with its own way to the store. But a heartbeat must show progress, not only
+life: the event loop stamps a tick, and once the stamp is older than one lease nothing is renewed any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from holdfast.clock import Ports
+from holdfast.errors import HoldfastError
+from holdfast.kernel.database import Blocking, Database
+from holdfast.kernel.leases import Beat, beat
+from holdfast.kernel.records import Held
+
+log = logging.getLogger("holdfast.lifeline")
+
+_RETRY = 1.0
+
+
+class Pulse(NamedTuple):
+    """What one beat says: who, how busy, and the leases it knows."""
+
+    worker: int
+    active: int
+    held: list[Held]
+    ttl_us: int
+    ceiling_us: int
+
+
+class Lifeline(Protocol):
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        """Beat until stopped. `compose` gives None when the worker has no right to renew; `heard` runs on the loop."""
+
+    def poke(self) -> None:
+        """Beat now."""
+
+    async def stop(self) -> None: ...
+
+
+class ThreadLifeline:
+    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+        self._database = database
+        self._ports = ports
+        self._interval = interval
+        self._poked = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(loop, compose, heard), name="holdfast-lifeline", daemon=True
+        )
+        self._thread.start()
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        self._poked.set()
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        compose: Callable[[], Pulse | None],
+        heard: Callable[[float, Beat], None],
+    ) -> None:
+        store = self._database.blocking()
+        pause = self._interval
+        while True:
+            self._poked.wait(pause)
+            self._poked.clear()
+            if self._stopping.is_set():
+                break
+            pause = self._interval if self._beat(store, loop, compose, heard) else min(_RETRY, self._interval)
+        store.close()
+
+    def _beat(
+        self,
+        store: Blocking,
+        loop: asyncio.AbstractEventLoop,
+        compose: Callable[[], Pulse | None],
+        heard: Callable[[float, Beat], None],
+    ) -> bool:
+        pulse = compose()
+        if pulse is None:
+            return False
+        sent_at = self._ports.clock.monotonic()
+        try:
+            answer = store.call(
+                beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
+            )
+        except HoldfastError as problem:
+            log.warning("heartbeat of worker %s failed: %s", pulse.worker, problem)
+            return False
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+            loop.call_soon_threadsafe(heard, sent_at, answer)
+        return True
+
+
+class TaskLifeline:
+    """The same on the event loop itself, for a simulated worker whose process has no threads."""
+
+    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+        self._database = database
+        self._ports = ports
+        self._interval = interval
+        self._poked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        self._task = asyncio.create_task(self._run(compose, heard), name="lifeline")
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        pause = self._interval
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._poked.wait()
+            self._poked.clear()
+            pulse = compose()
+            pause = self._interval
+            if pulse is None:
+                continue
+            sent_at = self._ports.clock.monotonic()
+            try:
+                answer = await self._database.transact(
+                    beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
+                )
+            except HoldfastError:
+                pause = min(_RETRY, self._interval)
+                continue
+            heard(sent_at, answer)

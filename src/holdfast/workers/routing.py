@@ -1,0 +1,63 @@
+"""Which routes a worker serves, and which of them are worth asking now.
+
+A claim probes at most 32 hot routes: those that lately gave work or were named by a wake-up. A probe over all
+served routes refreshes them, whenever a claim comes back short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from holdfast.kernel.records import Route
+from holdfast.kernel.routes import serves
+
+MOST_HOT = 32
+
+
+class Routing:
+    def __init__(self, queues: Collection[str] | None, capabilities: Collection[str]) -> None:
+        self._queues = queues
+        self._capabilities = frozenset(capabilities)
+        self._known: set[int] = set()
+        self._served: dict[int, None] = {}
+        self._hot: dict[int, None] = {}
+        self.changed_at = 0
+
+    @property
+    def served(self) -> list[int]:
+        return list(self._served)
+
+    @property
+    def hot(self) -> list[int]:
+        return list(self._hot)
+
+    def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> None:
+        """Remember routes read from the store, and serve those this worker can."""
+        for route in routes:
+            if route.id in self._known:
+                continue
+            self._known.add(route.id)
+            if serves(route, self._queues, self._capabilities):
+                self._served[route.id] = None
+        self.changed_at = max(self.changed_at, changed_at or 0)
+
+    def knows(self, routes: Iterable[int]) -> bool:
+        return all(route in self._known for route in routes)
+
+    def heat(self, routes: Iterable[int]) -> bool:
+        """Mark routes as worth asking; False when none of them is served here."""
+        ours = [route for route in routes if route in self._served]
+        for route in ours:
+            self._hot.pop(route, None)
+            self._hot[route] = None
+        self._trim()
+        return bool(ours)
+
+    def cool(self, hot: Iterable[int]) -> None:
+        """Keep only these hot: the others had nothing to give."""
+        self._hot = {route: None for route in hot if route in self._served}
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self._hot) > MOST_HOT:
+            del self._hot[next(iter(self._hot))]

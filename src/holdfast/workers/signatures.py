@@ -1,0 +1,118 @@
+"""A function's arguments and result as JSON, and back, by its annotations.
+
+pydantic does the work, at first use: importing and decorating stay cheap, and forward references resolve.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from holdfast.errors import BadPayload, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Signature:
+    """What may be passed to a job. A first parameter annotated with the context is supplied by the runtime."""
+
+    def __init__(self, kind: str, function: Callable[..., Any], context: str = "JobContext") -> None:
+        self._kind = kind
+        self._function = function
+        parameters = list(inspect.signature(function).parameters.values())
+        self.takes_context = bool(parameters) and _names(parameters[0].annotation, context)
+        self._parameters = parameters[1:] if self.takes_context else parameters
+        for parameter in self._parameters:
+            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                raise UsageError(f"job {kind!r} takes *{parameter.name}; a job names each of its arguments.")
+
+    def has(self, name: str) -> bool:
+        return any(parameter.name == name for parameter in self._parameters)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as plain JSON values, checked against the annotations."""
+        from pydantic import ValidationError
+
+        named = self._bind(args, kwargs)
+        try:
+            checked = self._model.model_validate(named)
+            dumped: dict[str, Any] = checked.model_dump(mode="json", by_alias=False)
+        except ValidationError as problem:
+            raise BadPayload(f"arguments of job {self._kind!r}: {_first(problem)}") from None
+        except (ValueError, TypeError) as problem:
+            raise BadPayload(f"arguments of job {self._kind!r} are not JSON: {problem}") from None
+        return dumped
+
+    def decode(self, payload: Any) -> dict[str, Any]:
+        """Stored arguments as the function's annotations promise them."""
+        from pydantic import ValidationError
+
+        try:
+            checked = self._model.model_validate(payload)
+        except ValidationError as problem:
+            raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
+        return {name: getattr(checked, name) for name in self._names}
+
+    def encode_result(self, value: Any) -> Any:
+        try:
+            return self._result.dump_python(value, mode="json", warnings="error")
+        except (ValueError, TypeError, RecursionError) as problem:
+            raise BadPayload(f"the result of job {self._kind!r} cannot be stored as JSON: {problem}") from None
+
+    def decode_result(self, value: Any) -> Any:
+        return self._result.validate_python(value)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self._function, include_extras=True)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self._parameters)
+
+    @cached_property
+    def _model(self) -> type[BaseModel]:
+        from pydantic import ConfigDict, create_model
+
+        fields: dict[str, Any] = {
+            parameter.name: (
+                self._hints.get(parameter.name, Any),
+                ... if parameter.default is inspect.Parameter.empty else parameter.default,
+            )
+            for parameter in self._parameters
+        }
+        config = ConfigDict(extra="forbid", protected_namespaces=())
+        return create_model(f"Arguments of {self._kind}", __config__=config, **fields)
+
+    @cached_property
+    def _result(self) -> TypeAdapter[Any]:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self._hints.get("return", Any))
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        places = [p.name for p in self._parameters if p.kind in _POSITIONAL]
+        if len(args) > len(places):
+            raise BadPayload(f"job {self._kind!r} takes {len(places)} positional arguments, not {len(args)}.")
+        named = dict(zip(places, args, strict=False))
+        if twice := sorted(named.keys() & kwargs.keys()):
+            raise BadPayload(f"job {self._kind!r} got {twice[0]!r} twice.")
+        return {**named, **kwargs}
+
+
+def _names(annotation: object, context: str) -> bool:
+    """Is this annotation the context's class, however it is written?"""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.rsplit(".", 1)[-1] == context
+
+
+def _first(problem: Any) -> str:
+    """The first complaint of a validation error, as one line."""
+    error = problem.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in error["loc"])
+    return f"{place}: {error['msg']}."

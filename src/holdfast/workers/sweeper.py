@@ -1,0 +1,75 @@
+"""The sweep: what any worker does at its poll, so that nothing depends on a leader.
+
+Each look costs one statement. What it shows is then done in bounded, compare-and-set transactions: wake what is
+due, fail what is overdue, rescue what was lost, go on with families being cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.clock import Ports
+from holdfast.durations import microseconds
+from holdfast.kernel import workers
+from holdfast.kernel.cancel import cancel_family
+from holdfast.kernel.database import Database
+from holdfast.kernel.leases import expire
+from holdfast.kernel.records import Sight
+from holdfast.kernel.waiting import overdue, wake
+from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast.sweep")
+
+LIMIT = 200
+
+
+class Sweeper:
+    def __init__(self, database: Database, ports: Ports, settings: Settings) -> None:
+        self._database = database
+        self._ports = ports
+        self._settings = settings
+        self._missed: dict[int, float] = {}
+
+    async def sweep(self, sight: Sight) -> None:
+        """Do what a look showed to be due."""
+        gone = await self.gone() if sight.leased_elsewhere else set()
+        if gone:
+            log.warning("workers %s are gone; their leases end now", sorted(gone))
+            await self._database.transact(workers.lose_workers, gone=gone, reason="its presence is gone")
+        if sight.silent:
+            await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl")
+        if sight.lapsed or gone:
+            await self._expire(gone)
+        if sight.next_due is not None and sight.next_due <= sight.now:
+            while await self._database.transact(wake, limit=LIMIT) == LIMIT:
+                pass
+        if sight.next_deadline is not None and sight.next_deadline <= sight.now:
+            while len(await self._database.transact(overdue, limit=LIMIT)) == LIMIT:
+                pass
+        if sight.cancellations:
+            while await self._database.transact(cancel_family, limit=LIMIT):
+                pass
+
+    async def gone(self) -> set[int]:
+        """Workers whose presence was missing at two looks, at least the grace apart."""
+        present = await self._database.transact(workers.present_workers)
+        absent = await self._database.presence.absent(present)
+        now = self._ports.clock.monotonic()
+        self._missed = {worker: self._missed.get(worker, now) for worker in absent}
+        grace = self._settings.presence_grace.total_seconds()
+        return {worker for worker, since in self._missed.items() if now - since >= grace}
+
+    @property
+    def suspects(self) -> bool:
+        return bool(self._missed)
+
+    async def _expire(self, gone: set[int]) -> None:
+        backoff = microseconds(self._settings.rescue_backoff)
+        while True:
+            moved = await self._database.transact(
+                expire, gone=gone, limit=LIMIT, backoff_us=backoff, chance=self._ports.random
+            )
+            if moved:
+                log.warning("rescued %d jobs whose lease was lost", len(moved))
+            if len(moved) < LIMIT:
+                return

@@ -1,0 +1,497 @@
+"""A worker: takes jobs it can run, runs them under leases, and leaves nothing behind when it goes.
+
+Five loops share one set of holdings: claiming, polling (look and sweep), ticking (self-fencing), duties, and the
+lifeline on its thread. Attempts are tasks. Nothing here decides a transition; the kernel's statements do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import statistics
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from holdfast.clock import Ports
+from holdfast.durations import microseconds
+from holdfast.errors import BadPayload, DuplicateWorker, LeaseLost, Unavailable
+from holdfast.kernel import workers as registry
+from holdfast.kernel.claim import claim, heads
+from holdfast.kernel.complete import ending, release
+from holdfast.kernel.database import Database
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.leases import Beat
+from holdfast.kernel.records import Lease
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.waiting import park
+from holdfast.kernel.workers import Registration
+from holdfast.outcomes import Cancel, Fail, Outcome, Park, Snooze
+from holdfast.settings import Settings
+from holdfast.version import VERSION
+from holdfast.workers.attempt import Attempts, Processes
+from holdfast.workers.definitions import Registry
+from holdfast.workers.duties import Duties
+from holdfast.workers.endings import Endings
+from holdfast.workers.holdings import Holding, Holdings, Stop
+from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.routing import Routing
+from holdfast.workers.sweeper import Sweeper
+
+log = logging.getLogger("holdfast.worker")
+
+Until = Literal["stopped", "empty", "one"]
+
+_SHORT_ATTEMPT = 0.05
+_REMEMBERED = 33
+_PRESENCE_LOOK = 0.5
+_HAND_BACK = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Who this worker is and what it takes; everything else comes from the settings."""
+
+    name: str = ""
+    id: str = ""
+    queues: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+    until: Until = "stopped"
+
+
+class Worker:
+    def __init__(
+        self,
+        registry: Registry,
+        database: Database,
+        settings: Settings,
+        ports: Ports,
+        *,
+        role: Role | None = None,
+        processes: Processes | None = None,
+        lifeline: Lifeline | None = None,
+    ) -> None:
+        self._registry = registry
+        self._database = database
+        self._settings = settings
+        self._ports = ports
+        self._processes = processes
+        self._role = role = role or Role()
+        self.id = role.id or new_id(ports)
+        self.seq = 0
+        self._ttl = settings.lease_ttl.total_seconds()
+        self._ttl_us = microseconds(settings.lease_ttl)
+        self._holdings = Holdings()
+        self._ready: deque[Holding] = deque()
+        self._running = 0
+        self._started = 0
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED)
+        self._routing = Routing(role.queues, registry.capabilities(role.capabilities))
+        self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
+        self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
+        self._endings = Endings(database, ports, batch=settings.batch, settled=self._on_settled)
+        self._sweeper = Sweeper(database, ports, settings)
+        self._duties = Duties(database, ports, settings)
+        self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
+        self._ticked = 0.0
+        self._work = asyncio.Event()  # there may be something to claim
+        self._full = False  # the last claim ended for want of room, not of work
+        self._look = asyncio.Event()  # look at the store now
+        self._idle = asyncio.Event()  # nothing held
+        self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
+        self._draining = False
+        self._hurry = asyncio.Event()  # stop at once
+        self._loops: list[asyncio.Task[None]] = []
+        self._reregistering: asyncio.Task[None] | None = None
+
+    # Life cycle
+
+    async def start(self) -> None:
+        """Register, show presence, listen, and begin to take work."""
+        await self._database.open()
+        await self._register()
+        self._routing.learn(await self._database.transact(registry.list_routes, since=0))
+        self._ticked = self._ports.clock.monotonic()
+        await self._database.listen(self._on_hint)
+        self._lifeline.start(self._compose, self._on_beat)
+        self._idle.set()
+        for name, loop in (("tick", self._tick), ("poll", self._poll), ("claim", self._claim), ("duties", self._tend)):
+            self._loops.append(asyncio.create_task(self._survive(loop), name=f"{name} of {self.id}"))
+
+    async def run(self) -> None:
+        """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
+        await self.start()
+        try:
+            await (self._quiet.wait() if self._role.until != "stopped" else asyncio.Event().wait())
+        finally:
+            await self.stop()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Drain: take nothing more, finish or hand back what runs, then unregister."""
+        if self._draining:
+            return
+        self._draining = True
+        patience = self._settings.drain_grace.total_seconds() if grace is None else grace
+        log.info("worker %s drains", self.id)
+        with contextlib.suppress(Unavailable):
+            await self._database.transact(registry.drain, self.seq)
+        for holding in self._ready:
+            self._release(holding)
+        self._ready.clear()
+        await self._until_idle(patience, self._hurry)
+        for holding in self._holdings.all():
+            holding.interrupt(Stop.RELEASE)
+        await self._until_idle(_HAND_BACK)
+        await self._leave()
+
+    def hurry(self) -> None:
+        """End a drain that is under way: what still runs is handed back now."""
+        self._hurry.set()
+
+    async def _leave(self) -> None:
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._lifeline.stop()
+        try:
+            await self._duties.release(self.seq)
+            await self._database.presence.withdraw(self.seq)
+            await self._database.transact(registry.unregister, self.seq, reason="stopped")
+        except Unavailable as problem:
+            log.warning("worker %s could not say goodbye: %s", self.id, problem)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            await self._processes.close()
+        log.info("worker %s stopped", self.id)
+
+    async def _until_idle(self, seconds: float, *others: asyncio.Event) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._idle, *others)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _survive(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a loop for ever: while the store is away it waits and tries again."""
+        pause = 0.05
+        while True:
+            begun = self._ports.clock.monotonic()
+            try:
+                await loop()
+            except Unavailable as problem:
+                log.warning("worker %s waits for the store: %s", self.id, problem)
+            except Exception:
+                log.exception("worker %s met an error it does not know; it goes on", self.id)
+            if self._ports.clock.monotonic() - begun > 10:
+                pause = 0.05
+            await self._ports.clock.sleep(pause * (0.5 + self._ports.random.random()))
+            pause = min(pause * 2, self._settings.reconnect_cap.total_seconds())
+
+    # Registration
+
+    async def _register(self) -> None:
+        who = Registration(
+            incarnation=new_id(self._ports),
+            id=self.id,
+            name=self._role.name or socket.gethostname(),
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            capabilities=self._registry.capabilities(self._role.capabilities),
+            queues=self._role.queues,
+            slots=self._settings.concurrency,
+        )
+        namesake = await self._database.transact(registry.live_namesake, who.id, who.incarnation)
+        gone = await self._database.presence.absent([namesake]) if namesake is not None else set()
+        self.seq = await self._database.transact(
+            registry.register,
+            who,
+            self._registry.routes(),
+            ttl_us=microseconds(self._settings.worker_ttl),
+            gone=gone,
+        )
+        present = await self._database.presence.hold(self.seq)
+        await self._database.transact(registry.advertise_presence, self.seq, presence=present)
+        log.info("worker %s registered as %d", self.id, self.seq)
+
+    async def _register_again(self) -> None:
+        """This incarnation was given up for lost. What it still holds, it may still end under its old number."""
+        log.warning("worker %s was given up for lost; it registers again", self.id)
+        before = self.seq
+        with contextlib.suppress(Unavailable, DuplicateWorker):
+            await self._register()
+            await self._database.presence.withdraw(before)
+        self._look.set()
+
+    # Claiming
+
+    async def _claim(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while not self._draining and await self._claim_once():
+                pass
+
+    async def _claim_once(self) -> bool:
+        """Take what there is room for; True when it is worth asking again at once."""
+        room = min(self._room(), self._settings.batch)
+        self._full = room <= 0
+        if self._full:
+            return False
+        routes = self._routing.hot
+        sent_at = self._ports.clock.monotonic()
+        leases = await self._database.transact(claim, self.seq, routes, room, self._ttl_us) if routes else []
+        self._accept(leases, sent_at)
+        if len(leases) == room:
+            return True
+        waiting = await self._database.transact(heads, self._routing.served)
+        self._routing.cool(waiting)
+        if not waiting:
+            if not len(self._holdings):
+                self._quiet.set()
+            return False
+        if not leases and routes:  # others hold what we saw: let them finish
+            await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
+        return True
+
+    def _room(self) -> int:
+        """Free slots, and more to have at hand while attempts are short."""
+        if self._role.until == "one":
+            return 1 - self._started
+        if self._endings.backlog > 2 * self._settings.batch:
+            return 0
+        slots = self._settings.concurrency
+        ahead = slots * self._settings.prefetch if self._attempts_are_short() else 0
+        return slots + ahead - self._running - len(self._ready)
+
+    def _attempts_are_short(self) -> bool:
+        return len(self._durations) == _REMEMBERED and statistics.median(self._durations) < _SHORT_ATTEMPT
+
+    def _accept(self, leases: list[Lease], sent_at: float) -> None:
+        for lease in sorted(leases, key=lambda each: each.rescues == 0):
+            self._idle.clear()
+            self._quiet.clear()
+            self._started += 1
+            holding = self._holdings.add(lease, sent_at, fence_at=sent_at + self._fence_after)
+            if lease.rescues and self._running >= self._settings.concurrency:
+                self._put_off(holding)
+            else:
+                self._ready.append(holding)
+                self._start_ready()
+
+    def _put_off(self, holding: Holding) -> None:
+        """A job that was lost before waits for a free slot in the store, not here beside others it could take down."""
+        self._end(holding, Snooze("1s"))
+
+    def _start_ready(self) -> None:
+        while self._ready and self._running < self._settings.concurrency:
+            holding = self._ready.popleft()
+            self._running += 1
+            name = f"job {holding.lease.id}"
+            holding.task = asyncio.create_task(self._attempt(holding), name=name)
+
+    # Attempts
+
+    async def _attempt(self, holding: Holding) -> None:
+        begun = self._ports.clock.monotonic()
+        try:
+            outcome = await self._outcome(holding, begun)
+            holding.ending = True
+            if outcome is None:
+                self._drop(holding)
+            elif isinstance(outcome, Park):
+                await self._park(holding, outcome)
+            else:
+                self._end(holding, outcome)
+            if holding.thread is not None and not holding.thread.done():
+                await asyncio.wait([holding.thread])
+        except asyncio.CancelledError:
+            self._release(holding)
+        finally:
+            self._durations.append(self._ports.clock.monotonic() - begun)
+            self._running -= 1
+            self._start_ready()
+            if self._full:
+                self._work.set()
+
+    async def _outcome(self, holding: Holding, begun: float) -> Outcome | None:
+        lease = holding.lease
+        definition = self._registry.definitions.get(lease.kind)
+        if begun >= holding.fence_at or holding.stop is Stop.LOST:
+            return None
+        if holding.stop is Stop.CANCEL:
+            return Cancel("cancelled before it started")
+        if definition is None:
+            return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
+        elapsed = begun - holding.claimed_at
+        return await self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
+
+    async def _park(self, holding: Holding, wish: Park) -> None:
+        timeout_us = None if wish.timeout is None else microseconds(wish.timeout)
+        while True:
+            try:
+                await self._database.transact(park, holding.lease, channel=wish.channel, timeout_us=timeout_us)
+            except LeaseLost:
+                if holding.stop is Stop.LOST or self._ports.clock.monotonic() >= holding.fence_at:
+                    self._drop(holding)
+                else:  # a cancel was accepted first; if not, the store says so
+                    self._end(holding, Cancel("cancelled before it could wait"))
+                return
+            except Unavailable:
+                if self._ports.clock.monotonic() >= holding.fence_at:
+                    self._drop(holding)
+                    return
+                await self._ports.clock.sleep(0.2)
+                continue
+            self._forget(holding)
+            return
+
+    def _end(self, holding: Holding, outcome: Outcome) -> None:
+        assert not isinstance(outcome, Park)
+        holding.ending = True
+        lease = holding.lease
+        definition = self._registry.definitions.get(lease.kind)
+        write = partial(
+            ending,
+            lease,
+            policy=definition.retry if definition else RetryPolicy(),
+            chance=self._ports.random,
+            result_cap=self._settings.result_cap,
+            error_cap=self._settings.error_cap,
+        )
+        try:
+            written = write(outcome)
+        except BadPayload as problem:
+            written = write(Fail(str(problem), "result_error"))
+        self._endings.put(lease, written)
+
+    def _release(self, holding: Holding) -> None:
+        holding.ending = True
+        self._endings.put(holding.lease, release(holding.lease))
+
+    def _drop(self, holding: Holding) -> None:
+        log.warning("job %s was lost to another worker; its result is dropped", holding.lease.id)
+        self._forget(holding)
+
+    def _on_settled(self, lease: Lease, state: str | None) -> None:
+        holding = self._holdings.find(lease.seq, lease.epoch, lease.token)
+        if holding is None:
+            return
+        if state is None:
+            self._drop(holding)
+        else:
+            self._forget(holding)
+
+    def _forget(self, holding: Holding) -> None:
+        self._holdings.forget(holding.lease)
+        if len(self._holdings):
+            return
+        self._idle.set()
+        if self._role.until == "one":
+            self._quiet.set()
+        self._work.set()
+
+    # Polling and hints
+
+    async def _poll(self) -> None:
+        learned_at = float("-inf")
+        while True:
+            sight = await self._database.transact(registry.look, self.seq, self._routing.served)
+            now = self._ports.clock.monotonic()
+            if now - learned_at >= self._settings.route_refresh.total_seconds():
+                self._routing.learn(await self._database.transact(registry.list_routes, since=0))
+                learned_at = now
+            elif (sight.routes_changed or 0) > self._routing.changed_at:
+                since = self._routing.changed_at
+                self._routing.learn(await self._database.transact(registry.list_routes, since=since))
+            self._routing.changed_at = max(self._routing.changed_at, sight.routes_changed or 0)
+            if sight.pending or not self._started:
+                self._work.set()
+            await self._sweeper.sweep(sight)
+            await self._pause(sight.next_due, sight.now, watching=sight.leased_elsewhere)
+
+    async def _pause(self, next_due: int | None, now: int, *, watching: bool) -> None:
+        """Until the next poll, a hint, or the moment something is due."""
+        pause = self._settings.poll_interval.total_seconds()
+        if watching or self._sweeper.suspects:
+            pause = min(pause, _PRESENCE_LOOK)
+        if next_due is not None and next_due > now:
+            pause = min(pause, max(0.001, (next_due - now) / 1e6))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._look.wait()
+        self._look.clear()
+
+    def _on_hint(self, note: str) -> None:
+        """A hint may be lost, late or wrong; it only makes us look sooner."""
+        subject, _, rest = note.partition(" ")
+        numbers = [int(part) for part in rest.split(",") if part.isdigit()]
+        if subject == "route":
+            if not self._routing.knows(numbers):
+                self._look.set()
+            if self._routing.heat(numbers):
+                self._work.set()
+        elif subject == "cancel":
+            if self.seq in numbers:
+                self._lifeline.poke()
+        else:
+            self._look.set()
+            self._work.set()
+
+    # Ticking, heartbeats, duties
+
+    @property
+    def _fence_after(self) -> float:
+        return self._ttl - self._settings.fence_margin.total_seconds()
+
+    async def _tick(self) -> None:
+        """Show that the loop runs, and stop what may no longer be acted on."""
+        while True:
+            now = self._ticked = self._ports.clock.monotonic()
+            for holding in self._holdings.all():
+                if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
+                    self._lose(holding)
+            await self._ports.clock.sleep(self._settings.tick.total_seconds())
+
+    def _lose(self, holding: Holding) -> None:
+        if holding in self._ready:
+            self._ready.remove(holding)
+            self._drop(holding)
+        else:
+            holding.interrupt(Stop.LOST)
+
+    def _compose(self) -> Pulse | None:
+        """On the lifeline's thread: what to renew, or None when the loop has stood still for a whole lease."""
+        if self._ports.clock.monotonic() - self._ticked > self._ttl:
+            return None
+        ceiling = microseconds(self._settings.lease_ceiling)
+        return Pulse(self.seq, self._running, self._holdings.named(), self._ttl_us, ceiling)
+
+    def _on_beat(self, sent_at: float, beat: Beat) -> None:
+        if not beat.registered and not self._draining and (self._reregistering is None or self._reregistering.done()):
+            self._reregistering = asyncio.create_task(self._register_again())
+        for renewed in beat.renewed:
+            holding = self._holdings.find(renewed.seq, renewed.epoch, renewed.token)
+            if holding is None:
+                continue
+            holding.fence_at = max(holding.fence_at, sent_at + self._fence_after)
+            if renewed.cancel_requested_at is not None and holding.stop is None:
+                holding.interrupt(Stop.CANCEL)
+        for held in beat.lost:
+            lost = self._holdings.find(held.seq, held.epoch, held.token)
+            if lost is not None and not lost.ending:
+                self._lose(lost)
+
+    async def _tend(self) -> None:
+        while True:
+            await self._duties.tend(self.seq)
+            half = self._settings.duty_ttl.total_seconds() / 2
+            await self._ports.clock.sleep(half * (0.9 + 0.2 * self._ports.random.random()))
+
+    def serves(self) -> Iterable[int]:
+        return self._routing.served

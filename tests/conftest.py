@@ -1,0 +1,116 @@
+"""Fixtures for every layer. `store` gives each test a fresh store on SQLite, and again on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from holdfast.clock import Ports
+from holdfast.kernel import migrate
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.settings import Settings
+from tests.support.pgbouncer import PgBouncer
+from tests.support.postgres import Cluster, Server, running_cluster
+from tests.support.stores import Store, postgres_store, sqlite_store
+
+BEHIND_POOLER = os.environ.get("HOLDFAST_TEST_PGBOUNCER") == "1"
+DATABASES = ["postgres"] if BEHIND_POOLER else ["sqlite", "postgres"]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def pooler(cluster: Cluster) -> Iterator[PgBouncer | None]:
+    if not BEHIND_POOLER:
+        yield None
+        return
+    assert isinstance(cluster, Server)
+    with PgBouncer(cluster) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def template(cluster: Cluster) -> Iterator[str]:
+    """A database with Holdfast's tables, to be copied for each test."""
+    name = f"holdfast_template_{os.getpid()}"
+    url = cluster.create_database(name)
+    asyncio.run(_migrate(url))
+    yield name
+    cluster.drop_database(name)
+
+
+async def _migrate(url: str) -> None:
+    await migrate.migrate(PostgresDatabase(url, Settings(), Ports()), "holdfast")
+
+
+@pytest.fixture
+def postgres_url(cluster: Cluster, template: str) -> Iterator[str]:
+    """The URL of a fresh, migrated database."""
+    name = f"holdfast_{os.getpid()}_{next(_numbers)}"
+    yield cluster.create_database(name, template=template)
+    cluster.drop_database(name)
+
+
+@pytest.fixture(params=DATABASES)
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Place(NamedTuple):
+    """Where a database is, through the pooler if there is one, and past it."""
+
+    url: str
+    direct: str
+
+
+@pytest.fixture
+def place(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """A fresh database of each kind, under the real clock."""
+    if dialect == "sqlite":
+        url = f"sqlite:///{tmp_path / 'store.db'}"
+        return Place(url, url)
+    direct: str = request.getfixturevalue("postgres_url")
+    pooler: PgBouncer | None = request.getfixturevalue("pooler")
+    return Place(direct if pooler is None else pooler.url(direct.rsplit("/", 1)[1]), direct)
+
+
+@pytest.fixture
+def url(place: Place) -> str:
+    return place.url
+
+
+class MakeStore(Protocol):
+    async def __call__(self, **settings: Any) -> Store: ...
+
+
+@pytest.fixture
+async def make_store(dialect: str, tmp_path: Path, place: Place) -> AsyncIterator[MakeStore]:
+    """Open a store with settings of the test's own; again to open the same data a second time."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**settings: Any) -> Store:
+            opening: AbstractAsyncContextManager[Store]
+            if dialect == "sqlite":
+                opening = sqlite_store(tmp_path, **settings)
+            else:
+                opening = postgres_store(place.url, place.direct, **settings)
+            return await stack.enter_async_context(opening)
+
+        yield make
+
+
+@pytest.fixture
+async def store(make_store: MakeStore) -> Store:
+    return await make_store()

@@ -1,0 +1,243 @@
+"""A fresh store for one test, on either database, under a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import asyncpg
+
+from holdfast import durations
+from holdfast.clock import Ports
+from holdfast.kernel import ids
+from holdfast.kernel.claim import claim
+from holdfast.kernel.complete import complete, complete_children, ending
+from holdfast.kernel.database import Database, Operation
+from holdfast.kernel.drivers import connect
+from holdfast.kernel.drivers.sqlite import SqliteDatabase
+from holdfast.kernel.enqueue import enqueue, enqueue_children
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.leases import expire
+from holdfast.kernel.reading import find_job, list_attempts
+from holdfast.kernel.records import AttemptRow, Ended, Ending, JobRow, Lease, Moved, NewJob
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.sql import in_schema
+from holdfast.kernel.states import State
+from holdfast.kernel.workers import Registration, register
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+START_US = 1_800_000_000_000_000
+TTL_US = 60_000_000
+NO_JITTER = RetryPolicy(base="10s", jitter=0)
+
+Ends = Done | Retry | Fail | Cancel | Discard | Snooze
+
+
+@dataclass
+class ManualClock:
+    """Database time that stands still until a test moves it; pauses are real but short."""
+
+    us: int = START_US
+
+    def monotonic(self) -> float:
+        return self.us / 1e6
+
+    def wall_us(self) -> int:
+        return self.us
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+class Setting(Protocol):
+    """The part of a database that only tests need: its clock, and SQL past the kernel."""
+
+    async def set_clock(self, us: int) -> None: ...
+
+    async def query(self, text: str) -> list[tuple[Any, ...]]: ...
+
+
+@dataclass
+class Store:
+    """A database, its clock, and the few gestures most tests begin with."""
+
+    database: Database
+    clock: ManualClock
+    ports: Ports
+    settings: Settings
+    url: str
+    setting: Setting
+    _routes: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    async def do(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.database.transact(operation, *args, **kwargs)
+
+    async def advance(self, by: str) -> None:
+        self.clock.us += durations.microseconds(by)
+        await self.setting.set_clock(self.clock.us)
+
+    async def query(self, text: str) -> list[tuple[Any, ...]]:
+        """Rows of a statement written with `holdfast.` as its schema."""
+        return await self.setting.query(in_schema(text, self.database.dialect, self.settings.schema))
+
+    def job(self, kind: str = "work", queue: str = "default", requires: Iterable[str] = (), **changes: Any) -> NewJob:
+        """A job to be enqueued, with ordinary values where the test names none."""
+        plain = NewJob(
+            id=ids.new_id(self.ports),
+            kind=kind,
+            queue=queue,
+            route=route_for(queue, kind, requires).id,
+            tenant="",
+            priority=100,
+            delay_us=None,
+            due_at=None,
+            timeout_us=None,
+            deadline_us=None,
+            deadline_at=None,
+            max_attempts=3,
+            max_rescues=5,
+            parent=None,
+            retry_of=None,
+            payload=json.dumps({}),
+            metadata="{}",
+        )
+        return plain._replace(**changes)
+
+    async def enqueue(self, kind: str = "work", queue: str = "default", **changes: Any) -> JobId:
+        job = self.job(kind, queue, **changes)
+        await self.do(enqueue, [job], [route_for(queue, kind)])
+        return job.id
+
+    async def worker(self, name: str = "w", **changes: Any) -> int:
+        who = Registration(
+            incarnation=ids.new_id(self.ports),
+            id=f"{name}-{ids.new_id(self.ports)}",
+            name=name,
+            hostname="test",
+            pid=os.getpid(),
+            version="0",
+            capabilities=(),
+            queues=None,
+            slots=10,
+        )
+        return await self.do(register, who._replace(**changes), [], ttl_us=TTL_US, gone=[])
+
+    async def claim(self, worker: int, n: int = 1, *, kind: str = "work", queue: str = "default") -> list[Lease]:
+        return await self.do(claim, worker, [route_for(queue, kind).id], n, TTL_US)
+
+    async def claimed(self, worker: int | None = None, **changes: Any) -> Lease:
+        """A job that was just enqueued and claimed."""
+        await self.enqueue(**changes)
+        (lease,) = await self.claim(worker if worker is not None else await self.worker())
+        return lease
+
+    async def find(self, id: JobId) -> JobRow:
+        return await self.do(find_job, id)
+
+    async def state(self, id: JobId) -> State:
+        return State((await self.find(id)).state)
+
+    async def attempts(self, lease: Lease) -> list[AttemptRow]:
+        return await self.do(list_attempts, lease.seq)
+
+    def ending(self, lease: Lease, outcome: Ends, policy: RetryPolicy = NO_JITTER) -> Ending:
+        caps = {"result_cap": self.settings.result_cap, "error_cap": self.settings.error_cap}
+        return ending(lease, outcome, policy=policy, chance=self.ports.random, **caps)
+
+    async def end(self, lease: Lease, outcome: Ends, policy: RetryPolicy = NO_JITTER) -> list[Ended]:
+        """End an attempt as its worker would; an empty answer means that the lease was lost."""
+        return await self.complete(lease, self.ending(lease, outcome, policy))
+
+    async def complete(self, lease: Lease, ending: Ending) -> list[Ended]:
+        if lease.parent is None:
+            return await self.do(complete, [ending])
+        return await self.do(complete_children, [ending], [lease.parent])
+
+    async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Moved]:
+        backoff_us = durations.microseconds(self.settings.rescue_backoff)
+        return await self.do(expire, gone=list(gone), limit=limit, backoff_us=backoff_us, chance=self.ports.random)
+
+    async def launch(self, parent: Lease, n: int = 1, *, step: str = "launch", **changes: Any) -> list[JobId]:
+        """Enqueue children of kind `child` under a running job."""
+        children = [self.job("child", id=ids.derived_id(parent.id, step, k), **changes) for k in range(n)]
+        await self.do(enqueue_children, parent, children, [route_for("default", "child")])
+        return [child.id for child in children]
+
+
+class SqliteSetting:
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def set_clock(self, us: int) -> None:
+        """The store already reads the test's clock."""
+
+    async def query(self, text: str) -> list[tuple[Any, ...]]:
+        rows = await asyncio.wrap_future(self._database._thread.call(lambda file: file.execute(text)))
+        return [tuple(row) for row in rows]
+
+
+class PostgresSetting:
+    def __init__(self, connection: Any, schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+
+    async def take_clock(self, us: int) -> None:
+        """Put a clock that stands still in place of the server's."""
+        clock = f"{self._schema}.test_clock"
+        await self._connection.execute(f"create table if not exists {clock} (us bigint not null)")
+        await self._connection.execute(f"insert into {clock} select {us} where not exists (select 1 from {clock})")
+        await self._connection.execute(
+            f"create or replace function {self._schema}.now_us() returns bigint language sql stable as "
+            f"$$ select us from {clock} $$"
+        )
+
+    async def set_clock(self, us: int) -> None:
+        await self._connection.execute(f"update {self._schema}.test_clock set us = {us}")
+
+    async def query(self, text: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self._connection.fetch(text)]
+
+
+@asynccontextmanager
+async def sqlite_store(folder: Path, *, seed: int = 0, **settings: Any) -> AsyncIterator[Store]:
+    clock = ManualClock()
+    ports = Ports(clock, random.Random(seed))
+    url = f"sqlite:///{folder / 'store.db'}"
+    chosen = Settings(url=url, **settings)
+    database = connect(url, chosen, ports)
+    assert isinstance(database, SqliteDatabase)
+    await database.open()
+    try:
+        yield Store(database, clock, ports, chosen, url, SqliteSetting(database))
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def postgres_store(url: str, direct_url: str, *, seed: int = 0, **settings: Any) -> AsyncIterator[Store]:
+    """A store in a database that has been migrated already."""
+    clock = ManualClock()
+    ports = Ports(clock, random.Random(seed))
+    chosen = Settings(url=url, direct_url="" if direct_url == url else direct_url, **settings)
+    connection = await asyncpg.connect(direct_url)
+    setting = PostgresSetting(connection, chosen.schema)
+    await setting.take_clock(clock.us)
+    database = connect(url, chosen, ports)
+    await database.open()
+    try:
+        yield Store(database, clock, ports, chosen, url, setting)
+    finally:
+        await database.close()
+        await connection.close()
