@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check fix test test-pgbouncer sim demo lock clean
+.PHONY: help check docs fix test test-pgbouncer sim demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -28,6 +28,10 @@ check: $(READY) ## format, lint, types, layers
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/generate_docs.py --check
+
+docs: $(READY) ## write the reference pages that are made from code
+	$(BIN)/python tools/generate_docs.py
 
 fix: $(READY) ## format, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only --quiet

@@ -39,7 +39,7 @@ class Sweeper:
         if sight.silent:
             await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl")
         if sight.lapsed or gone:
-            await self._expire(gone)
+            await self.expire(gone)
         if sight.next_due is not None and sight.next_due <= sight.now:
             while await self._database.transact(wake, limit=LIMIT) == LIMIT:
                 pass
@@ -63,7 +63,8 @@ class Sweeper:
     def suspects(self) -> bool:
         return bool(self._missed)
 
-    async def _expire(self, gone: set[int]) -> None:
+    async def expire(self, gone: set[int]) -> None:
+        """Take back what lapsed, and whatever these workers still hold."""
         backoff = microseconds(self._settings.rescue_backoff)
         while True:
             moved = await self._database.transact(

@@ -28,7 +28,7 @@ from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.records import Lease
+from holdfast.kernel.records import Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.waiting import park
 from holdfast.kernel.workers import Registration
@@ -100,11 +100,13 @@ class Worker:
         self._duties = Duties(database, ports, settings)
         self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
         self._ticked = 0.0
+        self._learned_at = float("-inf")
         self._work = asyncio.Event()  # there may be something to claim
         self._full = False  # the last claim ended for want of room, not of work
         self._look = asyncio.Event()  # look at the store now
         self._idle = asyncio.Event()  # nothing held
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
+        self._claiming = asyncio.Lock()
         self._draining = False
         self._hurry = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
@@ -141,6 +143,9 @@ class Worker:
         log.info("worker %s drains", self.id)
         with contextlib.suppress(Unavailable):
             await self._database.transact(registry.drain, self.seq)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
+                pass
         for holding in self._ready:
             self._release(holding)
         self._ready.clear()
@@ -163,6 +168,7 @@ class Worker:
             await self._duties.release(self.seq)
             await self._database.presence.withdraw(self.seq)
             await self._database.transact(registry.unregister, self.seq, reason="stopped")
+            await self._sweeper.expire({self.seq})  # whatever could not be handed back
         except Unavailable as problem:
             log.warning("worker %s could not say goodbye: %s", self.id, problem)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -234,8 +240,9 @@ class Worker:
         while True:
             await self._work.wait()
             self._work.clear()
-            while not self._draining and await self._claim_once():
-                pass
+            async with self._claiming:
+                while not self._draining and await self._claim_once():
+                    pass
 
     async def _claim_once(self) -> bool:
         """Take what there is room for; True when it is worth asking again at once."""
@@ -278,7 +285,9 @@ class Worker:
             self._quiet.clear()
             self._started += 1
             holding = self._holdings.add(lease, sent_at, fence_at=sent_at + self._fence_after)
-            if lease.rescues and self._running >= self._settings.concurrency:
+            if self._draining:
+                self._release(holding)
+            elif lease.rescues and self._running >= self._settings.concurrency:
                 self._put_off(holding)
             else:
                 self._ready.append(holding)
@@ -399,33 +408,42 @@ class Worker:
     # Polling and hints
 
     async def _poll(self) -> None:
-        learned_at = float("-inf")
+        """Look at the store: for work at each poll, for what is due or lost at each sweep, and when hinted at."""
+        swept_at = polled_at = float("-inf")
         while True:
-            sight = await self._database.transact(registry.look, self.seq, self._routing.served)
+            hinted = self._look.is_set()
+            self._look.clear()
             now = self._ports.clock.monotonic()
-            if now - learned_at >= self._settings.route_refresh.total_seconds():
-                self._routing.learn(await self._database.transact(registry.list_routes, since=0))
-                learned_at = now
-            elif (sight.routes_changed or 0) > self._routing.changed_at:
-                since = self._routing.changed_at
-                self._routing.learn(await self._database.transact(registry.list_routes, since=since))
-            self._routing.changed_at = max(self._routing.changed_at, sight.routes_changed or 0)
-            if sight.pending or not self._started:
-                self._work.set()
-            await self._sweeper.sweep(sight)
-            await self._pause(sight.next_due, sight.now, watching=sight.leased_elsewhere)
+            sight = await self._database.transact(registry.look, self.seq, self._routing.served)
+            await self._learn_routes(sight, now)
+            if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
+                polled_at = now
+                if sight.pending or not self._started:
+                    self._work.set()
+            if sight.leased_elsewhere or now - swept_at >= self._settings.sweep_interval.total_seconds():
+                swept_at = now
+                await self._sweeper.sweep(sight)
+            await self._pause(sight)
 
-    async def _pause(self, next_due: int | None, now: int, *, watching: bool) -> None:
-        """Until the next poll, a hint, or the moment something is due."""
-        pause = self._settings.poll_interval.total_seconds()
-        if watching or self._sweeper.suspects:
+    async def _learn_routes(self, sight: Sight, now: float) -> None:
+        changed_at = sight.routes_changed or 0
+        if now - self._learned_at >= self._settings.route_refresh.total_seconds():
+            self._learned_at = now
+            self._routing.learn(await self._database.transact(registry.list_routes, since=0), changed_at)
+        elif changed_at > self._routing.changed_at:
+            since = self._routing.changed_at
+            self._routing.learn(await self._database.transact(registry.list_routes, since=since), changed_at)
+
+    async def _pause(self, sight: Sight) -> None:
+        """Until the next poll or sweep, a hint, or the moment something is due."""
+        pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
+        if sight.leased_elsewhere or self._sweeper.suspects:
             pause = min(pause, _PRESENCE_LOOK)
-        if next_due is not None and next_due > now:
-            pause = min(pause, max(0.001, (next_due - now) / 1e6))
+        if sight.next_due is not None and sight.next_due > sight.now:
+            pause = min(pause, max(0.001, (sight.next_due - sight.now) / 1e6))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._look.wait()
-        self._look.clear()
 
     def _on_hint(self, note: str) -> None:
         """A hint may be lost, late or wrong; it only makes us look sooner."""

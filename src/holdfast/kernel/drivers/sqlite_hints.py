@@ -59,7 +59,7 @@ class Hints:
             addresses = list(self._folder.iterdir())
         except OSError:
             return
-        data = note.encode()[:_LARGEST]
+        data = note.encode() if len(note) <= _LARGEST else b"look"
         for address in addresses:
             if address == self._address:
                 continue

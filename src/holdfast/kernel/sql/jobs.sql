@@ -141,8 +141,9 @@ where exists (select 1 from holdfast.job j
 
 -- name: complete :many on postgres
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.
--- A cancel that was accepted meanwhile wins over every outcome. The source state is a column, not a literal, so
--- that only the primary key can find the rows: by the index of running jobs each ending would read them all.
+-- A cancel that was accepted meanwhile wins over every outcome, its reason included. The source state is a column,
+-- not a literal, so that only the primary key can find the rows: by the index of running jobs each ending would
+-- read them all.
 with ending as materialized (
     select e.*, 'running' as source from unnest(
         cast(:endings.seq as bigint[]), cast(:endings.worker as bigint[]), cast(:endings.epoch as bigint[]),
@@ -158,7 +159,8 @@ with ending as materialized (
             then holdfast.now_us() + e.delay_us end,
         finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
             then holdfast.now_us() end,
-        result = case when j.cancel_requested_at is null then e.result end, error = coalesce(e.error, j.error)
+        result = case when j.cancel_requested_at is null then e.result end,
+        error = case when j.cancel_requested_at is null then coalesce(e.error, j.error) else j.error end
     from ending e
     where j.seq = any(cast(:seqs as bigint[])) and j.seq = e.seq and j.state = e.source
         and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
@@ -200,7 +202,8 @@ update holdfast.job as j set
         then holdfast.now_us() + e.delay_us end,
     finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
         then holdfast.now_us() end,
-    result = case when j.cancel_requested_at is null then e.result end, error = coalesce(e.error, j.error)
+    result = case when j.cancel_requested_at is null then e.result end,
+    error = case when j.cancel_requested_at is null then coalesce(e.error, j.error) else j.error end
 from e
 where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
     and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token

@@ -129,7 +129,7 @@ returning seq, cast(id as text) as id, state, route, parent;
 
 -- name: request_cancel :many
 -- Running: its worker is told by a hint and by its next renewal, and ends it; if it dies, the sweep does.
-update holdfast.job set cancel_requested_at = holdfast.now_us(), error = coalesce(error, :error)
+update holdfast.job set cancel_requested_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state = 'running' and cancel_requested_at is null
 returning seq, worker;
 

@@ -13,8 +13,11 @@ insert into holdfast.cluster (epoch, identity) values (1, '');
 create function holdfast.now_us() returns bigint language sql stable parallel safe as
 $$ select cast(extract(epoch from statement_timestamp()) * 1000000 as bigint) $$;
 
+-- A note too long for NOTIFY becomes a plain "look".
 create function holdfast.hint(note text) returns integer language sql volatile as
-$$ select 1 from (select pg_notify('holdfast.hint', note)) as sent where note is not null $$;
+$$ select 1 from (
+    select pg_notify('holdfast.hint', case when octet_length(note) < 7900 then note else 'look' end)
+) as sent where note is not null $$;
 
 create table holdfast.queue (
     name text primary key,
