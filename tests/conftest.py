@@ -18,7 +18,7 @@ from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.settings import Settings
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import Cluster, Server, running_cluster
-from tests.support.stores import Store, postgres_store, sqlite_store
+from tests.support.stores import SharedDatabase, Store, postgres_store, sqlite_store
 
 BEHIND_POOLER = os.environ.get("HOLDFAST_TEST_PGBOUNCER") == "1"
 DATABASES = ["postgres"] if BEHIND_POOLER else ["sqlite", "postgres"]
@@ -63,6 +63,15 @@ def postgres_url(cluster: Cluster, template: str) -> Iterator[str]:
     cluster.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def shared_database(cluster: Cluster, template: str) -> Iterator[SharedDatabase]:
+    name = f"holdfast_shared_{os.getpid()}"
+    shared = SharedDatabase(cluster.create_database(name, template=template))
+    yield shared
+    shared.close()
+    cluster.drop_database(name)
+
+
 @pytest.fixture(params=DATABASES)
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -81,9 +90,7 @@ def place(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Place
     if dialect == "sqlite":
         url = f"sqlite:///{tmp_path / 'store.db'}"
         return Place(url, url)
-    direct: str = request.getfixturevalue("postgres_url")
-    pooler: PgBouncer | None = request.getfixturevalue("pooler")
-    return Place(direct if pooler is None else pooler.url(direct.rsplit("/", 1)[1]), direct)
+    return _reached(request, request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
@@ -91,12 +98,28 @@ def url(place: Place) -> str:
     return place.url
 
 
+@pytest.fixture
+def store_place(dialect: str, request: pytest.FixtureRequest) -> Place:
+    """An empty database whose clock a test may move; the one of `place` if the test asks for that too."""
+    if dialect == "sqlite" or "place" in request.fixturenames:
+        place: Place = request.getfixturevalue("place")
+        return place
+    shared: SharedDatabase = request.getfixturevalue("shared_database")
+    shared.empty()
+    return _reached(request, shared.url)
+
+
+def _reached(request: pytest.FixtureRequest, direct: str) -> Place:
+    pooler: PgBouncer | None = request.getfixturevalue("pooler")
+    return Place(direct if pooler is None else pooler.url(direct.rsplit("/", 1)[1]), direct)
+
+
 class MakeStore(Protocol):
     async def __call__(self, **settings: Any) -> Store: ...
 
 
 @pytest.fixture
-async def make_store(dialect: str, tmp_path: Path, place: Place) -> AsyncIterator[MakeStore]:
+async def make_store(dialect: str, tmp_path: Path, store_place: Place) -> AsyncIterator[MakeStore]:
     """Open a store with settings of the test's own; again to open the same data a second time."""
     async with AsyncExitStack() as stack:
 
@@ -105,7 +128,7 @@ async def make_store(dialect: str, tmp_path: Path, place: Place) -> AsyncIterato
             if dialect == "sqlite":
                 opening = sqlite_store(tmp_path, **settings)
             else:
-                opening = postgres_store(place.url, place.direct, **settings)
+                opening = postgres_store(store_place.url, store_place.direct, **settings)
             return await stack.enter_async_context(opening)
 
         yield make

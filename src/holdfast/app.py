@@ -29,9 +29,10 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.queues import Queue
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.workers.addresses import SCRIPT
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition, Isolation, Registry
-from holdfast.workers.isolation import ProcessPool
+from holdfast.workers.isolation import ProcessPool, require_outside
 from holdfast.workers.signatures import Signature
 from holdfast.workers.worker import Role, Worker
 
@@ -127,7 +128,14 @@ class Holdfast:
 
     def work_sync(self, role: Role | None = None) -> None:
         """`work` for a program without an event loop; Ctrl-C drains."""
-        asyncio.run(self.work(role))
+
+        async def work_and_close() -> None:
+            try:
+                await self.work(role)
+            finally:
+                await self.close()
+
+        asyncio.run(work_and_close())
 
     def make_worker(self, role: Role | None = None) -> Worker:
         """A worker for this app on the running loop, not yet started."""
@@ -144,10 +152,14 @@ class Holdfast:
     async def ensure_worker(self) -> None:
         """Start the embedded worker of this loop, once, if this app may have one."""
         loop = asyncio.get_running_loop()
-        if self._embedded and loop not in self._workers and self.registry.definitions:
-            await self.runtime().open()
-            self._workers[loop] = worker = self.make_worker()
-            await worker.start()
+        if not self._embedded or not self.registry.definitions:
+            return
+        async with self.runtime().starting:
+            if loop not in self._workers:
+                await self.runtime().open()
+                worker = self.make_worker()
+                await worker.start()
+                self._workers[loop] = worker
 
     async def __aenter__(self) -> Self:
         await self.runtime().open()
@@ -177,6 +189,7 @@ class Holdfast:
 
     def runtime(self) -> Runtime:
         """The store as the running event loop uses it."""
+        require_outside()
         loop = asyncio.get_running_loop()
         if loop not in self._runtimes:
             database = connect(self.url, self.settings, self._ports)
@@ -314,7 +327,7 @@ class LoopThread:
 def kind_of(function: Callable[..., Any]) -> str:
     """`module.function`; a script run directly is named as the module a worker would import."""
     module = function.__module__
-    if module == "__main__":
+    if module in ("__main__", SCRIPT):
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         file = inspect.getfile(main) if hasattr(main, "__file__") else "main"

@@ -15,6 +15,7 @@ from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.runtime import Runtime
+from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition
 
 P = ParamSpec("P")
@@ -124,7 +125,7 @@ class JobFunction(Generic[P, R]):
         """Accept the job durably: when this returns, it is committed."""
         options, rest = self._split(kwargs)
         runtime = self._app.runtime()
-        job, route = self._new(args, rest, options, id=new_id(runtime.ports))
+        job, route = self._new(args, rest, options, id=new_id(runtime.ports), settings=runtime.settings)
         accepted = await runtime.enqueue(job, route, key=options.key, notify=options.notify)
         return Job(self._app, accepted, self.definition)
 
@@ -133,7 +134,10 @@ class JobFunction(Generic[P, R]):
         if self._options.key is not None:
             raise UsageError("a key names one job; enqueue keyed jobs one by one.")
         runtime = self._app.runtime()
-        pairs = [self._new(*_arguments(item), self._options, id=new_id(runtime.ports)) for item in items]
+        pairs = [
+            self._new(*_arguments(item), self._options, id=new_id(runtime.ports), settings=runtime.settings)
+            for item in items
+        ]
         await runtime.enqueue_many([job for job, _ in pairs], {route for _, route in pairs}, self._options.notify)
         return [Job(self._app, job.id, self.definition) for job, _ in pairs]
 
@@ -151,10 +155,12 @@ class JobFunction(Generic[P, R]):
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._app.call(self.run(*args, **kwargs))
 
-    def new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId) -> tuple[NewJob, Route]:
+    def new_job(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings
+    ) -> tuple[NewJob, Route]:
         """What enqueuing would insert; a parent inserts it as its child."""
         options, rest = self._split(kwargs)
-        return self._new(args, rest, options, id=id)
+        return self._new(args, rest, options, id=id, settings=settings)
 
     def _split(self, kwargs: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         """Options may stand among the arguments when the function has no parameter of that name."""
@@ -163,9 +169,8 @@ class JobFunction(Generic[P, R]):
         return (replace(self._options, **mine) if mine else self._options), rest
 
     def _new(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options, *, id: JobId
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options, *, id: JobId, settings: Settings
     ) -> tuple[NewJob, Route]:
-        settings = self._app.runtime().settings
         definition = self.definition
         payload = definition.signature.encode(args, kwargs)
         timeout = definition.timeout_us if options.timeout is None else durations.microseconds(options.timeout)
@@ -179,7 +184,7 @@ class JobFunction(Generic[P, R]):
             queue=definition.queue,
             route=route.id,
             tenant=encoding.check_text(options.tenant, what="a tenant") if options.tenant else "",
-            priority=definition.priority if options.priority is None else options.priority,
+            priority=_priority(definition.priority if options.priority is None else options.priority),
             delay_us=None if options.delay is None else durations.microseconds(options.delay),
             due_at=None if options.at is None else _moment(options.at),
             timeout_us=timeout,
@@ -197,6 +202,12 @@ class JobFunction(Generic[P, R]):
 
 def _arguments(item: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return ((), item) if isinstance(item, Mapping) else (tuple(item), {})
+
+
+def _priority(value: int) -> int:
+    if not -(2**31) <= value < 2**31:
+        raise UsageError(f"priority {value} is out of range; it is a 32-bit number, lower runs first.")
+    return value
 
 
 def _moment(at: datetime) -> int:

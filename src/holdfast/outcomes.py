@@ -28,6 +28,10 @@ class Retry:
     type: str = "processing_error"
     trace: str = ""
 
+    def __post_init__(self) -> None:
+        if self.after is not None:
+            durations.microseconds(self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Fail:
@@ -47,6 +51,10 @@ class Park:
 
     channel: str | None = None
     timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            durations.microseconds(self.timeout)
 
 
 class Cancel(Exception):

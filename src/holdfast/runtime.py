@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.clock import Ports
-from holdfast.errors import ResultTimeout, StoreUnavailable
+from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Transaction
@@ -30,6 +31,7 @@ class Runtime:
         self.ports = ports
         self._queues = queues
         self._written: dict[int, float] = {}
+        self.starting = asyncio.Lock()  # held by whoever starts this loop's embedded worker
         self._opened = False
         self._opening = asyncio.Lock()
         self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
@@ -49,11 +51,7 @@ class Runtime:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        for waiters in self._awaited.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(StoreUnavailable("the app was closed while this result was awaited."))
-        self._awaited.clear()
+        self._give_up(StoreUnavailable("the app was closed while this result was awaited."))
         await self.database.close()
         self._opened = False
 
@@ -113,15 +111,26 @@ class Runtime:
                 pause = _FIRST_LOOK
             try:
                 ended = await self.database.transact(reading.find_ended, list(self._awaited))
-            except StoreUnavailable:
+            except Unavailable:
                 ended = []
+            except Exception as problem:  # noqa: BLE001  whoever waits must hear of it, whatever it is
+                self._give_up(problem)
+                return
             for job in ended:
                 for waiter in self._awaited.pop(job.id, []):
                     if not waiter.done():
                         waiter.set_result(job)
                 pause = _FIRST_LOOK
-            await self.ports.clock.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._new_interest.wait()
             pause = min(pause * 1.3, _LAST_LOOK)
+
+    def _give_up(self, problem: Exception) -> None:
+        for waiter in [waiter for waiters in self._awaited.values() for waiter in waiters]:
+            if not waiter.done():
+                waiter.set_exception(problem)
+        self._awaited.clear()
 
     def _lose_interest(self, id: JobId, waiter: asyncio.Future[EndedJob]) -> None:
         others = [other for other in self._awaited.get(id, []) if other is not waiter]

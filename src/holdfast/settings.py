@@ -71,9 +71,18 @@ class Settings:
     worker_retention: timedelta = _time("1d", "How long the rows of stopped workers are kept.")
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if isinstance(each.default, timedelta):  # written as people write it, or a timedelta
+                object.__setattr__(self, each.name, durations.duration(getattr(self, each.name)))
         for name in ("concurrency", "batch", "connections", "max_attempts", "payload_cap", "result_cap"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("threads", "prefetch", "max_rescues"):
+            if getattr(self, name) < 0:
+                raise BadSetting(f"{name} must be at least 0, not {getattr(self, name)}.")
+        for name in ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl"):
+            if not getattr(self, name):
+                raise BadSetting(f"{name} must be longer than 0s.")
         if self.profile not in ("full", "fast"):
             raise BadSetting(f'profile is "full" or "fast", not {self.profile!r}.')
         if not self.schema.isidentifier() or self.schema != self.schema.lower():

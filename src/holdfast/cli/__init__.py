@@ -7,7 +7,6 @@ is unavailable, 70 a fault of Holdfast itself.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import click
@@ -66,9 +65,6 @@ def main() -> None:
             raise
         click.echo(f"holdfast: {problem}", err=True)
         code = exit_code(problem)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except Exception as problem:
         if debug:
             raise

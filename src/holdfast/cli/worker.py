@@ -60,10 +60,6 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     if once and until_empty:
         raise UsageError("--once and --until-empty exclude each other.")
     logging.basicConfig(level=log_level.upper(), format=_FORMAT)
-    if processes > 1:
-        from holdfast.cli.processes import supervise
-
-        sys.exit(asyncio.run(supervise(processes, worker_id)))
     app = load_app(target)
     app.url = url or app.url
     app.settings = changed(app.settings, changes)
@@ -75,6 +71,10 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         raise UsageError(
             f"{target!r} declares no jobs; decorate a function with @{target.partition(':')[2] or 'hf'}.job."
         )
+    if processes > 1:  # what a child would refuse was refused above, once
+        from holdfast.cli.processes import supervise
+
+        sys.exit(asyncio.run(supervise(processes, worker_id)))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
     role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until)
     asyncio.run(serve(app, role, leash=leash))

@@ -55,6 +55,11 @@ def plan(stored: int, target: int, dialect: Dialect) -> list[tuple[Migration, Di
     known = migrations(dialect)
     if not 0 <= target <= known[-1].number:
         raise BadSetting(f"there is no schema version {target}; this code knows 0 to {known[-1].number}.")
+    if stored > known[-1].number:
+        raise SchemaTooNew(
+            f"the database has schema {stored}, this code knows the way from {known[-1].number} and below. "
+            f"Use `holdfast migrate` of the release that made it."
+        )
     if stored <= target:
         return [(m, "up") for m in known if stored < m.number <= target]
     return [(m, "down") for m in reversed(known) if target < m.number <= stored]

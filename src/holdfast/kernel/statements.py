@@ -101,7 +101,9 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     adopt_identity: One[Cluster]
     bump_epoch: One[Cluster]
     register: One[Seq]
+    find_incarnation: One[Seq]
     find_live_worker: One[LiveWorker]
+    replace_worker: Exec
     advertise_presence: Exec
     heartbeat: One[WorkerStatus]
     drain: One[WorkerStatus]

@@ -34,7 +34,7 @@ async def register(
     if other is not None:
         if other.fresh and other.seq not in gone:
             raise DuplicateWorker(who.id, other.hostname, other.pid)
-        await tx.many(Workers.lose_workers, gone=[other.seq], reason="replaced by a new worker of the same id")
+        await tx.run(Workers.replace_worker, seq=other.seq)
     if routes:
         await tx.run(Workers.add_routes, routes=routes)
     row = await tx.one(
@@ -49,8 +49,9 @@ async def register(
         queues=json.dumps(who.queues),
         slots=who.slots,
         ttl_us=ttl_us,
-    )
-    assert row is not None
+    ) or await tx.one(Workers.find_incarnation, incarnation=who.incarnation)
+    if row is None:  # a namesake came in between: judge it as if it had been there before
+        return await register(tx, who, routes, ttl_us=ttl_us, gone=gone)
     return row.seq
 
 

@@ -7,25 +7,31 @@ may be written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.durations import show
 from holdfast.errors import BadPayload, LeaseLost
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database
+from holdfast.kernel.records import Lease
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
 from holdfast.workers.holdings import Holding, Stop
+from holdfast.workers.ledger import StoreLedger
+from holdfast.workers.signatures import Signature
+
+R = TypeVar("R")
 
 log = logging.getLogger("holdfast.worker")
 
@@ -33,8 +39,8 @@ log = logging.getLogger("holdfast.worker")
 class Processes(Protocol):
     """Runs handlers that must be killable, each in a process of its own."""
 
-    async def run(self, definition: Definition, context: JobContext, payload: Any) -> Any:
-        """The handler's JSON result, or what it raised."""
+    async def run(self, definition: Definition, context: JobContext, payload: Any) -> Outcome | None:
+        """How the handler ended; None when its lease was lost. Cancelling the call kills the process."""
 
     async def close(self) -> None:
         """Kill whatever still runs."""
@@ -58,53 +64,44 @@ class Attempts:
         self._threads = threads
         self._processes = processes
 
-    async def run(  # noqa: PLR0911  one return for each way an attempt can end
-        self, definition: Definition, holding: Holding, *, now_us: int
-    ) -> Outcome | None:
+    async def run(self, definition: Definition, holding: Holding, *, now_us: int) -> Outcome | None:
         """The outcome of one attempt; None when its lease was lost."""
-        lease = holding.lease
-        limit = _limit(lease.timeout_us, lease.deadline_at, now_us)
-        if limit is not None and limit <= 0:
+        limits = Limits(holding.lease, now_us)
+        if limits.passed:
             return Fail("its deadline passed before it started", "deadline_exceeded")
-        timer = asyncio.timeout(None if limit is None else limit / 1e6)
         try:
-            async with timer:
-                return _outcome(definition, await self._call(definition, holding))
+            async with limits.timer:
+                return await conclude(self._call(definition, holding, limits))
         except TimeoutError:
-            if not timer.expired():
-                return _raised()
-            return _timed_out(lease.timeout_us, lease.deadline_at, limit or 0)
+            holding.cancelled.set()
+            return limits.outcome()
         except asyncio.CancelledError:
             return self._interrupted(holding)
-        except Parking as parking:
-            return parking.park
-        except LeaseLost:
-            return None
-        except BadPayload as problem:
-            return Fail(str(problem), "invalid_input")
-        except (Cancel, Discard, Snooze) as chosen:
-            return chosen
-        except Exception:  # noqa: BLE001  the handler's own failure, whatever it is, is retried by its policy
-            return _raised()
 
-    async def _call(self, definition: Definition, holding: Holding) -> Any:
+    async def _call(self, definition: Definition, holding: Holding, limits: Limits) -> Outcome | None:
         payload = encoding.decode(holding.lease.payload)
-        context = JobContext(holding, self._database, self._ports, self._settings)
-        if definition.isolate == "process":
-            if self._processes is None:
-                raise BadPayload(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
-            return await self._processes.run(definition, context, payload)
-        arguments = definition.signature.decode(payload)
-        given = (context,) if definition.signature.takes_context else ()
-        if inspect.iscoroutinefunction(definition.function):
-            return await definition.function(*given, **arguments)
-        call = partial(_carry, definition.function, given, arguments)
+        ledger = StoreLedger(holding, self._database, self._ports)
+        context = JobContext(holding.lease, ledger, self._settings)
+        if definition.isolate != "process":
+            on_thread = partial(self._on_thread, holding, limits)
+            if inspect.iscoroutinefunction(definition.function):
+                limits.begin()
+            return await call(definition.function, definition.signature, context, payload, on_thread)
+        if self._processes is None:
+            return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
+        limits.begin()
+        return await self._processes.run(definition, context, payload)
+
+    async def _on_thread(self, holding: Holding, limits: Limits, function: Callable[[], R]) -> R:
+        loop = asyncio.get_running_loop()
+
+        def run() -> R:
+            loop.call_soon_threadsafe(limits.begin)
+            return function()
+
         # A thread cannot be stopped: when the attempt ends first, the worker keeps its slot until it returns.
-        holding.thread = asyncio.get_running_loop().run_in_executor(self._threads, call)
-        value, problem = await asyncio.shield(holding.thread)
-        if problem is not None:
-            raise problem
-        return value
+        holding.thread = thread = loop.run_in_executor(self._threads, run)
+        return await asyncio.shield(thread)
 
     @staticmethod
     def _interrupted(holding: Holding) -> Outcome | None:
@@ -117,40 +114,112 @@ class Attempts:
                 raise asyncio.CancelledError
 
 
-def _carry(function: Callable[..., Any], given: tuple[Any, ...], arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-    # StopIteration and Parking cannot travel through a future, so problems travel as values.
+class Limits:
+    """How long one attempt may take: until the job's deadline, and `timeout` from the moment it really begins."""
+
+    def __init__(self, lease: Lease, now_us: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout_us = lease.timeout_us
+        self._left_us = None if lease.deadline_at is None else lease.deadline_at - now_us
+        self._deadline = None if self._left_us is None else self._loop.time() + self._left_us / 1e6
+        self._deciding = "deadline"
+        self.timer = asyncio.timeout_at(self._deadline)
+
+    @property
+    def passed(self) -> bool:
+        return self._left_us is not None and self._left_us <= 0
+
+    def begin(self) -> None:
+        """Start the attempt's own time. What waits for a thread has not begun."""
+        if self._timeout_us is None:
+            return
+        until = self._loop.time() + self._timeout_us / 1e6
+        if self._deadline is None or until <= self._deadline:
+            self._deciding = "timeout"
+            with contextlib.suppress(RuntimeError):  # it is over already
+                self.timer.reschedule(until)
+
+    def outcome(self) -> Outcome:
+        """Of an attempt that took too long."""
+        if self._deciding == "timeout":
+            return Retry(error=f"timed out after {show(self._timeout_us or 0)}", type="timeout")
+        return Fail("its deadline passed while it ran", "deadline_exceeded")
+
+
+async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
+    """Whatever a handler does, one outcome comes out; None when its lease was lost."""
     try:
-        return function(*given, **arguments), None
-    except (Exception, Parking) as problem:  # noqa: BLE001  raised again on the loop
+        return await attempt
+    except Parking as parking:
+        return parking.park
+    except LeaseLost:
+        return None
+    except BadPayload as problem:  # what it made cannot be stored, and running it again makes the same
+        return Fail(str(problem), "result_error")
+    except (Cancel, Discard, Snooze) as chosen:
+        return chosen
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the attempt is being stopped
+            raise
+        return raised()
+    except BaseExceptionGroup as group:
+        return _parking_among(group) or raised()
+    except (Exception, SystemExit):  # noqa: BLE001  the handler's own failure, whatever it is, is retried by its policy
+        return raised()
+
+
+async def call(
+    function: Callable[..., Any],
+    signature: Signature,
+    context: JobContext,
+    payload: Any,
+    on_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> Outcome:
+    """Call a handler with its stored arguments: on the loop if it is async, else where `on_thread` takes it."""
+    try:
+        arguments = signature.decode(payload)
+    except BadPayload as misfit:
+        return Fail(str(misfit), "invalid_input")
+    given = (context,) if signature.takes_context else ()
+    bound = partial(function, *given, **arguments)
+    if inspect.iscoroutinefunction(function):
+        return _outcome(signature, await bound())
+    value, problem = await on_thread(partial(_carry, bound))
+    if problem is not None:
+        raise problem
+    return _outcome(signature, value)
+
+
+def _carry(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    # StopIteration, SystemExit and Parking cannot travel through a future, so problems travel as values.
+    try:
+        return function(), None
+    except (Exception, SystemExit, Parking) as problem:  # noqa: BLE001  raised again on the loop
         return None, problem
 
 
-def _outcome(definition: Definition, value: Any) -> Outcome:
+def _parking_among(group: BaseExceptionGroup[BaseException]) -> Park | None:
+    """What a group of tasks waits for, if waiting is all that stopped it."""
+    if group.split(Parking)[1] is not None:
+        return None
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first.park if isinstance(first, Parking) else None
+
+
+def _outcome(signature: Signature, value: Any) -> Outcome:
     """A handler may return an outcome; anything else is its result."""
-    if isinstance(value, Done):
-        return Done(definition.signature.encode_result(value.result))
     if isinstance(value, Retry | Fail | Park | Cancel | Discard | Snooze):
         return value
     try:
-        return Done(definition.signature.encode_result(value))
+        return Done(signature.encode_result(value.result if isinstance(value, Done) else value))
     except BadPayload as problem:
         return Fail(str(problem), "result_error")
 
 
-def _limit(timeout_us: int | None, deadline_at: int | None, now_us: int) -> int | None:
-    limits = [timeout_us] if timeout_us is not None else []
-    if deadline_at is not None:
-        limits.append(deadline_at - now_us)
-    return min(limits, default=None)
-
-
-def _timed_out(timeout_us: int | None, deadline_at: int | None, limit: int) -> Outcome:
-    if timeout_us is not None and limit >= timeout_us:
-        return Retry(error=f"timed out after {show(timeout_us)}", type="timeout")
-    return Fail("its deadline passed while it ran", "deadline_exceeded")
-
-
-def _raised() -> Retry:
+def raised() -> Retry:
     """The exception being handled, as a reason to try again."""
     problem = sys.exception()
     return Retry(error=f"{type(problem).__name__}: {problem}", trace=traceback.format_exc(limit=-20))

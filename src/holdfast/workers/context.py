@@ -12,23 +12,18 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast import durations
-from holdfast.clock import Ports
 from holdfast.durations import Duration
-from holdfast.errors import LeaseLost, UsageError
-from holdfast.kernel import encoding, waiting
-from holdfast.kernel.database import Database
-from holdfast.kernel.enqueue import enqueue_children
+from holdfast.errors import UsageError
+from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Lease, NewJob, Route
 from holdfast.kernel.states import TERMINAL
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
-
-if TYPE_CHECKING:
-    from holdfast.workers.holdings import Holding
+from holdfast.workers.ledger import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +40,9 @@ class Parking(BaseException):
 class Startable(Protocol):
     """A job function, as far as a parent needs to know it."""
 
-    def new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId) -> tuple[NewJob, Route]: ...
+    def new_job(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings
+    ) -> tuple[NewJob, Route]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,60 +59,58 @@ class Child:
 class JobContext:
     """Given to a handler whose first parameter is annotated `JobContext`."""
 
-    def __init__(self, holding: Holding, database: Database, ports: Ports, settings: Settings) -> None:
-        self._holding = holding
-        self._lease: Lease = holding.lease
-        self._database = database
-        self._ports = ports
-        self._settings = settings
+    def __init__(self, lease: Lease, ledger: Ledger, settings: Settings) -> None:
+        # For the runtime; a handler needs none of the three.
+        self.lease = lease
+        self.ledger = ledger
+        self.settings = settings
         self._loop = asyncio.get_running_loop()
-        self._steps: dict[str, str] | None = None
         self._started: Counter[str] = Counter()
         self._waits: Counter[str] = Counter()
         self.log = logging.LoggerAdapter(
-            logging.getLogger(f"holdfast.job.{self._lease.kind}"),
-            {"job": self._lease.id, "kind": self._lease.kind, "attempt": self.attempt, "token": str(self._lease.fence)},
+            logging.getLogger(f"holdfast.job.{self.lease.kind}"),
+            {"job": self.lease.id, "kind": self.lease.kind, "attempt": self.attempt, "token": str(self.lease.fence)},
         )
 
     @property
     def id(self) -> str:
-        return self._lease.id
+        return self.lease.id
 
     @property
     def kind(self) -> str:
-        return self._lease.kind
+        return self.lease.kind
 
     @property
     def queue(self) -> str:
-        return self._lease.queue
+        return self.lease.queue
 
     @property
     def tenant(self) -> str:
-        return self._lease.tenant
+        return self.lease.tenant
 
     @property
     def attempt(self) -> int:
         """1 for the first; lost leases, snoozes and parking do not count."""
-        return self._lease.attempts + 1
+        return self.lease.attempts + 1
 
     @property
     def token(self) -> str:
         """Rises with every claim: pass it on to a system that can refuse an older one."""
-        return str(self._lease.fence)
+        return str(self.lease.fence)
 
     @property
     def metadata(self) -> Any:
-        return encoding.decode(self._lease.metadata)
+        return encoding.decode(self.lease.metadata)
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this job: pass it on to a system that deduplicates."""
-        return self._lease.id
+        return self.lease.id
 
     @property
     def cancelled(self) -> bool:
-        """True once the attempt should stop: the job was cancelled, its lease lost, or the worker leaves."""
-        return self._holding.cancelled.is_set()
+        """True once the attempt should stop: its time is over, it was cancelled or lost, or the worker leaves."""
+        return self.ledger.cancelled
 
     @overload
     async def step(
@@ -131,18 +126,17 @@ class JobContext:
         A crash between the effect and its storing runs it again: give the effect `idempotency_key`.
         """
         encoding.check_text(name, what="a step name")
-        steps = await self._stored_steps()
-        if name not in steps:
-            self._require_lease()
+        stored = await self.ledger.find_step(name)
+        if stored is None:
             result = await _call(function, args, kwargs)
-            text = encoding.encode(result, what=f"the result of step {name!r}", cap=self._settings.result_cap)
-            steps[name] = await self._database.transact(waiting.store_step, self._lease, name, text)
-        return encoding.decode(steps[name])
+            text = encoding.encode(result, what=f"the result of step {name!r}", cap=self.settings.result_cap)
+            stored = await self.ledger.store_step(name, text)
+        return encoding.decode(stored)
 
     async def progress(self, value: Any) -> None:
         """Show how far the job is: any small JSON value, for people and for `holdfast jobs show`."""
-        text = encoding.encode(value, what="progress", cap=self._settings.progress_cap)
-        await self._database.transact(waiting.report_progress, self._lease, text)
+        text = encoding.encode(value, what="progress", cap=self.settings.progress_cap)
+        await self.ledger.report_progress(text)
 
     async def start(self, job: Startable, /, *args: Any, step: str = "child", **kwargs: Any) -> str:
         """Enqueue a child of this job and return its id.
@@ -150,16 +144,16 @@ class JobContext:
         The id comes from this job, `step` and how many were started under that step before, so a handler that
         runs again starts no second set.
         """
-        id = derived_id(self._lease.id, step, self._started[step])
+        id = derived_id(self.lease.id, step, self._started[step])
         self._started[step] += 1
-        child, route = job.new_job(args, kwargs, id=id)
-        child = child._replace(tenant=child.tenant or self._lease.tenant)
-        await self._database.transact(enqueue_children, self._lease, [child], [route])
+        child, route = job.new_job(args, kwargs, id=id, settings=self.settings)
+        child = child._replace(tenant=child.tenant or self.lease.tenant)
+        await self.ledger.start_child(child, route)
         return id
 
     async def join(self) -> list[Child]:
         """Wait for all children without holding this worker, then return how each ended, in order."""
-        rows = await self._database.transact(waiting.list_children, self._lease.seq)
+        rows = await self.ledger.list_children()
         if any(row.state not in TERMINAL for row in rows):
             raise Parking(Park())
         return [
@@ -174,20 +168,18 @@ class JobContext:
         encoding.check_text(channel, what="a channel")
         name = f"wait {channel} {self._waits[channel]}"
         self._waits[channel] += 1
-        steps = await self._stored_steps()
-        if name in steps:
-            return encoding.decode(steps[name])
-        taken = await self._database.transact(waiting.take_signal, self._lease, channel, name)
+        stored = await self.ledger.find_step(name)
+        if stored is not None:
+            return encoding.decode(stored)
+        taken = await self.ledger.take_signal(channel, name)
         if taken.payload is not None:
-            steps[name] = taken.payload
             return encoding.decode(taken.payload)
         if timeout is None:
             raise Parking(Park(channel))
         until = await self._deadline_of(name, taken.now + durations.microseconds(timeout))
         if taken.now < until:
             raise Parking(Park(channel, durations.duration(f"{until - taken.now}us")))
-        steps[name] = await self._database.transact(waiting.store_step, self._lease, name, "null")
-        return encoding.decode(steps[name])
+        return encoding.decode(await self.ledger.store_step(name, "null"))
 
     def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """`step` for a handler that is not async."""
@@ -219,23 +211,11 @@ class JobContext:
         value: R = carried.value
         return value
 
-    async def _stored_steps(self) -> dict[str, str]:
-        if self._steps is None:
-            rows = await self._database.transact(waiting.list_steps, self._lease.seq)
-            self._steps = {row.name: row.result for row in rows}
-        return self._steps
-
     async def _deadline_of(self, name: str, fresh: int) -> int:
         """When this wait times out: decided by the first attempt that waited, kept by the others."""
-        steps = await self._stored_steps()
         name = f"{name} until"
-        if name not in steps:
-            steps[name] = await self._database.transact(waiting.store_step, self._lease, name, str(fresh))
-        return int(steps[name])
-
-    def _require_lease(self) -> None:
-        if self._ports.clock.monotonic() >= self._holding.fence_at:
-            raise LeaseLost(self._lease.id, self._lease.fence)
+        stored = await self.ledger.find_step(name)
+        return int(stored or await self.ledger.store_step(name, str(fresh)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from holdfast.errors import UsageError
 from holdfast.kernel.records import Route
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import capability_of, route_for
+from holdfast.workers.addresses import address_of
 from holdfast.workers.signatures import Signature
 
 Isolation = Literal["process"]
@@ -29,6 +30,10 @@ class Definition:
     deadline_us: int | None
     priority: int
     isolate: Isolation | None
+
+    def __post_init__(self) -> None:
+        if self.isolate == "process":
+            address_of(self.function)
 
     @property
     def route(self) -> Route:

@@ -22,6 +22,7 @@ class Duties:
         self._ports = ports
         self._settings = settings
         self._ttl_us = microseconds(settings.duty_ttl)
+        self._worker = 0  # the number they are held under; a worker that registers again gets another
         self._held: dict[str, Term] = {}
         self._cleaned_at: float | None = None
 
@@ -31,24 +32,30 @@ class Duties:
 
     async def tend(self, worker: int) -> None:
         """Renew what is held, take what is free, and do what is due."""
+        if worker != self._worker:
+            await self.release()
+            self._worker = worker
         for name in duties.DUTIES:
-            await self._keep(name, worker)
+            await self._keep(name)
         if duties.CLEANUP in self._held:
-            await self._clean_up(self._held[duties.CLEANUP], worker)
+            await self._clean_up(self._held[duties.CLEANUP])
 
-    async def release(self, worker: int) -> None:
-        for term in self.held:
-            await self._database.transact(duties.release, term, worker)
+    async def release(self) -> None:
+        """Give back whatever this worker holds, also what it took in a call whose answer never came."""
+        if self._worker:
+            for row in await self._database.transact(list_duties):
+                if row.holder == self._worker:
+                    await self._database.transact(duties.release, Term(row.name, row.term), self._worker)
         self._held.clear()
 
-    async def _keep(self, name: str, worker: int) -> None:
+    async def _keep(self, name: str) -> None:
         term = self._held.get(name)
         if term is not None:
-            if await self._database.transact(duties.renew, term, worker, ttl_us=self._ttl_us):
+            if await self._database.transact(duties.renew, term, self._worker, ttl_us=self._ttl_us):
                 return
             del self._held[name]
         taken = await self._database.transact(
-            duties.acquire, name, worker, ttl_us=self._ttl_us, gone=await self._gone(name)
+            duties.acquire, name, self._worker, ttl_us=self._ttl_us, gone=await self._gone(name)
         )
         if taken is not None:
             self._held[name] = taken
@@ -59,7 +66,7 @@ class Duties:
         holders = [row.holder for row in await self._database.transact(list_duties) if row.name == name]
         return await self._database.presence.absent(holders) if holders else set()
 
-    async def _clean_up(self, term: Term, worker: int) -> None:
+    async def _clean_up(self, term: Term) -> None:
         now = self._ports.clock.monotonic()
         interval = self._settings.cleanup_interval.total_seconds()
         if self._cleaned_at is not None and now - self._cleaned_at < interval:
@@ -69,7 +76,7 @@ class Duties:
             await self._database.transact(
                 duties.clean_up,
                 term,
-                worker,
+                self._worker,
                 key_age_us=microseconds(self._settings.key_retention),
                 worker_age_us=microseconds(self._settings.worker_retention),
             )

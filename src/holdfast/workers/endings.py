@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.complete import complete, complete_children, error_json, repeated
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
-from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.states import State
 
 log = logging.getLogger("holdfast.worker")
 
@@ -88,8 +88,9 @@ class Endings:
 
     async def _store(self, batch: Sequence[tuple[Lease, Ending]]) -> dict[int, str]:
         endings = [ending for _, ending in batch]
-        parents = sorted({lease.parent for lease, e in batch if lease.parent is not None and e.state in TERMINAL})
-        if parents or any(lease.parent is not None for lease, _ in batch):
+        # Every parent, whatever the outcome: a cancel that came meanwhile ends the child all the same.
+        parents = sorted({lease.parent for lease, _ in batch if lease.parent is not None})
+        if parents:
             ended = await self._database.transact(complete_children, endings, parents)
         else:
             ended = await self._database.transact(complete, endings)

@@ -30,6 +30,7 @@ class Holding:
     task: asyncio.Task[None] | None = None
     thread: asyncio.Future[Any] | None = None
     stop: Stop | None = None
+    begun: bool = False
     ending: bool = False  # its outcome is on the way to the store
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -38,7 +39,8 @@ class Holding:
         if self.stop is None or why is Stop.LOST:
             self.stop = why
         self.cancelled.set()
-        if self.task is not None and not self.ending:
+        # A task cancelled before its first step would never run, and so never give its slot back.
+        if self.task is not None and self.begun and not self.ending:
             self.task.cancel()
 
 

@@ -76,7 +76,7 @@ class ThreadLifeline:
         heard: Callable[[float, Beat], None],
     ) -> None:
         store = self._database.blocking()
-        pause = self._interval
+        pause = 0.0  # the first beat opens the connection, while there is one to be had
         while True:
             self._poked.wait(pause)
             self._poked.clear()

@@ -31,8 +31,9 @@ class Routing:
     def hot(self) -> list[int]:
         return list(self._hot)
 
-    def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> None:
-        """Remember routes read from the store, and serve those this worker can."""
+    def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> bool:
+        """Remember routes read from the store, and serve those this worker can; True when there are new ones."""
+        before = len(self._served)
         for route in routes:
             if route.id in self._known:
                 continue
@@ -40,6 +41,7 @@ class Routing:
             if serves(route, self._queues, self._capabilities):
                 self._served[route.id] = None
         self.changed_at = max(self.changed_at, changed_at or 0)
+        return len(self._served) > before
 
     def knows(self, routes: Iterable[int]) -> bool:
         return all(route in self._known for route in routes)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import BadPayload, UsageError
+from holdfast.outcomes import Outcome
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter
+    from pydantic import BaseModel, ConfigDict
 
+_OUTCOMES = frozenset(get_args(Outcome))
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -41,7 +44,7 @@ class Signature:
         named = self._bind(args, kwargs)
         try:
             checked = self._model.model_validate(named)
-            dumped: dict[str, Any] = checked.model_dump(mode="json", by_alias=False)
+            dumped: dict[str, Any] = checked.model_dump(mode="json", by_alias=True)
         except ValidationError as problem:
             raise BadPayload(f"arguments of job {self._kind!r}: {_first(problem)}") from None
         except (ValueError, TypeError) as problem:
@@ -56,44 +59,42 @@ class Signature:
             checked = self._model.model_validate(payload)
         except ValidationError as problem:
             raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
-        return {name: getattr(checked, name) for name in self._names}
+        return {parameter.name: getattr(checked, field) for field, parameter in self._fields.items()}
 
     def encode_result(self, value: Any) -> Any:
         try:
-            return self._result.dump_python(value, mode="json", warnings="error")
+            return self._result.model_construct(value=value).model_dump(mode="json", warnings="error")["value"]
         except (ValueError, TypeError, RecursionError) as problem:
             raise BadPayload(f"the result of job {self._kind!r} cannot be stored as JSON: {problem}") from None
 
     def decode_result(self, value: Any) -> Any:
-        return self._result.validate_python(value)
+        return getattr(self._result.model_validate({"value": value}), "value")  # noqa: B009  a field made below
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
         return get_type_hints(self._function, include_extras=True)
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(parameter.name for parameter in self._parameters)
+    def _fields(self) -> dict[str, inspect.Parameter]:
+        """Parameters by names that a model may have: theirs can be `json`, `copy` or `_x`."""
+        return {f"argument_{number}": parameter for number, parameter in enumerate(self._parameters)}
 
     @cached_property
     def _model(self) -> type[BaseModel]:
-        from pydantic import ConfigDict, create_model
+        from pydantic import Field, create_model
 
-        fields: dict[str, Any] = {
-            parameter.name: (
-                self._hints.get(parameter.name, Any),
-                ... if parameter.default is inspect.Parameter.empty else parameter.default,
-            )
-            for parameter in self._parameters
-        }
-        config = ConfigDict(extra="forbid", protected_namespaces=())
-        return create_model(f"Arguments of {self._kind}", __config__=config, **fields)
+        fields: dict[str, Any] = {}
+        for field, parameter in self._fields.items():
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[field] = (self._hints.get(parameter.name, Any), Field(default, alias=parameter.name))
+        return create_model(f"Arguments of {self._kind}", __config__=_config(), **fields)
 
     @cached_property
-    def _result(self) -> TypeAdapter[Any]:
-        from pydantic import TypeAdapter
+    def _result(self) -> type[BaseModel]:
+        from pydantic import create_model
 
-        return TypeAdapter(self._hints.get("return", Any))
+        result = _result_of(self._hints.get("return", Any))
+        return create_model(f"Result of {self._kind}", __config__=_config(), value=(result, ...))
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         places = [p.name for p in self._parameters if p.kind in _POSITIONAL]
@@ -103,6 +104,21 @@ class Signature:
         if twice := sorted(named.keys() & kwargs.keys()):
             raise BadPayload(f"job {self._kind!r} got {twice[0]!r} twice.")
         return {**named, **kwargs}
+
+
+def _config() -> ConfigDict:
+    from pydantic import ConfigDict
+
+    # NaN must reach our own codec, which refuses it; pydantic would make it null.
+    return ConfigDict(extra="forbid", protected_namespaces=(), ser_json_inf_nan="constants")
+
+
+def _result_of(annotation: Any) -> Any:
+    """The type of the result alone: outcomes that stand beside it are not stored."""
+    if get_origin(annotation) in (Union, UnionType):
+        results = [member for member in get_args(annotation) if member not in _OUTCOMES]
+        return Union[tuple(results)] if results else Any  # noqa: UP007  the members are known only here
+    return Any if annotation in _OUTCOMES else annotation
 
 
 def _names(annotation: object, context: str) -> bool:

@@ -29,26 +29,34 @@ class Sweeper:
         self._ports = ports
         self._settings = settings
         self._missed: dict[int, float] = {}
+        self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
 
-    async def sweep(self, sight: Sight) -> None:
-        """Do what a look showed to be due."""
+    async def sweep(self, sight: Sight) -> bool:
+        """Do what a look showed to be due; True when that may have left something to claim."""
+        moved = False
         gone = await self.gone() if sight.leased_elsewhere else set()
         if gone:
             log.warning("workers %s are gone; their leases end now", sorted(gone))
             await self._database.transact(workers.lose_workers, gone=gone, reason="its presence is gone")
         if sight.silent:
             await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl")
-        if sight.lapsed or gone:
-            await self.expire(gone)
+        if sight.lapsed or gone or self._again:
+            moved = await self.expire(gone | self._again)
+            self._again = gone
         if sight.next_due is not None and sight.next_due <= sight.now:
-            while await self._database.transact(wake, limit=LIMIT) == LIMIT:
-                pass
+            while woken := await self._database.transact(wake, limit=LIMIT):
+                moved = True
+                if woken < LIMIT:
+                    break
         if sight.next_deadline is not None and sight.next_deadline <= sight.now:
-            while len(await self._database.transact(overdue, limit=LIMIT)) == LIMIT:
-                pass
+            while failed := await self._database.transact(overdue, limit=LIMIT):
+                moved = True
+                if len(failed) < LIMIT:
+                    break
         if sight.cancellations:
             while await self._database.transact(cancel_family, limit=LIMIT):
-                pass
+                moved = True
+        return moved
 
     async def gone(self) -> set[int]:
         """Workers whose presence was missing at two looks, at least the grace apart."""
@@ -63,14 +71,16 @@ class Sweeper:
     def suspects(self) -> bool:
         return bool(self._missed)
 
-    async def expire(self, gone: set[int]) -> None:
-        """Take back what lapsed, and whatever these workers still hold."""
+    async def expire(self, gone: set[int]) -> bool:
+        """Take back what lapsed, and whatever these workers still hold; True when there was something."""
         backoff = microseconds(self._settings.rescue_backoff)
+        total = 0
         while True:
             moved = await self._database.transact(
                 expire, gone=gone, limit=LIMIT, backoff_us=backoff, chance=self._ports.random
             )
             if moved:
                 log.warning("rescued %d jobs whose lease was lost", len(moved))
+            total += len(moved)
             if len(moved) < LIMIT:
-                return
+                return total > 0

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 import statistics
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,18 +27,19 @@ from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.records import Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
-from holdfast.kernel.workers import Registration
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Snooze
 from holdfast.settings import Settings
-from holdfast.version import VERSION
 from holdfast.workers.attempt import Attempts, Processes
 from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.registration import register, registration
 from holdfast.workers.routing import Routing
+from holdfast.workers.survival import survive
 from holdfast.workers.sweeper import Sweeper
 
 log = logging.getLogger("holdfast.worker")
@@ -50,7 +48,7 @@ Until = Literal["stopped", "empty", "one"]
 
 _SHORT_ATTEMPT = 0.05
 _REMEMBERED = 33
-_PRESENCE_LOOK = 0.5
+_DUE_LOOK = 0.005
 _HAND_BACK = 2.0
 
 
@@ -124,7 +122,8 @@ class Worker:
         self._lifeline.start(self._compose, self._on_beat)
         self._idle.set()
         for name, loop in (("tick", self._tick), ("poll", self._poll), ("claim", self._claim), ("duties", self._tend)):
-            self._loops.append(asyncio.create_task(self._survive(loop), name=f"{name} of {self.id}"))
+            life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
+            self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
 
     async def run(self) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
@@ -165,7 +164,7 @@ class Worker:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._lifeline.stop()
         try:
-            await self._duties.release(self.seq)
+            await self._duties.release()
             await self._database.presence.withdraw(self.seq)
             await self._database.transact(registry.unregister, self.seq, reason="stopped")
             await self._sweeper.expire({self.seq})  # whatever could not be handed back
@@ -182,47 +181,18 @@ class Worker:
         for wait in waits:
             wait.cancel()
 
-    async def _survive(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run a loop for ever: while the store is away it waits and tries again."""
-        pause = 0.05
-        while True:
-            begun = self._ports.clock.monotonic()
-            try:
-                await loop()
-            except Unavailable as problem:
-                log.warning("worker %s waits for the store: %s", self.id, problem)
-            except Exception:
-                log.exception("worker %s met an error it does not know; it goes on", self.id)
-            if self._ports.clock.monotonic() - begun > 10:
-                pause = 0.05
-            await self._ports.clock.sleep(pause * (0.5 + self._ports.random.random()))
-            pause = min(pause * 2, self._settings.reconnect_cap.total_seconds())
-
     # Registration
 
     async def _register(self) -> None:
-        who = Registration(
-            incarnation=new_id(self._ports),
-            id=self.id,
-            name=self._role.name or socket.gethostname(),
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            version=VERSION,
+        who = registration(
+            new_id(self._ports),
+            self.id,
+            self._role.name,
             capabilities=self._registry.capabilities(self._role.capabilities),
             queues=self._role.queues,
             slots=self._settings.concurrency,
         )
-        namesake = await self._database.transact(registry.live_namesake, who.id, who.incarnation)
-        gone = await self._database.presence.absent([namesake]) if namesake is not None else set()
-        self.seq = await self._database.transact(
-            registry.register,
-            who,
-            self._registry.routes(),
-            ttl_us=microseconds(self._settings.worker_ttl),
-            gone=gone,
-        )
-        present = await self._database.presence.hold(self.seq)
-        await self._database.transact(registry.advertise_presence, self.seq, presence=present)
+        self.seq = await register(self._database, who, self._registry.routes(), self._settings)
         log.info("worker %s registered as %d", self.id, self.seq)
 
     async def _register_again(self) -> None:
@@ -307,11 +277,12 @@ class Worker:
     # Attempts
 
     async def _attempt(self, holding: Holding) -> None:
+        holding.begun = True
         begun = self._ports.clock.monotonic()
         try:
             outcome = await self._outcome(holding, begun)
             holding.ending = True
-            if outcome is None:
+            if outcome is None or holding.stop is Stop.LOST:
                 self._drop(holding)
             elif isinstance(outcome, Park):
                 await self._park(holding, outcome)
@@ -335,6 +306,8 @@ class Worker:
             return None
         if holding.stop is Stop.CANCEL:
             return Cancel("cancelled before it started")
+        if holding.stop is Stop.RELEASE:
+            raise asyncio.CancelledError
         if definition is None:
             return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
         elapsed = begun - holding.claimed_at
@@ -357,6 +330,8 @@ class Worker:
                     return
                 await self._ports.clock.sleep(0.2)
                 continue
+            if timeout_us is not None:
+                self._look.set()  # for when it is due
             self._forget(holding)
             return
 
@@ -393,8 +368,10 @@ class Worker:
             return
         if state is None:
             self._drop(holding)
-        else:
-            self._forget(holding)
+            return
+        if state == State.SCHEDULED:
+            self._look.set()  # for when it is due
+        self._forget(holding)
 
     def _forget(self, holding: Holding) -> None:
         self._holdings.forget(holding.lease)
@@ -420,27 +397,32 @@ class Worker:
                 polled_at = now
                 if sight.pending or not self._started:
                     self._work.set()
-            if sight.leased_elsewhere or now - swept_at >= self._settings.sweep_interval.total_seconds():
+            due = sight.next_due is not None and sight.next_due <= sight.now
+            if due or sight.leased_elsewhere or now - swept_at >= self._settings.sweep_interval.total_seconds():
                 swept_at = now
-                await self._sweeper.sweep(sight)
+                if await self._sweeper.sweep(sight):
+                    self._work.set()  # a hint may never come
             await self._pause(sight)
 
     async def _learn_routes(self, sight: Sight, now: float) -> None:
         changed_at = sight.routes_changed or 0
         if now - self._learned_at >= self._settings.route_refresh.total_seconds():
             self._learned_at = now
-            self._routing.learn(await self._database.transact(registry.list_routes, since=0), changed_at)
+            since = 0
         elif changed_at > self._routing.changed_at:
             since = self._routing.changed_at
-            self._routing.learn(await self._database.transact(registry.list_routes, since=since), changed_at)
+        else:
+            return
+        if self._routing.learn(await self._database.transact(registry.list_routes, since=since), changed_at):
+            self._work.set()  # this look did not ask for them
 
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
         pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
         if sight.leased_elsewhere or self._sweeper.suspects:
-            pause = min(pause, _PRESENCE_LOOK)
-        if sight.next_due is not None and sight.next_due > sight.now:
-            pause = min(pause, max(0.001, (sight.next_due - sight.now) / 1e6))
+            pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
+        if sight.next_due is not None:  # if it is due now, there may be another right behind it
+            pause = min(pause, max(_DUE_LOOK, (sight.next_due - sight.now) / 1e6))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._look.wait()
@@ -510,6 +492,3 @@ class Worker:
             await self._duties.tend(self.seq)
             half = self._settings.duty_ttl.total_seconds() / 2
             await self._ports.clock.sleep(half * (0.9 + 0.2 * self._ports.random.random()))
-
-    def serves(self) -> Iterable[int]:
-        return self._routing.served

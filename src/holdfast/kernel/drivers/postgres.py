@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,7 +20,7 @@ from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
-from holdfast.kernel.drivers.postgres_pool import Connection, Pool, dial, hang_up
+from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
 from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
@@ -44,7 +44,10 @@ select pg_backend_pid() as pid, cast(current_setting('server_version_num') as in
 """
 # A cached plan outlives the empty tables it was made for, where scanning them was right. The price that this puts on
 # the scans that remain (of tables with one row) must not make the server compile them.
-_SESSION = "set default_transaction_isolation = 'read committed'; set enable_seqscan = off; set jit = off"
+_SESSION = """
+set default_transaction_isolation = 'read committed'; set enable_seqscan = off; set jit = off;
+set idle_in_transaction_session_timeout = {frozen_ms}
+"""
 # The control file's timeline is stale right after a promotion; the name of the current WAL file is not.
 _IDENTITY = """
 select system_identifier || ' timeline ' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
@@ -61,8 +64,11 @@ class PostgresDatabase:
         self.chance = ports.random
         self.direct = False  # no pooler between: sessions are ours
         self._ports = ports
-        self._statements: dict[Statement, Rendered] = {}
+        self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
+        # How long a call may go without an answer. A heartbeat that meets a dead link, waits this long, and goes over
+        # a new one is still in time for its leases.
+        self._patience = (settings.lease_ttl - settings.heartbeat).total_seconds() / 2
         self._opening = asyncio.Lock()
         self._reconnected_at: float | None = None
         self._lost_once = False
@@ -81,9 +87,10 @@ class PostgresDatabase:
             try:
                 await self._examine()
                 migrate.verify(await self.stored_schema(), "postgres")
-                self._pool = Pool(self._connect, self.settings.connections)
+                self._pool = Pool(self._connect, self.settings.connections, self._patience)
                 if not self.direct:
-                    await self._note_identity_behind_pooler()
+                    async with self._pool.line() as line:
+                        await self._note_identity(line)
             except Exception as problem:
                 self._pool = None
                 raise typed(self.url, problem) from problem
@@ -157,12 +164,8 @@ class PostgresDatabase:
             await hang_up(connection)
 
     async def stored_schema(self) -> StoredSchema | None:
-        connection = await self.dial_direct()
-        try:
-            async with connection.transaction():
-                return await self._stored_schema(connection)
-        finally:
-            await hang_up(connection)
+        async with visiting(await self.dial_direct(), self._patience) as connection:
+            return await self._stored_schema(connection)
 
     async def _stored_schema(self, connection: Connection) -> StoredSchema | None:
         name = f"{self.settings.schema}.schema"
@@ -172,17 +175,22 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
+        async with self._line() as line:
+            yield line.connection
+
+    @contextlib.asynccontextmanager
+    async def _line(self) -> AsyncIterator[Line]:
         if self._pool is None:
             await self.open()
         assert self._pool is not None
-        async with self._pool.connection() as connection:
-            yield connection
+        async with self._pool.line() as line:
+            yield line
         self._pool.close_idle()
 
     async def dial_direct(self) -> Connection:
         """A connection outside the pool, past the pooler if a direct URL is set."""
         try:
-            return await dial(self.settings.direct_url or self.url, cached_statements=0)
+            return await self._dial(self.settings.direct_url or self.url)
         except (pg.PostgresError, ValueError, *AWAY) as problem:
             raise typed(self.url, problem) from problem
 
@@ -192,53 +200,53 @@ class PostgresDatabase:
         return self._ports.clock.monotonic() - self._reconnected_at
 
     async def _attempt(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
-        async with self.connection() as connection:
-            tx = PostgresTransaction(connection, self._statements)
+        async with self._line() as line:
+            tx = PostgresTransaction(line, self._statements)
             if self.direct and is_single(operation):
                 return await operation(tx, *args, **kwargs)
-            async with connection.transaction(isolation="read_committed"):
+            async with line.connection.transaction(isolation="read_committed"):
                 return await operation(tx, *args, **kwargs)
 
     async def _connect(self) -> Connection:
-        connection = await dial(self.url, cached_statements=_CACHED_STATEMENTS if self.direct else 0)
+        connection = await self._dial(self.url, cached_statements=_CACHED_STATEMENTS if self.direct else 0)
         if self._lost_once:
             self._lost_once = False
             self._reconnected_at = self._ports.clock.monotonic()
         if self.direct:
-            await self._prepare(connection)
+            line = Line(connection, self._patience)
+            try:
+                await self._prepare(line)
+            except BaseException:
+                connection.terminate()
+                raise
+            finally:
+                line.rest()
         return connection
 
-    async def _prepare(self, connection: Connection) -> None:
-        await connection.execute(_SESSION)
-        if self.settings.profile == "fast":
-            await connection.execute("set synchronous_commit = off")
-        await self._note_identity(connection)
+    async def _dial(self, url: str, *, cached_statements: int = 0) -> Connection:
+        return await dial(url, cached_statements=cached_statements, within=self._patience)
 
-    async def _note_identity(self, connection: Connection) -> None:
+    async def _prepare(self, line: Line) -> None:
+        line.ask()
+        # Whoever is frozen in a transaction must let go of its rows before its leases end: others rescue them then.
+        await line.connection.execute(_SESSION.format(frozen_ms=round(self._patience * 1_000)))
+        if self.settings.profile == "fast":
+            await line.connection.execute("set synchronous_commit = off")
+        await self._note_identity(line)
+
+    async def _note_identity(self, line: Line) -> None:
         try:
-            identity = await connection.fetchval(_IDENTITY)
+            async with line.connection.transaction():
+                identity = await line.connection.fetchval(_IDENTITY)
+                await epoch.adopt(PostgresTransaction(line, self._statements), identity)
         except (pg.InsufficientPrivilegeError, pg.FeatureNotSupportedError, pg.ObjectNotInPrerequisiteStateError):
             log.warning("cannot read the server's identity; run `holdfast epoch bump` after a failover or restore")
-            return
-        tx = PostgresTransaction(connection, self._statements)
-        async with connection.transaction():
-            await epoch.adopt(tx, identity)
-
-    async def _note_identity_behind_pooler(self) -> None:
-        assert self._pool is not None
-        async with self._pool.connection() as connection, connection.transaction():
-            identity = await connection.fetchval(_IDENTITY)
-            await epoch.adopt(PostgresTransaction(connection, self._statements), identity)
 
     async def _examine(self) -> None:
         """Learn what is at the other end, and refuse what cannot keep the promises."""
-        connection = await dial(self.url, cached_statements=0)
-        try:
-            async with connection.transaction():
-                facts = await connection.fetchrow(_FACTS)
+        async with visiting(await self._dial(self.url), self._patience) as connection:
+            facts = await connection.fetchrow(_FACTS)
             self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
-        finally:
-            await hang_up(connection)
         place = describe(self.url)
         if facts["version"] < OLDEST_SERVER:
             raise StoreUnfit(f"PostgreSQL at {place} is older than 14, which Holdfast needs.")
@@ -259,6 +267,8 @@ class PostgresDatabase:
         while True:
             try:
                 async with self.connection() as connection:
+                    assert self._pool is not None
+                    self._pool.listening = connection
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _, event=closed: event.set())
                     await connection.add_listener(channel, lambda *call: self._on_hint(call[3]))
@@ -278,8 +288,8 @@ class PostgresDatabase:
 class PostgresTransaction:
     """One connection while an operation has it."""
 
-    def __init__(self, connection: Connection, statements: dict[Statement, Rendered]) -> None:
-        self._connection = connection
+    def __init__(self, line: Line, statements: Mapping[Statement, Rendered]) -> None:
+        self._line = line
         self._statements = statements
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
@@ -298,7 +308,8 @@ class PostgresTransaction:
             parameters[name] if position is None else [row[position] for row in parameters[name]]
             for name, position in rendered.parameters
         ]
-        rows: list[Any] = await self._connection.fetch(rendered.texts[0], *arguments)
+        self._line.ask()
+        rows: list[Any] = await self._line.connection.fetch(rendered.texts[0], *arguments)
         return rows
 
 

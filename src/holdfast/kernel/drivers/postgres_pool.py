@@ -1,7 +1,8 @@
 """Connections to PostgreSQL, opened when needed, shared by statements and by LISTEN.
 
 asyncpg's own pool resets a connection with an extra round trip at every release and cannot lend one that listens;
-this one does neither. One connection is kept; the others close after half a minute without work.
+this one does neither. One connection is kept, the one that listens; the others close after half a minute without
+work. One that does not answer is given up: a network may swallow everything without a word.
 """
 
 from __future__ import annotations
@@ -21,22 +22,44 @@ _IDLE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 
 
+class Line:
+    """A connection while someone has it."""
+
+    def __init__(self, connection: Connection, patience: float) -> None:
+        self.connection = connection
+        self._patience = patience
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self) -> None:
+        """Something is asked now: the answer must come within the patience, or the connection ends."""
+        self.rest()
+        self._timer = asyncio.get_running_loop().call_later(self._patience, self.connection.terminate)
+
+    def rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class Pool:
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, patience: float) -> None:
         self._connect = connect
         self._size = size
+        self._patience = patience
+        self.listening: Connection | None = None
         self._idle: list[tuple[Connection, float]] = []
         self._open = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closing = False
 
     @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        connection = await self._acquire()
+    async def line(self) -> AsyncIterator[Line]:
+        line = Line(await self._acquire(), self._patience)
+        line.ask()
         try:
-            yield connection
+            yield line
         finally:
-            self._release(connection)
+            line.rest()
+            self._release(line.connection)
 
     async def close(self) -> None:
         self._closing = True
@@ -47,10 +70,12 @@ class Pool:
     def close_idle(self) -> None:
         """Close what has had no work for a while, but for one."""
         now = asyncio.get_running_loop().time()
-        while len(self._idle) > 1 and now - self._idle[0][1] > _IDLE_SECONDS:
-            connection, _ = self._idle.pop(0)
-            self._open -= 1
-            connection.terminate()
+        for item in list(self._idle):
+            connection, since = item
+            if len(self._idle) > 1 and now - since > _IDLE_SECONDS and connection is not self.listening:
+                self._idle.remove(item)
+                self._open -= 1
+                connection.terminate()
 
     async def _acquire(self) -> Connection:
         while True:
@@ -69,7 +94,12 @@ class Pool:
                     raise
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._tell()  # it was our turn; now it is the next one's
+                raise
 
     def _release(self, connection: Connection) -> None:
         if connection.is_closed() or self._closing:
@@ -87,11 +117,25 @@ class Pool:
                 return
 
 
-async def dial(url: str, *, cached_statements: int) -> Connection:
+async def dial(url: str, *, cached_statements: int, within: float) -> Connection:
     """A new connection whose silent death is noticed within half a minute."""
-    connection = await asyncpg.connect(url, statement_cache_size=cached_statements, timeout=_CONNECT_SECONDS)
+    seconds = min(within, _CONNECT_SECONDS)
+    connection = await asyncpg.connect(url, statement_cache_size=cached_statements, timeout=seconds)
     _keep_alive(connection)
     return connection
+
+
+@contextlib.asynccontextmanager
+async def visiting(connection: Connection, patience: float) -> AsyncIterator[Connection]:
+    """A connection for one question, asked in a transaction, then closed."""
+    line = Line(connection, patience)
+    line.ask()
+    try:
+        async with connection.transaction():
+            yield connection
+    finally:
+        line.rest()
+        await hang_up(connection)
 
 
 async def hang_up(connection: Connection) -> None:

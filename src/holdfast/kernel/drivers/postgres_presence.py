@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from asyncpg import exceptions as pg
 
-from holdfast.errors import StoreUnavailable
-from holdfast.kernel.drivers.postgres_errors import AWAY
+from holdfast.errors import HoldfastError
+from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
 
 if TYPE_CHECKING:
@@ -64,8 +64,11 @@ class PostgresPresence:
             return set()
         if self._database.seconds_since_reconnect() < self._quiet:
             return set()
-        async with self._database.connection() as connection:
-            row = await connection.fetchrow(_HELD, self._class)
+        try:
+            async with self._database.connection() as connection:
+                row = await connection.fetchrow(_HELD, self._class)
+        except (pg.PostgresError, *AWAY) as problem:
+            raise typed(self._database.url, problem) from problem
         if row["up"] < self._quiet:
             return set()
         held = set(row["held"])
@@ -73,11 +76,17 @@ class PostgresPresence:
 
     async def _take(self, worker: int) -> Connection:
         connection = await self._database.dial_direct()
-        # The lock can only be held by a connection of ours that the server has not buried yet: it will be free.
-        while not await connection.fetchval(  # noqa: ASYNC110  nobody may wait on the lock itself
-            "select pg_try_advisory_lock($1, $2)", self._class, worker % _KEYS
-        ):
-            await asyncio.sleep(_STEP)
+        try:
+            # The lock can only be held by a connection of ours that the server has not buried yet: it will be free.
+            while not await connection.fetchval(  # noqa: ASYNC110  nobody may wait on the lock itself
+                "select pg_try_advisory_lock($1, $2)", self._class, worker % _KEYS
+            ):
+                await asyncio.sleep(_STEP)
+        except BaseException as problem:
+            connection.terminate()
+            if isinstance(problem, (pg.PostgresError, *AWAY)):
+                raise typed(self._database.url, problem) from problem
+            raise
         return connection
 
     async def _keep(self, worker: int, connection: Connection) -> None:
@@ -89,7 +98,7 @@ class PostgresPresence:
                 try:
                     connection = await self._take(worker)
                     pause = _STEP
-                except (StoreUnavailable, pg.PostgresError, *AWAY) as problem:
+                except HoldfastError as problem:
                     log.debug("presence of worker %s is away: %s", worker, problem)
                     await asyncio.sleep(pause * (0.5 + self._database.chance.random()))
                     pause = min(pause * 2, 2.0)

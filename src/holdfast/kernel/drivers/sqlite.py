@@ -22,7 +22,7 @@ from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder
-from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns
+from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
 from holdfast.kernel.sql import Dialect
 from holdfast.settings import Settings
 
@@ -70,7 +70,7 @@ class SqliteDatabase:
                 migrate.verify(await self.stored_schema(), "sqlite")
                 await self.transact(epoch.adopt, _identity(self.path))
                 if self._file is not None:
-                    self.presence = FilePresence(_locks(self._file))
+                    self.presence = FilePresence(lock_folder(self._file))
                     self._hints = Hints(runtime_folder(self._file))
                     self._hints.listen(asyncio.get_running_loop(), self._on_hint)
                 self._opened = True
@@ -121,9 +121,7 @@ class SqliteDatabase:
         )
         turns = None
         if self._file is not None:
-            folder = _locks(self._file)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            turns = Turns(folder, patience=busy)
+            turns = Turns(lock_folder(self._file), patience=busy)
         return Writer(file, turns, self._tell)
 
     async def _shut(self) -> None:
@@ -256,10 +254,6 @@ class NoPresence:
 
     async def absent(self, workers: Iterable[int]) -> set[int]:
         return set()
-
-
-def _locks(file: Path) -> Path:
-    return file.with_name(f"{file.name}-locks")
 
 
 def _identity(path: str) -> str:

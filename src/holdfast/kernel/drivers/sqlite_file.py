@@ -7,14 +7,23 @@ nothing but its transaction, so it is driven to its end without an event loop.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreBusy, StoreCorrupt, StoreFull, StoreUnavailable, StoreUnfit
+from holdfast.errors import (
+    BadPayload,
+    HoldfastError,
+    SchemaTooOld,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreUnavailable,
+    StoreUnfit,
+)
 from holdfast.kernel.database import StoredSchema
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
@@ -23,6 +32,8 @@ from holdfast.kernel.statements import GROUPS
 T = TypeVar("T", bound=tuple[Any, ...])
 
 OLDEST_SQLITE = (3, 51, 3)
+# apsw evicts in turn, not what was used least lately: with room for twice our statements it still forgets some.
+_CACHED_STATEMENTS = 512
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -34,7 +45,7 @@ class SqliteFile:
         self.now = now
         self.hints: list[str] = []
         self._instant = 0
-        self._statements: dict[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
+        self._statements: Mapping[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
         version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
         if version < OLDEST_SQLITE:
             raise StoreUnfit(
@@ -42,11 +53,10 @@ class SqliteFile:
                 f"install apsw 3.51.3 or newer."
             )
         if path != ":memory:":
-            file = Path(path)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            refuse_network(file.parent)
+            _make_folder(Path(path))
+            refuse_network(Path(path).parent)
         try:
-            self.connection = apsw.Connection(path)
+            self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
             raise _typed(path, problem) from problem
         self.connection.set_busy_timeout(busy_ms)
@@ -173,6 +183,15 @@ def drive(operation: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("an operation awaited something other than its transaction")
 
 
+def _make_folder(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise StoreUnavailable(
+            f"the folder of {file} cannot be made: {problem}. Check the path in the URL."
+        ) from problem
+
+
 def _typed(path: str, problem: Exception) -> Exception:
     match problem:
         case apsw.BusyError() | apsw.LockedError():
@@ -181,6 +200,10 @@ def _typed(path: str, problem: Exception) -> Exception:
             return StoreFull(f"no space left for {path}; nothing was written. Free some space and try again.")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(f"{path} is damaged or not a SQLite database ({problem}). Restore it from a backup.")
+        case apsw.ConstraintError() if str(problem).startswith("cannot store"):
+            return BadPayload(f"SQLite cannot hold a value: {problem}.")
+        case apsw.SQLError() if str(problem).startswith("no such table"):
+            return SchemaTooOld(f"{path} lacks Holdfast's tables ({problem}). Run `holdfast migrate`.")
         case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreUnavailable(f"{path} cannot be used: {problem}. Check that it exists, is writable and local.")
         case _:

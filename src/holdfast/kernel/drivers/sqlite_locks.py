@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from holdfast.errors import StoreUnavailable
+
 _STEP = 0.0005
 
 
@@ -85,6 +87,18 @@ class FilePresence:
             os.close(handle)
         path.unlink(missing_ok=True)
         return True
+
+
+def lock_folder(file: Path) -> Path:
+    """The folder of a database's locks, made if it is not there."""
+    folder = file.with_name(f"{file.name}-locks")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as problem:
+        raise StoreUnavailable(
+            f"the locks beside {file} cannot be made: {problem}. Make its folder writable."
+        ) from problem
+    return folder
 
 
 def _open(path: Path) -> int:

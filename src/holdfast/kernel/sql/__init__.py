@@ -12,7 +12,7 @@ column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -124,7 +124,8 @@ def sources(file: str) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def catalogue(groups: Iterable[type[Statements]], dialect: Dialect, schema: str) -> dict[Statement, Rendered]:
+@cache
+def catalogue(groups: tuple[type[Statements], ...], dialect: Dialect, schema: str) -> Mapping[Statement, Rendered]:
     """Every declared statement, rendered for one database; raise `StatementDrift` when files disagree."""
     rendered: dict[Statement, Rendered] = {}
     for group in groups:

@@ -1,7 +1,8 @@
 -- The life of a job from enqueue to its end, in that order. Waiting is in waiting.sql, lost leases in leases.sql.
 
 -- name: enqueue :one on postgres
--- One statement, so that it is one round trip and can run inside the caller's own transaction.
+-- One statement, so that it is one round trip and can run inside the caller's own transaction. Routes are written
+-- in one order by everybody: no deadlock.
 with item as materialized (
     select * from unnest(
         cast(:jobs.id as uuid[]), cast(:jobs.kind as text[]), cast(:jobs.queue as text[]),
@@ -18,6 +19,7 @@ with item as materialized (
     select r.id, r.queue, r.capabilities, holdfast.now_us()
     from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
         as r (id, queue, capabilities)
+    order by r.id
     on conflict (id) do update set used_at = excluded.used_at
 ), fresh as (
     insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
@@ -78,7 +80,8 @@ returning digest, cast(job as text) as job;
 
 -- name: claim :many on postgres
 -- Pick without locks, count what each route may give, then lock that many per route. Locking the picks
--- themselves starves: claimers that chose the same rows come back empty while thousands are claimable.
+-- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
+-- took the last of every picked route meanwhile, `spare` takes from the routes that were not picked.
 -- Updating by array keeps the plan on the primary key, with or without statistics.
 with pick as materialized (
     select p.route from unnest(cast(:routes as bigint[])) as served (route)
@@ -97,10 +100,18 @@ with pick as materialized (
         where j.route = quota.route and j.state = 'pending' and j.gate is null
         order by j.priority, j.slot, j.seq limit quota.n for update skip locked
     ) as h
+), spare as materialized (
+    select s.seq from unnest(cast(:routes as bigint[])) as served (route)
+    cross join lateral (
+        select j.seq from holdfast.job j
+        where j.route = served.route and j.state = 'pending' and j.gate is null
+        order by j.priority, j.slot, j.seq limit :n for update skip locked
+    ) as s
+    where not exists (select 1 from held) limit :n
 )
 update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
-where seq = any(array(select seq from held))
+where seq = any(array(select seq from held union all select seq from spare))
 returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
     rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, payload, metadata;
 
@@ -143,7 +154,7 @@ where exists (select 1 from holdfast.job j
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.
 -- A cancel that was accepted meanwhile wins over every outcome, its reason included. The source state is a column,
 -- not a literal, so that only the primary key can find the rows: by the index of running jobs each ending would
--- read them all.
+-- read them all. `mine` locks in the order of `lock_jobs`; the update itself may come to the rows in any order.
 with ending as materialized (
     select e.*, 'running' as source from unnest(
         cast(:endings.seq as bigint[]), cast(:endings.worker as bigint[]), cast(:endings.epoch as bigint[]),
@@ -151,6 +162,8 @@ with ending as materialized (
         cast(:endings.delay_us as bigint[]), cast(:endings.counted as integer[]),
         cast(:endings.result as json[]), cast(:endings.error as json[])
     ) as e (seq, worker, epoch, token, outcome, state, delay_us, counted, result, error)
+), mine as materialized (
+    select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq for update
 ), ended as (
     update holdfast.job j set
         state = case when j.cancel_requested_at is null then e.state else 'cancelled' end,
@@ -160,9 +173,10 @@ with ending as materialized (
         finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
             then holdfast.now_us() end,
         result = case when j.cancel_requested_at is null then e.result end,
-        error = case when j.cancel_requested_at is null then coalesce(e.error, j.error) else j.error end
+        error = case when j.cancel_requested_at is not null then j.error
+            when e.state <> 'succeeded' then coalesce(e.error, j.error) end
     from ending e
-    where j.seq = any(cast(:seqs as bigint[])) and j.seq = e.seq and j.state = e.source
+    where j.seq = any(array(select seq from mine)) and j.seq = e.seq and j.state = e.source
         and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
     returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.claimed_at, e.outcome, e.error
 ), logged as (
@@ -203,7 +217,8 @@ update holdfast.job as j set
     finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
         then holdfast.now_us() end,
     result = case when j.cancel_requested_at is null then e.result end,
-    error = case when j.cancel_requested_at is null then coalesce(e.error, j.error) else j.error end
+    error = case when j.cancel_requested_at is not null then j.error
+        when e.state <> 'succeeded' then coalesce(e.error, j.error) end
 from e
 where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
     and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token

@@ -1,13 +1,13 @@
 -- Jobs that wait without a worker, what wakes them, and the steps they need not repeat.
 
 -- name: wake :many on postgres
--- Scheduled jobs whose time has come, and waits that timed out.
+-- Scheduled jobs whose time has come, and waits that timed out. The inner query locks what it found in those states;
+-- naming them again outside would let the planner read every job that waits.
 update holdfast.job set state = 'pending', due_at = null, channel = null
 where seq = any(array(
     select seq from holdfast.job
     where state in ('scheduled', 'waiting') and due_at is not null and due_at <= holdfast.now_us()
     order by due_at limit :limit for update skip locked))
-    and state in ('scheduled', 'waiting')
 returning seq, route;
 
 -- name: wake :many on sqlite
@@ -63,8 +63,16 @@ values (:seq, :epoch, :token, :worker, 'parked', :started_at, holdfast.now_us())
 insert into holdfast.signal (id, channel, payload, sent_at) values (:id, :channel, :payload, holdfast.now_us())
 on conflict (id) do nothing;
 
--- name: signal :many
--- Every job parked on the channel looks again; one of them takes the signal and the others park again.
+-- name: signal :many on postgres
+-- Every job parked on the channel looks again; one of them takes the signal and the others park again. Locked in
+-- the order of `lock_jobs`.
+update holdfast.job set state = 'pending', channel = null, due_at = null
+where seq = any(array(
+    select seq from holdfast.job where state = 'waiting' and channel = :channel order by seq for update))
+returning seq, route;
+
+-- name: signal :many on sqlite
+-- No row to lock.
 update holdfast.job set state = 'pending', channel = null, due_at = null
 where state = 'waiting' and channel = :channel
 returning seq, route;

@@ -14,17 +14,25 @@ returning epoch, identity;
 update holdfast.cluster set epoch = epoch + 1 returning epoch, identity;
 
 -- name: register :one
--- A repeat after a lost answer finds the incarnation it wrote.
+-- No row: an earlier call wrote this incarnation and only its answer was lost, or a namesake came in between.
 insert into holdfast.worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, slots, started_at,
     heartbeat_at, ttl_us)
 values (:incarnation, :id, :name, :hostname, :pid, :version, 'active', :capabilities, :queues, :slots,
     holdfast.now_us(), holdfast.now_us(), :ttl_us)
-on conflict (incarnation) do update set incarnation = excluded.incarnation
+on conflict do nothing
 returning seq;
+
+-- name: find_incarnation :one
+select seq from holdfast.worker where incarnation = :incarnation;
 
 -- name: find_live_worker :one
 select seq, hostname, pid, presence, heartbeat_at + ttl_us > holdfast.now_us() as fresh from holdfast.worker
 where id = :id and incarnation <> :incarnation and status in ('active', 'draining');
+
+-- name: replace_worker :exec
+update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0,
+    reason = 'replaced by a new worker of the same id'
+where seq = :seq and status in ('active', 'draining');
 
 -- name: advertise_presence :exec
 update holdfast.worker set presence = :presence where seq = :seq;
@@ -88,10 +96,12 @@ select holdfast.now_us() as now,
 select id, queue, capabilities from holdfast.route where used_at >= :since order by id;
 
 -- name: add_routes :exec on postgres
+-- In the order in which `enqueue` writes them: no deadlock.
 insert into holdfast.route (id, queue, capabilities, used_at)
 select r.id, r.queue, r.capabilities, holdfast.now_us()
 from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
     as r (id, queue, capabilities)
+order by r.id
 on conflict (id) do update set used_at = excluded.used_at;
 
 -- name: add_routes :exec on sqlite
@@ -139,10 +149,11 @@ delete from holdfast.worker where status in ('stopped', 'lost') and stopped_at <
     and not exists (select 1 from holdfast.job j where j.worker = worker.seq and j.state = 'running');
 
 -- name: prune_keys :exec
+-- A value for each key, where `not exists` may be planned as a join with every job there is.
 delete from holdfast.idempotency
 where created_at <= holdfast.now_us() - :age_us
-    and not exists (select 1 from holdfast.job j where j.id = idempotency.job
-        and (j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us));
+    and not coalesce((select j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us
+        from holdfast.job j where j.id = idempotency.job), false);
 
 -- name: prune_routes :exec
 -- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does.

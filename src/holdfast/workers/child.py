@@ -1,0 +1,233 @@
+"""A job's own process: `python -m holdfast.workers.child SOCKET LIFELINE`, started by `isolation` and by nobody else.
+
+It runs one job at a time and asks its worker for everything a context offers. It dies with its worker, at once,
+whatever user code is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.errors import LeaseLost, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.records import Child, Lease, NewJob, Route
+from holdfast.kernel.waiting import Taken
+from holdfast.outcomes import Done, Fail, Outcome
+from holdfast.settings import Settings
+from holdfast.workers import frames
+from holdfast.workers.addresses import Address, find
+from holdfast.workers.attempt import call, conclude, raised
+from holdfast.workers.context import JobContext
+from holdfast.workers.definitions import Definition
+from holdfast.workers.isolation import enter_child
+from holdfast.workers.signatures import Signature
+
+
+def main() -> None:
+    fd, lifeline = map(int, sys.argv[1:])
+    die_with_worker(lifeline)
+    enter_child()
+    line = Line(socket.socket(fileno=fd))
+    runner = asyncio.Runner()  # one loop for all jobs: clients that a module keeps stay usable
+    while True:
+        line.send(Job(line.receive()["job"]).run(runner, line))
+
+
+def die_with_worker(lifeline: int) -> None:
+    """Let the kernel kill our whole group when the worker's end of the pipe closes, as it does when it dies.
+
+    The thread does so where the kernel cannot, and when the worker has died already; it needs user code to let
+    go of the interpreter now and then.
+    """
+    os.set_inheritable(lifeline, False)
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    threading.Thread(target=_watch, args=(lifeline,), name="holdfast-lifeline", daemon=True).start()
+
+
+def _watch(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+class Line:
+    """The socket to the worker. One thread asks, so that every answer follows its question."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        peer.set_inheritable(False)
+        self._peer = peer
+        self._lines = peer.makefile("rb")
+        self.asking = ThreadPoolExecutor(1, "holdfast-line")
+
+    def send(self, line: bytes) -> None:
+        self._peer.sendall(line)
+
+    def receive(self) -> Any:
+        line = self._lines.readline()
+        if not line:
+            os._exit(0)
+        return frames.unpack(line)
+
+
+class Job:
+    """One job as the worker sent it."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        sys.path[:] = told["path"]
+        sys.argv[:] = told["argv"]
+        self.address = Address(*told["address"])
+        self.lease = Lease(*told["lease"])
+        self.payload = told["payload"]
+        self.settings = Settings(**told["settings"])
+        self.log_level = int(told["log_level"])
+
+    def run(self, runner: asyncio.Runner, line: Line) -> bytes:
+        """The frame that says how it ended. Modules load outside the loop, where they may do as they like."""
+        try:
+            function, signature = load(self.address, self.lease.kind)
+        except UsageError as problem:
+            return self._ended(Fail(str(problem)))
+        except BaseException:  # noqa: BLE001  a module may raise anything, SystemExit too
+            return self._ended(raised())
+        return self._ended(runner.run(self._attempt(function, signature, line)))
+
+    async def _attempt(self, function: Callable[..., Any], signature: Signature, line: Line) -> Outcome | None:
+        ledger = PipeLedger(line, self.lease, frames.limit(self.settings))
+        context = JobContext(self.lease, ledger, self.settings)
+        try:
+            with relayed(ledger, self.log_level, self.settings.error_cap):
+                return await conclude(call(function, signature, context, self.payload, asyncio.to_thread))
+        except BaseException:  # noqa: BLE001  what gets past `conclude` ends the attempt, not this process
+            return raised()
+        finally:
+            await ledger.close()
+
+    def _ended(self, outcome: Outcome | None) -> bytes:
+        """An outcome that cannot be told becomes one that says so."""
+        try:
+            if isinstance(outcome, Done):
+                encoding.encode(outcome.result, what=f"the result of {self.lease.kind}", cap=self.settings.result_cap)
+            return self._frame(outcome)
+        except UsageError as problem:
+            return self._frame(Fail(str(problem), "result_error"))
+
+    def _frame(self, outcome: Outcome | None) -> bytes:
+        told = frames.write_outcome(outcome, self.settings.error_cap)
+        return frames.pack({"outcome": told}, frames.limit(self.settings))
+
+
+@functools.cache
+def load(address: Address, kind: str) -> tuple[Callable[..., Any], Signature]:
+    """The function behind a name, which may stand for a decorated job, and how it is called."""
+    found = find(address)
+    definition = getattr(found, "definition", None)
+    function = definition.function if isinstance(definition, Definition) else found
+    if not callable(function) or getattr(function, "__qualname__", None) != address.name:
+        raise UsageError(
+            f"the name {address.name!r} in {address.script or address.module} does not stand for the function of job "
+            f"{kind!r} any more. Give the function a name of its own at module level."
+        )
+    return function, Signature(kind, function)
+
+
+class PipeLedger:
+    """The ledger as a child keeps it: every question goes to the worker."""
+
+    cancelled = False  # a cancel kills this process before it could look
+
+    def __init__(self, line: Line, lease: Lease, most: int) -> None:
+        self._line = line
+        self._lease = lease
+        self._most = most
+        self._closed = False
+
+    async def find_step(self, name: str) -> str | None:
+        stored: str | None = await self._ask("find_step", name)
+        return stored
+
+    async def store_step(self, name: str, result: str) -> str:
+        stored: str = await self._ask("store_step", name, result)
+        return stored
+
+    async def report_progress(self, progress: str) -> None:
+        await self._ask("report_progress", progress)
+
+    async def start_child(self, child: NewJob, route: Route) -> None:
+        await self._ask("start_child", child, route)
+
+    async def list_children(self) -> Sequence[Child]:
+        return [Child(*row) for row in await self._ask("list_children")]
+
+    async def take_signal(self, channel: str, step: str) -> Taken:
+        return Taken(*await self._ask("take_signal", channel, step))
+
+    def tell(self, level: int, text: str) -> None:
+        """Log in the worker, where logging is set up. From any thread; nobody waits for it."""
+        self._line.asking.submit(self._tell, level, text)
+
+    async def close(self) -> None:
+        """The attempt is over. What it left running may ask no more: the answer would come from the next job."""
+        await asyncio.get_running_loop().run_in_executor(self._line.asking, self._close)
+
+    async def _ask(self, *question: object) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._line.asking, self._exchange, question)
+
+    def _exchange(self, question: tuple[object, ...]) -> Any:
+        if self._closed:
+            raise LeaseLost(self._lease.id, self._lease.fence)
+        self._line.send(frames.pack({"ask": question}, self._most))
+        match self._line.receive():
+            case {"answer": answer}:
+                return answer
+            case {"problem": told}:
+                raise frames.read_problem(told)
+
+    def _tell(self, level: int, text: str) -> None:
+        if not self._closed:
+            self._line.send(frames.pack({"log": [level, text]}, self._most))
+
+    def _close(self) -> None:
+        self._closed = True
+
+
+class Relay(logging.Handler):
+    """Hands what a job logs to its worker."""
+
+    def __init__(self, ledger: PipeLedger, cap: int) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._cap = cap
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._ledger.tell(record.levelno, encoding.clip(self.format(record), self._cap))
+
+
+@contextlib.contextmanager
+def relayed(ledger: PipeLedger, level: int, cap: int) -> Iterator[None]:
+    relay = Relay(ledger, cap)
+    log = logging.getLogger("holdfast.job")
+    log.setLevel(level)
+    log.propagate = False
+    log.addHandler(relay)
+    try:
+        yield
+    finally:
+        log.removeHandler(relay)
+
+
+if __name__ == "__main__":
+    main()

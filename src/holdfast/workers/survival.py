@@ -1,0 +1,31 @@
+"""Survival: a worker's loops outlive the store's absence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from holdfast.clock import Ports
+from holdfast.errors import Unavailable
+
+log = logging.getLogger("holdfast.worker")
+
+_FIRST_PAUSE = 0.05
+_STEADY = 10.0  # seconds after which a loop counts as well again
+
+
+async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports, *, longest_pause: float) -> None:
+    """Run a loop for ever: while the store is away it waits, longer each time, and tries again."""
+    pause = _FIRST_PAUSE
+    while True:
+        begun = ports.clock.monotonic()
+        try:
+            await loop()
+        except Unavailable as problem:
+            log.warning("worker %s waits for the store: %s", worker, problem)
+        except Exception:
+            log.exception("worker %s met an error it does not know; it goes on", worker)
+        if ports.clock.monotonic() - begun > _STEADY:
+            pause = _FIRST_PAUSE
+        await ports.clock.sleep(pause * (0.5 + ports.random.random()))
+        pause = min(pause * 2, longest_pause)

@@ -1,0 +1,234 @@
+"""Duties: one holder at a time, under terms that only rise; and what the clean-up removes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.kernel import duties
+from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, clean_up, release, renew
+from holdfast.kernel.enqueue import enqueue, enqueue_once
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.records import Term
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.waiting import park, signal
+from holdfast.kernel.workers import list_duties, list_routes, list_workers, lose_workers, unregister
+from holdfast.outcomes import Done, Snooze
+from tests.support.stores import Store
+
+TTL_US = 30_000_000
+DAY_US = 86_400_000_000
+WEEK_US = 7 * DAY_US
+
+
+async def take(store: Store, worker: int, *, gone: tuple[int, ...] = ()) -> Term | None:
+    return await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=gone)
+
+
+async def taken(store: Store, worker: int) -> Term:
+    term = await take(store, worker)
+    assert term is not None
+    return term
+
+
+async def test_a_free_duty_is_taken_by_the_first_who_asks(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    assert await take(store, one) == Term(CLEANUP, 1)
+    assert await take(store, two) is None
+    assert await store.do(list_duties) == [(CLEANUP, 1, one, store.clock.us + TTL_US)]
+
+
+async def test_of_many_who_ask_at_once_one_gets_it(store: Store) -> None:
+    workers = [await store.worker() for _ in range(5)]
+    answers = await asyncio.gather(*(take(store, worker) for worker in workers))
+    assert sorted(answers, key=lambda term: term is None) == [Term(CLEANUP, 1), None, None, None, None]
+
+
+async def test_duties_are_held_apart(store: Store) -> None:
+    worker = await store.worker()
+    await take(store, worker)
+    assert await store.do(acquire, "schedules", worker, ttl_us=TTL_US, gone=[]) == Term("schedules", 1)
+
+
+async def test_renewing_keeps_the_term(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    term = await taken(store, one)
+    for _ in range(3):
+        await store.advance("29s")
+        assert await store.do(renew, term, one, ttl_us=TTL_US)
+        assert await take(store, two) is None
+    assert await store.do(list_duties) == [(CLEANUP, 1, one, store.clock.us + TTL_US)]
+
+
+async def test_a_term_that_ran_out_is_taken_over_and_cannot_be_renewed(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    term = await taken(store, one)
+    await store.advance("30s")
+    assert not await store.do(renew, term, one, ttl_us=TTL_US)
+    assert await take(store, two) == Term(CLEANUP, 2)
+    assert not await store.do(renew, term, one, ttl_us=TTL_US)
+
+
+async def test_a_released_duty_is_free_at_once(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    await store.do(release, await taken(store, one), one)
+    assert await store.do(list_duties) == []
+    assert await take(store, two) == Term(CLEANUP, 2)
+
+
+async def test_the_duty_of_a_holder_that_is_gone_is_free_at_once(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    await take(store, one)
+    assert await take(store, two, gone=(one,)) == Term(CLEANUP, 2)
+
+
+async def test_asking_again_after_a_lost_answer_begins_the_next_term(store: Store) -> None:
+    worker = await store.worker()
+    assert [await take(store, worker) for _ in range(2)] == [Term(CLEANUP, 1), Term(CLEANUP, 2)]
+
+
+async def test_terms_only_rise(store: Store) -> None:
+    workers = [await store.worker() for _ in range(3)]
+    terms = []
+    for round in range(6):
+        worker = workers[round % 3]
+        term = await taken(store, worker)
+        terms.append(term.term)
+        if round % 2:
+            await store.do(release, term, worker)
+        else:
+            await store.advance("30s")
+    assert terms == [1, 2, 3, 4, 5, 6]
+
+
+async def test_an_old_term_releases_nothing(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    old = await taken(store, one)
+    await store.advance("30s")
+    await take(store, two)
+    await store.do(release, old, one)
+    await store.do(release, old, two)
+    assert [row.holder for row in await store.do(list_duties)] == [two]
+
+
+async def tidy(store: Store, term: Term, worker: int) -> None:
+    await store.do(clean_up, term, worker, key_age_us=WEEK_US, worker_age_us=DAY_US)
+
+
+async def tidied(store: Store) -> None:
+    worker = await store.worker()
+    term = await taken(store, worker)
+    await tidy(store, term, worker)
+    await store.do(release, term, worker)
+    await store.do(unregister, worker, reason="done")
+
+
+async def test_a_holder_that_was_frozen_past_its_term_does_no_harm(store: Store) -> None:
+    frozen, other = await store.worker(), await store.worker()
+    await store.do(unregister, other, reason="old")
+    term = await taken(store, frozen)
+    await store.advance("2d")
+    with pytest.raises(DutyLost, match="term 1 of duty 'cleanup' is over"):
+        await tidy(store, term, frozen)
+    await take(store, await store.worker())
+    with pytest.raises(DutyLost):
+        await tidy(store, term, frozen)
+    assert len(await store.do(list_workers, all=True, limit=10)) == 3
+
+
+async def test_a_term_belongs_to_its_holder(store: Store) -> None:
+    one, two = await store.worker(), await store.worker()
+    term = await taken(store, one)
+    with pytest.raises(DutyLost):
+        await store.do(duties.hold, term, two)
+
+
+async def test_rows_of_workers_go_a_day_after_they_stopped(store: Store) -> None:
+    alive, stopped, lost, busy = [await store.worker() for _ in range(4)]
+    lease = await store.claimed(busy)
+    await store.do(unregister, stopped, reason="drained")
+    await store.do(lose_workers, gone=[lost, busy], reason="gone")
+    await store.advance("23h")
+    await tidied(store)
+    assert len(await store.do(list_workers, all=True, limit=10)) == 5
+    await store.advance("1h")
+    await tidied(store)
+    left = {row.seq for row in await store.do(list_workers, all=True, limit=10)}
+    assert left >= {alive, busy}
+    assert left.isdisjoint({stopped, lost})
+    await store.end(lease, Done())
+    await tidied(store)
+    assert busy not in {row.seq for row in await store.do(list_workers, all=True, limit=10)}
+
+
+async def test_a_key_goes_a_week_after_its_job_ended(store: Store) -> None:
+    worker = await store.worker()
+    for key in ("ended", "live"):
+        await store.do(enqueue_once, store.job(key), [], key=key)
+    await store.advance("6d")
+    (lease,) = await store.claim(worker, kind="ended")
+    await store.end(lease, Done())
+    for days, left in ((6, ["ended", "live"]), (1, ["live"]), (90, ["live"])):
+        await store.advance(f"{days}d")
+        await tidied(store)
+        assert await store.query("select key from holdfast.idempotency order by key") == [(key,) for key in left]
+
+
+async def test_a_young_key_is_kept_though_its_job_is_gone(store: Store) -> None:
+    await store.do(enqueue_once, store.job(), [], key="young")
+    await store.query("delete from holdfast.job returning seq")
+    await store.advance("6d")
+    await tidied(store)
+    assert await store.query("select count(*) from holdfast.idempotency") == [(1,)]
+    await store.advance("1d")
+    await tidied(store)
+    assert await store.query("select count(*) from holdfast.idempotency") == [(0,)]
+
+
+async def test_a_route_goes_after_a_day_without_live_jobs(store: Store) -> None:
+    worker = await store.worker()
+    kinds = ("pending", "scheduled", "running", "waiting", "ended", "unused", "fresh")
+    routes = {kind: route_for("default", kind) for kind in kinds}
+    await store.do(enqueue, [], list(routes.values()))
+    for kind in kinds[:5]:
+        await store.enqueue(kind)
+    for kind in kinds[1:5]:
+        (lease,) = await store.claim(worker, kind=kind)
+        if kind == "scheduled":
+            await store.end(lease, Snooze("30d"))
+        elif kind == "waiting":
+            await store.do(park, lease, channel="door", timeout_us=None)
+        elif kind == "ended":
+            await store.end(lease, Done())
+    await store.advance("1d")
+    await store.do(enqueue, [], [routes["fresh"]])
+    await tidied(store)
+    assert set(await store.do(list_routes, since=0)) == {routes[kind] for kind in (*kinds[:4], "fresh")}
+
+
+async def test_idle_channels_go(store: Store) -> None:
+    worker = await store.worker()
+    waiting = await store.claimed(worker)
+    await store.do(park, waiting, channel="awaited", timeout_us=None)
+    woken = await store.claimed(worker)
+    await store.do(signal, new_id(store.ports), "unread", "1")
+    await store.do(park, woken, channel="unread", timeout_us=None)
+    idle = await store.claimed(worker)
+    await store.do(park, idle, channel="idle", timeout_us=1)
+    await store.query("update holdfast.job set state = 'pending', channel = null where channel = 'idle' returning seq")
+    await tidied(store)
+    assert await store.query("select name from holdfast.channel order by name") == [("awaited",), ("unread",)]
+
+
+async def test_the_clean_up_touches_no_job_attempt_step_or_signal(store: Store) -> None:
+    worker = await store.worker()
+    lease = await store.claimed(worker)
+    await store.end(lease, Done())
+    await store.enqueue(delay_us=1)
+    await store.do(signal, new_id(store.ports), "door", "1")
+    await store.advance("365d")
+    tables = ("job", "attempt", "signal", "step", "cancellation", "queue")
+    before = [await store.query(f"select count(*) from holdfast.{table}") for table in tables]
+    await tidied(store)
+    assert [await store.query(f"select count(*) from holdfast.{table}") for table in tables] == before

@@ -1,0 +1,140 @@
+"""Renew: a lease is extended by its worker alone, and never revived."""
+
+from __future__ import annotations
+
+from holdfast.kernel.cancel import cancel
+from holdfast.kernel.leases import beat, renew
+from holdfast.kernel.records import Held, Lease, Renewed
+from holdfast.kernel.workers import lose_workers
+from holdfast.outcomes import Done
+from tests.support.stores import TTL_US, Store
+
+SECOND_US = 1_000_000
+HOUR_US = 3_600_000_000
+
+
+async def renewal(
+    store: Store, *held: Held, ttl_us: int = TTL_US, ceiling_us: int = HOUR_US
+) -> tuple[list[Renewed], list[Held]]:
+    return await store.do(renew, list(held), ttl_us=ttl_us, ceiling_us=ceiling_us)
+
+
+async def lease_until(store: Store, lease: Lease) -> int | None:
+    return (await store.find(lease.id)).lease_until
+
+
+async def test_a_renewal_counts_from_now(store: Store) -> None:
+    lease = await store.claimed()
+    await store.advance("20s")
+    (row,), lost = await renewal(store, lease.held)
+    assert row == (lease.seq, *lease.fence, store.clock.us + TTL_US, None)
+    assert lost == []
+    assert await lease_until(store, lease) == store.clock.us + TTL_US
+
+
+async def test_a_renewal_changes_nothing_but_the_end_of_the_lease(store: Store) -> None:
+    lease = await store.claimed()
+    before = await store.find(lease.id)
+    await store.advance("20s")
+    await renewal(store, lease.held)
+    assert await store.find(lease.id) == before._replace(lease_until=store.clock.us + TTL_US)
+
+
+async def test_a_renewal_never_shortens(store: Store) -> None:
+    lease = await store.claimed()
+    (row,), _ = await renewal(store, lease.held, ttl_us=SECOND_US)
+    assert row.lease_until == lease.lease_until == await lease_until(store, lease)
+
+
+async def test_a_lease_that_has_run_out_is_lost(store: Store) -> None:
+    lease = await store.claimed()
+    await store.advance("60s")
+    before = await store.find(lease.id)
+    assert await renewal(store, lease.held) == ([], [lease.held])
+    assert await store.find(lease.id) == before
+
+
+async def test_a_lease_is_good_until_its_very_end(store: Store) -> None:
+    lease = await store.claimed()
+    await store.advance("59999999us")
+    (row,), lost = await renewal(store, lease.held)
+    assert (row.lease_until, lost) == (store.clock.us + TTL_US, [])
+
+
+async def test_no_attempt_holds_its_lease_beyond_the_ceiling(store: Store) -> None:
+    lease = await store.claimed()
+    await store.advance("30s")
+    (row,), _ = await renewal(store, lease.held, ceiling_us=70 * SECOND_US)
+    assert row.lease_until == lease.claimed_at + 70 * SECOND_US
+    await store.advance("39s")
+    (row,), lost = await renewal(store, lease.held, ceiling_us=70 * SECOND_US)
+    assert (row.lease_until, lost) == (lease.claimed_at + 70 * SECOND_US, [])
+    await store.advance("1s")
+    assert await renewal(store, lease.held, ceiling_us=70 * SECOND_US) == ([], [lease.held])
+
+
+async def test_an_ended_lease_is_lost(store: Store) -> None:
+    lease = await store.claimed()
+    await store.end(lease, Done())
+    assert await renewal(store, lease.held) == ([], [lease.held])
+
+
+async def test_an_unknown_token_is_lost(store: Store) -> None:
+    lease = await store.claimed()
+    forged = [
+        lease.held._replace(token=9),
+        lease.held._replace(epoch=9),
+        lease.held._replace(seq=999_999),
+    ]
+    renewed, lost = await renewal(store, *forged)
+    assert (renewed, sorted(lost)) == ([], sorted(forged))
+    assert await lease_until(store, lease) == lease.lease_until
+
+
+async def test_only_what_is_named_is_renewed(store: Store) -> None:
+    worker = await store.worker()
+    known, unknown = await store.claimed(worker), await store.claimed(worker)
+    await store.advance("30s")
+    await renewal(store, known.held)
+    assert await lease_until(store, known) == store.clock.us + TTL_US
+    assert await lease_until(store, unknown) == unknown.lease_until
+
+
+async def test_lost_and_kept_leases_are_told_apart_in_one_call(store: Store) -> None:
+    worker = await store.worker()
+    leases = [await store.claimed(worker) for _ in range(4)]
+    await store.end(leases[2], Done())
+    renewed, lost = await renewal(store, *(lease.held for lease in reversed(leases)))
+    assert sorted(row.seq for row in renewed) == sorted(lease.seq for lease in leases if lease is not leases[2])
+    assert lost == [leases[2].held]
+
+
+async def test_nothing_to_renew_is_no_error(store: Store) -> None:
+    assert await renewal(store) == ([], [])
+
+
+async def test_a_renewal_tells_of_a_cancel_request(store: Store) -> None:
+    lease = await store.claimed()
+    await store.do(cancel, lease.id, reason="stop")
+    asked = store.clock.us
+    await store.advance("10s")
+    (row,), _ = await renewal(store, lease.held)
+    assert row.cancel_requested_at == asked
+
+
+async def test_a_heartbeat_renews_and_shows_life(store: Store) -> None:
+    worker = await store.worker()
+    lease = await store.claimed(worker)
+    await store.advance("30s")
+    heard = await store.do(beat, worker, 1, [lease.held], ttl_us=TTL_US, ceiling_us=HOUR_US)
+    assert (heard.registered, [row.seq for row in heard.renewed], heard.lost) == (True, [lease.seq], [])
+    assert await store.query("select heartbeat_at, active from holdfast.worker") == [(store.clock.us, 1)]
+
+
+async def test_a_worker_given_up_for_lost_is_told_but_keeps_the_leases_it_still_has(store: Store) -> None:
+    worker = await store.worker()
+    lease = await store.claimed(worker)
+    await store.do(lose_workers, gone=[worker], reason="presence is gone")
+    heard = await store.do(beat, worker, 1, [lease.held], ttl_us=TTL_US, ceiling_us=HOUR_US)
+    assert not heard.registered
+    assert [row.seq for row in heard.renewed] == [lease.seq]

@@ -1,0 +1,231 @@
+"""Migrations: up, down, resumed, raced, dumped, dropped, and what code may use which tables."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
+import asyncpg
+import psycopg
+import pytest
+
+from holdfast.clock import Ports
+from holdfast.errors import BadSetting, SchemaTooNew, SchemaTooOld
+from holdfast.kernel import migrate
+from holdfast.kernel.database import Database, StoredSchema
+from holdfast.kernel.drivers import connect
+from holdfast.kernel.migrate import code_version, drop, dump, ledger, migrations, plan, script, verify
+from holdfast.settings import Settings
+from tests.support.postgres import Cluster
+from tests.support.schemas import objects_at, sqlite_path, tables_at
+
+SCHEMA = "holdfast"
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bare_url(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with nothing in it."""
+    if dialect == "sqlite":
+        yield f"sqlite:///{tmp_path / 'bare.db'}"
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    name = f"holdfast_bare_{os.getpid()}_{next(_numbers)}"
+    yield cluster.create_database(name)
+    cluster.drop_database(name)
+
+
+async def reach(url: str) -> Database:
+    database = connect(url, Settings(url=url), Ports())
+    await database.connect()
+    return database
+
+
+@pytest.fixture
+async def bare(bare_url: str) -> AsyncIterator[Database]:
+    database = await reach(bare_url)
+    yield database
+    await database.close()
+
+
+async def version(database: Database) -> int | None:
+    stored = await database.stored_schema()
+    return stored.version if stored else None
+
+
+async def execute(database: Database, statement: str) -> None:
+    statement = statement if database.dialect == "postgres" else statement.replace("holdfast.", "")
+    assert await database.script([statement], at=await version(database))
+
+
+def test_every_migration_exists_for_both_databases() -> None:
+    sqlite, postgres = migrations("sqlite"), migrations("postgres")
+    assert [(m.number, m.name, m.oldest_code) for m in sqlite] == [(m.number, m.name, m.oldest_code) for m in postgres]
+    assert [m.number for m in sqlite] == list(range(1, len(sqlite) + 1))
+
+
+async def test_up_from_nothing_down_to_nothing_and_up_again(bare: Database, bare_url: str) -> None:
+    names = [f"{m.number:04} {m.name}" for m in migrations(bare.dialect)]
+    assert await version(bare) is None
+    assert await migrate.migrate(bare, SCHEMA) == [f"up {name}" for name in names]
+    first = tables_at(bare_url), objects_at(bare_url)
+    assert await migrate.migrate(bare, SCHEMA) == []
+    assert await migrate.migrate(bare, SCHEMA, 0) == [f"down {name}" for name in reversed(names)]
+    assert list(tables_at(bare_url)) == ["schema"]
+    assert await version(bare) == 0
+    await migrate.migrate(bare, SCHEMA)
+    assert (tables_at(bare_url), objects_at(bare_url)) == first
+
+
+async def test_each_step_down_and_up_leads_back(bare: Database, bare_url: str) -> None:
+    shapes = [tables_at(bare_url)]
+    for migration in migrations(bare.dialect):
+        await migrate.migrate(bare, SCHEMA, migration.number)
+        shapes.append(tables_at(bare_url))
+        assert await bare.stored_schema() == StoredSchema(migration.number, migration.oldest_code)
+    for migration in reversed(migrations(bare.dialect)):
+        await migrate.migrate(bare, SCHEMA, migration.number - 1)
+        assert await version(bare) == migration.number - 1
+        if migration.number > 1:
+            assert tables_at(bare_url) == shapes[migration.number - 1]
+        await migrate.migrate(bare, SCHEMA, migration.number)
+        assert tables_at(bare_url) == shapes[migration.number]
+        await migrate.migrate(bare, SCHEMA, migration.number - 1)
+
+
+async def test_a_migration_that_is_cut_off_has_not_happened_and_is_done_by_the_next_run(
+    bare: Database, bare_url: str
+) -> None:
+    await bare.script(ledger(bare.dialect, SCHEMA), at=None)
+    before = tables_at(bare_url), objects_at(bare_url)
+    steps = list(script(migrations(bare.dialect)[0], "up", bare.dialect, SCHEMA))
+    with pytest.raises((apsw.SQLError, asyncpg.PostgresError)):
+        await bare.script([*steps, "and then the power went"], at=0)
+    assert (tables_at(bare_url), objects_at(bare_url)) == before
+    assert await version(bare) == 0
+    await migrate.migrate(bare, SCHEMA)
+    assert await version(bare) == code_version(bare.dialect)
+
+
+async def test_a_database_half_way_up_is_brought_up(bare: Database) -> None:
+    await migrate.migrate(bare, SCHEMA, 1)
+    assert [line.split()[1] for line in await migrate.migrate(bare, SCHEMA)] == [
+        f"{m.number:04}" for m in migrations(bare.dialect)[1:]
+    ]
+
+
+async def test_migrators_that_start_together_do_each_step_once(bare_url: str) -> None:
+    databases = [await reach(bare_url) for _ in range(4)]
+    try:
+        done = await asyncio.gather(*(migrate.migrate(database, SCHEMA) for database in databases))
+        (first, *_) = databases
+        assert sorted(line for lines in done for line in lines) == [
+            f"up {m.number:04} {m.name}" for m in migrations(first.dialect)
+        ]
+        assert await version(first) == code_version(first.dialect)
+    finally:
+        for database in databases:
+            await database.close()
+
+
+async def test_a_step_from_a_version_that_has_passed_is_not_run(bare: Database) -> None:
+    await migrate.migrate(bare, SCHEMA)
+    steps = list(script(migrations(bare.dialect)[0], "up", bare.dialect, SCHEMA))
+    assert await bare.script(steps, at=0) is False
+    assert await bare.script(steps, at=None) is False
+
+
+async def test_code_that_is_newer_than_the_tables_says_what_to_run(bare: Database) -> None:
+    with pytest.raises(SchemaTooOld, match=r"has no tables.*`holdfast migrate`.*--dump-sql"):
+        verify(await bare.stored_schema(), bare.dialect)
+    await migrate.migrate(bare, SCHEMA, 1)
+    with pytest.raises(SchemaTooOld, match=r"has schema 1, this code needs schema \d.*`holdfast migrate`"):
+        verify(await bare.stored_schema(), bare.dialect)
+    await migrate.migrate(bare, SCHEMA)
+    verify(await bare.stored_schema(), bare.dialect)
+
+
+async def test_tables_of_the_next_release_are_used_while_they_allow_it(bare: Database, bare_url: str) -> None:
+    code = code_version(bare.dialect)
+    await migrate.migrate(bare, SCHEMA)
+    await execute(bare, f"update holdfast.schema set version = {code + 1}, oldest_code = {code}")
+    database = connect(bare_url, Settings(url=bare_url), Ports())
+    await database.open()
+    await database.close()
+    assert await bare.stored_schema() == StoredSchema(code + 1, code)
+
+
+async def test_tables_too_new_for_this_code_are_refused(bare: Database, bare_url: str) -> None:
+    code = code_version(bare.dialect)
+    await migrate.migrate(bare, SCHEMA)
+    await execute(bare, f"update holdfast.schema set version = {code + 2}, oldest_code = {code + 1}")
+    database = connect(bare_url, Settings(url=bare_url), Ports())
+    with pytest.raises(SchemaTooNew, match=rf"has schema {code + 2}.*schema {code + 1} or newer.*Upgrade holdfast"):
+        await database.open()
+    await database.close()
+
+
+@pytest.mark.parametrize("target", [0, 1])
+async def test_code_takes_no_step_down_from_tables_it_does_not_know(bare: Database, bare_url: str, target: int) -> None:
+    code = code_version(bare.dialect)
+    await migrate.migrate(bare, SCHEMA)
+    before = tables_at(bare_url)
+    await execute(bare, f"update holdfast.schema set version = {code + 1}")
+    with pytest.raises(SchemaTooNew, match=rf"schema {code + 1}.*release that made it"):
+        await migrate.migrate(bare, SCHEMA, target)
+    with pytest.raises(SchemaTooNew):
+        await drop(bare, SCHEMA)
+    assert tables_at(bare_url) == before
+    assert await migrate.migrate(bare, SCHEMA) == []
+
+
+@pytest.mark.parametrize("target", [-1, 999])
+async def test_there_is_no_way_to_a_version_nobody_knows(bare: Database, target: int) -> None:
+    with pytest.raises(BadSetting, match=f"no schema version {target}"):
+        await migrate.migrate(bare, SCHEMA, target)
+
+
+def run_by_hand(url: str, sql: str) -> None:
+    """As a person would: the whole text, in their own client."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(str(sqlite_path(url)))
+        for _ in connection.execute(sql):
+            pass
+        connection.close()
+        return
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(sql)
+
+
+async def test_the_dumped_sql_makes_the_same_tables(bare: Database, bare_url: str) -> None:
+    code = code_version(bare.dialect)
+    run_by_hand(bare_url, dump(0, code, bare.dialect, SCHEMA))
+    dumped = tables_at(bare_url), objects_at(bare_url)
+    assert await bare.stored_schema() == StoredSchema(code, migrations(bare.dialect)[-1].oldest_code)
+    assert await migrate.migrate(bare, SCHEMA) == []
+    run_by_hand(bare_url, dump(code, 0, bare.dialect, SCHEMA))
+    assert await version(bare) == 0
+    await migrate.migrate(bare, SCHEMA)
+    assert (tables_at(bare_url), objects_at(bare_url)) == dumped
+
+
+async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: str) -> None:
+    code = code_version(bare.dialect)
+    await migrate.migrate(bare, SCHEMA, 1)
+    run_by_hand(bare_url, dump(1, code, bare.dialect, SCHEMA))
+    assert await version(bare) == code
+    assert plan(code, code, bare.dialect) == []
+
+
+async def test_drop_removes_everything(bare: Database, bare_url: str) -> None:
+    await migrate.migrate(bare, SCHEMA)
+    assert len(await drop(bare, SCHEMA)) == code_version(bare.dialect)
+    assert (tables_at(bare_url), objects_at(bare_url)) == ({}, {})
+    assert await version(bare) is None
+    assert await drop(bare, SCHEMA) == []
+    await migrate.migrate(bare, SCHEMA)
+    verify(await bare.stored_schema(), bare.dialect)

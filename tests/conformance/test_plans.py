@@ -1,0 +1,136 @@
+"""Plans: every statement finds its jobs by an index, whatever the database believes about the table.
+
+Tens of thousands of finished jobs stand beside a few live ones. What is bounded by nature (running jobs) may be
+read whole; the table, the backlog, and what is scheduled may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.clock import Ports
+from holdfast.kernel.drivers import connect
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.sql import Statement, catalogue
+from holdfast.kernel.statements import GROUPS, Jobs, Leases, Waiting, Workers
+from holdfast.settings import Settings
+from tests.support.plans import Plan, postgres_plan, sqlite_plan
+
+EXPECTED: dict[Statement, set[str]] = {
+    Jobs.claim: {"job_claim", "job_pkey"},
+    Jobs.heads: {"job_claim"},
+    Jobs.complete: {"job_pkey"},
+    Jobs.lock_jobs: {"job_pkey"},
+    Jobs.settle_parent: {"job_pkey"},
+    Jobs.find_job: {"job_id"},
+    Jobs.find_ended: {"job_id"},
+    Jobs.list_jobs: {"job_pkey"},
+    Leases.renew: {"job_pkey"},
+    Leases.held_tokens: {"job_pkey"},
+    Leases.find_lapsed: {"job_running"},
+    Leases.try_lock_jobs: {"job_pkey"},
+    Leases.expire: {"job_pkey"},
+    Waiting.wake: {"job_due", "job_pkey"},
+    Waiting.find_overdue: {"job_deadline"},
+    Waiting.signal: {"job_channel"},
+    Waiting.list_children: {"job_parent"},
+    Waiting.cancellable_children: {"job_parent"},
+    Workers.look: {"job_running", "job_due", "job_deadline", "job_claim"},
+}
+# PostgreSQL locks those who wait, in order, before it wakes them.
+ALSO_ON_POSTGRES: dict[Statement, set[str]] = {Waiting.signal: {"job_pkey"}}
+# SQLite looks for the attempts to write before it changes the rows; after ANALYZE by worker and seq.
+ALSO_ON_SQLITE: dict[Statement, set[str]] = {Jobs.complete: {"job_running"}}
+
+# Once a minute one worker of the fleet may also look at every channel and every route with live jobs.
+CLEAN_UP = {"job_running", "job_channel", "job_later", "job_claim"}
+
+# 50,000 jobs, of which each thousand has one running, two waiting, two scheduled and a hundred pending; there are
+# 25 routes, and deadlines here and there.
+FILL = """
+insert into holdfast.job (id, kind, queue, route, tenant, state, priority, worker, lease_until, claimed_at, epoch,
+    token, max_attempts, max_rescues, due_at, deadline_at, created_at, finished_at, channel, parent, payload, metadata)
+select {id}, 'work', 'default', n % 25, '', state, 100, case when state = 'running' then n % 8 end,
+    case when state = 'running' then 1900000000000000 end, 1, 1, 1, 3, 5,
+    case when state = 'scheduled' then 1900000000000000 + n end,
+    case when n % 70 = 6 then 1900000000000000 end, 1,
+    case when state in ('succeeded', 'failed') then 1 end, case when state = 'waiting' then 'c' || n end,
+    case when n % 50 = 8 then n - 1 end, '{{"payload":"of some length, as they have"}}', '{{}}'
+from (
+    select n, case when n % 1000 = 1 then 'running' when n % 1000 in (2, 3) then 'waiting'
+        when n % 1000 in (4, 5) then 'scheduled' when n % 10 = 6 then 'pending'
+        when n % 10 = 7 then 'failed' else 'succeeded' end as state
+    from {numbers}
+) as made
+"""
+NUMBERS = "(with recursive g (n) as (select 1 union all select n + 1 from g where n < 50000) select n from g) as g"
+ANALYZED = pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "analyzed"])
+
+
+def problems(plans: dict[Statement, Plan], also: dict[Statement, set[str]]) -> str:
+    found = []
+    for statement, plan in plans.items():
+        expected = EXPECTED.get(statement, plan.indexes)
+        allowed = CLEAN_UP if statement.name.startswith("prune_") else {"job_running"}
+        if not (plan.walks <= allowed and expected <= plan.indexes <= expected | also.get(statement, set())):
+            found.append(f"{statement} walks {plan.walks}, reads {plan.indexes}\n{plan.text}")
+    return "\n\n".join(found)
+
+
+@pytest.fixture
+def server(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("alter table holdfast.job set (autovacuum_enabled = off)")
+        yield connection
+
+
+def postgres_plans(server: psycopg.Connection[Any], *, generic: bool) -> dict[Statement, Plan]:
+    statements = catalogue(GROUPS, "postgres", "holdfast")
+    return {statement: postgres_plan(server, rendered, generic=generic) for statement, rendered in statements.items()}
+
+
+@ANALYZED
+def test_postgres_finds_jobs_by_index(server: psycopg.Connection[Any], analyzed: bool) -> None:
+    server.execute(FILL.format(id="gen_random_uuid()", numbers=NUMBERS).encode())
+    if analyzed:
+        server.execute("analyze")
+    assert problems(postgres_plans(server, generic=True), ALSO_ON_POSTGRES) == ""
+    assert problems(postgres_plans(server, generic=False), ALSO_ON_POSTGRES) == ""
+
+
+async def test_postgres_finds_jobs_by_index_with_plans_kept_since_the_table_was_empty(postgres_url: str) -> None:
+    """As the runtime's own connections make them; statistics come after twenty thousand changes."""
+    database = PostgresDatabase(postgres_url, Settings(url=postgres_url), Ports())
+    await database.open()
+    async with database.connection() as connection:
+        chosen = await connection.fetch("select name, setting from pg_settings where source = 'session'")
+    await database.close()
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        for name, setting in chosen:
+            server.execute("select set_config(%s, %s, false)", [name, setting])
+        assert problems(postgres_plans(server, generic=True), ALSO_ON_POSTGRES) == ""
+
+
+@ANALYZED
+async def test_sqlite_finds_jobs_by_index(tmp_path: Path, analyzed: bool) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    database = connect(url, Settings(url=url), Ports())
+    await database.open()
+    await database.close()
+    connection = apsw.Connection(str(tmp_path / "store.db"))
+    for name, arguments in (("now_us", 0), ("hint", 1)):
+        connection.create_scalar_function(name, lambda *_: 1_800_000_000_000_000, arguments)
+    empty = {s: sqlite_plan(connection, rendered) for s, rendered in catalogue(GROUPS, "sqlite", "").items()}
+    fill = FILL.format(id="lower(hex(randomblob(16)))", numbers=NUMBERS).replace("holdfast.", "")
+    for statement in (fill, "analyze") if analyzed else (fill,):
+        list(connection.execute(statement))
+    full = {s: sqlite_plan(connection, rendered) for s, rendered in catalogue(GROUPS, "sqlite", "").items()}
+    connection.close()
+    assert problems(empty, ALSO_ON_SQLITE) == ""
+    assert problems(full, ALSO_ON_SQLITE) == ""

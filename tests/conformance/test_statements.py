@@ -1,0 +1,157 @@
+"""Statements: the SQL files and the Python that declares them agree, and both databases accept what they say."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import pytest
+
+from holdfast import kernel
+from holdfast.errors import StatementDrift
+from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, Statements, catalogue, render
+from holdfast.kernel.statements import GROUPS
+from tests.support.stores import Store
+
+DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
+
+
+class Item(NamedTuple):
+    id: int
+    name: str
+
+
+def group(file: Path, text: str, **declared: Any) -> type[Statements]:
+    """A small file of statements, and the class that declares them."""
+    file.write_text(text)
+    made = types.new_class(
+        "Small",
+        (Statements,),
+        {"file": str(file), "rows": {"items": Item}},
+        lambda body: body.update(__annotations__=declared),
+    )
+    assert issubclass(made, Statements)
+    return made
+
+
+GOOD = """
+-- What the file is about.
+
+-- name: find :one
+select id, name from holdfast.item where id = :id;
+
+-- name: add :exec on postgres
+insert into holdfast.item select * from unnest(cast(:items.id as bigint[]), cast(:items.name as text[]));
+
+-- name: add :exec on sqlite
+-- Forked for the list.
+insert into holdfast.item select value ->> :items.id, value ->> :items.name from json_each(:items);
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "small.sql"
+
+
+def bind(made: type[Statements]) -> dict[str, dict[str, Rendered]]:
+    return {d: {s.name: r for s, r in catalogue((made,), d, "hf").items()} for d in DIALECTS}
+
+
+def test_a_file_and_its_class_that_agree_are_rendered_for_each_database(file: Path) -> None:
+    made = bind(group(file, GOOD, find=One[Item], add=Exec))
+    assert made["postgres"]["find"].texts == ("select id, name from hf.item where id = $1",)
+    assert made["sqlite"]["find"].texts == ("select id, name from item where id = :id",)
+    assert made["postgres"]["add"].parameters == (("items", 0), ("items", 1))
+    assert "value ->> 0, value ->> 1 from json_each(:items)" in made["sqlite"]["add"].texts[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("find", "fetch"), "disagree on sqlite about: fetch, find"),
+        (GOOD + "\n-- name: extra :exec\nselect 1;\n", "disagree on sqlite about: extra"),
+        (GOOD.replace("-- name: add :exec on postgres", "-- name: add :exec on sqlite"), "twice for sqlite"),
+        (GOOD.replace(":one", ":many"), r"small.sql:find is :many in SQL and one in Python"),
+        (GOOD.replace("json_each(:items)", "json_each(:items), json_each(:more)"), "add .* take different parameters"),
+        (GOOD.replace(":items.name", ":items.nickname"), ":items.nickname is not a field"),
+        (GOOD.replace(":items.name", ":others.name"), ":others.name is not a field"),
+        (GOOD.split("-- name: add :exec on sqlite", maxsplit=1)[0], "disagree on sqlite about: add"),
+    ],
+    ids=[
+        "another name",
+        "one too many",
+        "twice for one database",
+        "cardinality",
+        "uneven forks",
+        "unknown field",
+        "unknown rows",
+        "a fork without its twin",
+    ],
+)
+def test_a_file_that_drifted_from_its_class_is_refused(file: Path, text: str, message: str) -> None:
+    made = group(file, text, find=One[Item], add=Exec)
+    with pytest.raises(StatementDrift, match=message):
+        bind(made)
+
+
+def test_parameters_are_numbered_once_in_order_of_appearance() -> None:
+    rendered = render("select :b, :a, :b, :items.name", {"items": Item._fields}, "postgres", "hf")
+    assert rendered.texts == ("select $1, $2, $1, $3",)
+    assert [parameter.name for parameter in rendered.parameters] == ["b", "a", "items"]
+
+
+def test_what_looks_like_a_parameter_in_text_or_comment_is_none() -> None:
+    text = "-- not :this\nselect 'nor :that' || :one -- nor :these\n, '-- text' ;"
+    for dialect in DIALECTS:
+        rendered = render(text, {}, dialect, "hf")
+        assert [parameter.name for parameter in rendered.parameters] == ["one"]
+        assert "'nor :that'" in rendered.texts[0]
+        assert "'-- text'" in rendered.texts[0]
+        assert "this" not in rendered.texts[0]
+
+
+def test_membership_in_a_list_is_spelled_for_each_database() -> None:
+    text = "select 1 where a = any(cast(:list as bigint[])) or b = any(:list)"
+    assert render(text, {}, "postgres", "hf").texts == ("select 1 where a = any(cast($1 as bigint[])) or b = any($1)",)
+    member = "in (select value from json_each(:list))"
+    assert render(text, {}, "sqlite", "hf").texts == (f"select 1 where a {member} or b {member}",)
+
+
+def test_a_script_for_sqlite_is_run_statement_by_statement() -> None:
+    rendered = render("delete from holdfast.a where x = :x;\nselect ';' as no_end;\n", {}, "sqlite", "")
+    assert rendered.texts == ("delete from a where x = :x", "select ';' as no_end")
+
+
+def every_statement() -> list[Statement]:
+    return [statement for made in GROUPS for statement in made.declared.values()]
+
+
+async def test_every_statement_prepares_and_answers_its_records_fields_in_their_order(store: Store) -> None:
+    dialect = store.database.dialect
+    for statement, rendered in catalogue(GROUPS, dialect, store.settings.schema).items():
+        columns = [await store.setting.columns(text) for text in rendered.texts][-1]
+        if isinstance(statement, One | Many):
+            assert tuple(column.name for column in columns) == statement.record._fields, statement
+            hints = get_type_hints(statement.record)
+            for column in columns:
+                assert column.type in (None, _plain(hints[column.name])), (statement, column)
+
+
+def _plain(hint: Any) -> Any:
+    """The type behind an optional one, or behind a new name for it."""
+    (plain,) = [part for part in get_args(hint) or (hint,) if part is not type(None)]
+    return getattr(plain, "__supertype__", plain)
+
+
+def test_every_statement_is_used_under_its_name() -> None:
+    folder = Path(kernel.__path__[0])
+    code = "\n".join(path.read_text() for path in folder.rglob("*.py") if path.name != "statements.py")
+    unused = [str(s) for made in GROUPS for s in made.declared.values() if f"{made.__name__}.{s.name}" not in code]
+    assert unused == []
+
+
+def test_names_are_unique_across_files() -> None:
+    names = [statement.name for statement in every_statement()]
+    assert sorted(names) == sorted(set(names))

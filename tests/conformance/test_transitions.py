@@ -1,0 +1,223 @@
+"""Every (state, verb) pair: what the table allows happens, and everything else leaves the row as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from holdfast.errors import LeaseLost
+from holdfast.kernel.cancel import cancel
+from holdfast.kernel.complete import release
+from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.leases import renew
+from holdfast.kernel.migrate import migrations
+from holdfast.kernel.records import Lease
+from holdfast.kernel.sql import Dialect
+from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
+from holdfast.kernel.waiting import overdue, park, signal, wake
+from holdfast.outcomes import Cancel, Done, Fail, Retry, Snooze
+from tests.support.stores import TTL_US, Ends, Store
+
+WITHOUT_OPERATION = {Verb.PRUNE}  # retention is not part of the kernel yet
+PAIRS = [(state, verb) for state in State for verb in Verb if verb not in WITHOUT_OPERATION]
+DAY_US = 86_400_000_000
+HOUR_US = 3_600_000_000
+
+Apply = Callable[[Store, Lease], Awaitable[bool]]
+
+
+async def end(store: Store, lease: Lease, outcome: Ends) -> bool:
+    return bool(await store.end(lease, outcome))
+
+
+async def apply_release(store: Store, lease: Lease) -> bool:
+    return bool(await store.complete(lease, release(lease)))
+
+
+async def apply_claim(store: Store, _: Lease) -> bool:
+    return bool(await store.claim(await store.worker()))
+
+
+async def apply_renew(store: Store, lease: Lease) -> bool:
+    renewed, lost = await store.do(renew, [lease.held], ttl_us=2 * TTL_US, ceiling_us=DAY_US)
+    assert lost == ([] if renewed else [lease.held])
+    return bool(renewed)
+
+
+async def apply_park(store: Store, lease: Lease) -> bool:
+    try:
+        await store.do(park, lease, channel="ready", timeout_us=HOUR_US)
+    except LeaseLost:
+        return False
+    return True
+
+
+async def apply_signal(store: Store, _: Lease) -> bool:
+    return bool(await store.do(signal, new_id(store.ports), "ready", "1"))
+
+
+async def apply_wake(store: Store, _: Lease) -> bool:
+    await store.advance("2h")
+    return await store.do(wake, limit=10) > 0
+
+
+async def apply_cancel(store: Store, lease: Lease) -> bool:
+    before = await store.state(lease.id)
+    after = await store.do(cancel, lease.id, reason="no longer wanted")
+    return after is State.RUNNING or after is not before
+
+
+async def apply_expire(store: Store, _: Lease) -> bool:
+    await store.advance("2m")
+    return bool(await store.expire())
+
+
+async def apply_overdue(store: Store, _: Lease) -> bool:
+    await store.advance("2d")
+    return bool(await store.do(overdue, limit=10))
+
+
+# Each applies its verb under the best conditions the verb could wish for, and says whether the store obeyed.
+OPERATIONS: dict[Verb, Apply] = {
+    Verb.CLAIM: apply_claim,
+    Verb.RENEW: apply_renew,
+    Verb.COMPLETE: partial(end, outcome=Done(1)),
+    Verb.RETRY: partial(end, outcome=Retry()),
+    Verb.FAIL: partial(end, outcome=Fail()),
+    Verb.SNOOZE: partial(end, outcome=Snooze("1h")),
+    Verb.RELEASE: apply_release,
+    Verb.PARK: apply_park,
+    Verb.SIGNAL: apply_signal,
+    Verb.WAKE: apply_wake,
+    Verb.CANCEL: apply_cancel,
+    Verb.EXPIRE: apply_expire,
+    Verb.OVERDUE: apply_overdue,
+}
+
+PREPARATIONS: dict[State, Apply] = {
+    State.SCHEDULED: partial(end, outcome=Snooze("1h")),
+    State.PENDING: apply_release,
+    State.WAITING: apply_park,
+    State.SUCCEEDED: partial(end, outcome=Done()),
+    State.FAILED: partial(end, outcome=Fail()),
+    State.CANCELLED: partial(end, outcome=Cancel()),
+}
+
+
+async def job_in(store: Store, state: State) -> Lease:
+    """A job in that state, by way of a lease that its worker still remembers."""
+    lease = await store.claimed(deadline_us=DAY_US)
+    if state is not State.RUNNING:
+        assert await PREPARATIONS[state](store, lease)
+    assert await store.state(lease.id) is state
+    return lease
+
+
+@pytest.mark.parametrize(("source", "verb"), PAIRS, ids=[f"{state}-{verb}" for state, verb in PAIRS])
+async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: State, verb: Verb) -> None:
+    lease = await job_in(store, source)
+    row, attempts = await store.find(lease.id), await store.attempts(lease)
+
+    obeyed = await OPERATIONS[verb](store, lease)
+
+    allowed = transition(source, verb)
+    assert obeyed == (allowed is not None)
+    after = await store.find(lease.id)
+    if allowed is None:
+        assert after == row
+        assert await store.attempts(lease) == attempts
+    else:
+        assert after != row
+        assert after.state in allowed.targets
+
+
+async def lapse(store: Store, **changes: int) -> Lease:
+    lease = await store.claimed(**changes)
+    await apply_expire(store, lease)
+    return lease
+
+
+async def lapse_twice(store: Store) -> Lease:
+    lease = await lapse(store)
+    await store.claim(lease.worker)
+    await apply_expire(store, lease)
+    return lease
+
+
+async def cancel_then(store: Store, then: Apply | None = None) -> Lease:
+    lease = await store.claimed()
+    await apply_cancel(store, lease)
+    if then is not None:
+        await then(store, lease)
+    return lease
+
+
+async def ended(store: Store, outcome: Ends) -> Lease:
+    lease = await store.claimed()
+    await store.end(lease, outcome)
+    return lease
+
+
+async def parked(store: Store, *, signalled: bool) -> Lease:
+    lease = await store.claimed()
+    if signalled:
+        await apply_signal(store, lease)
+    await apply_park(store, lease)
+    return lease
+
+
+# Where the table names several targets, the way to each of them.
+WAYS: dict[tuple[State, Verb, State], Callable[[Store], Awaitable[Lease]]] = {
+    (State.RUNNING, Verb.RETRY, State.PENDING): partial(ended, outcome=Retry(after="0s")),
+    (State.RUNNING, Verb.RETRY, State.SCHEDULED): partial(ended, outcome=Retry(after="1s")),
+    (State.RUNNING, Verb.SNOOZE, State.PENDING): partial(ended, outcome=Snooze("0s")),
+    (State.RUNNING, Verb.SNOOZE, State.SCHEDULED): partial(ended, outcome=Snooze("1s")),
+    (State.RUNNING, Verb.PARK, State.WAITING): partial(parked, signalled=False),
+    (State.RUNNING, Verb.PARK, State.PENDING): partial(parked, signalled=True),
+    (State.RUNNING, Verb.CANCEL, State.RUNNING): cancel_then,
+    (State.RUNNING, Verb.CANCEL, State.CANCELLED): partial(cancel_then, then=OPERATIONS[Verb.COMPLETE]),
+    (State.RUNNING, Verb.EXPIRE, State.PENDING): lapse,
+    (State.RUNNING, Verb.EXPIRE, State.SCHEDULED): lapse_twice,
+    (State.RUNNING, Verb.EXPIRE, State.FAILED): partial(lapse, max_rescues=0),
+    (State.RUNNING, Verb.EXPIRE, State.CANCELLED): partial(cancel_then, then=apply_expire),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+async def test_every_target_of_the_table_is_reached(store: Store, way: tuple[State, Verb, State]) -> None:
+    lease = await WAYS[way](store)
+    assert await store.state(JobId(lease.id)) is way[2]
+
+
+def test_the_ways_are_those_of_the_table() -> None:
+    forked = [t for t in TRANSITIONS if len(t.targets) > 1]
+    assert set(WAYS) == {(t.source, t.verb, target) for t in forked for target in t.targets}
+
+
+def test_only_pruning_has_no_operation_yet() -> None:
+    assert set(Verb) - set(OPERATIONS) == WITHOUT_OPERATION == {Verb.PRUNE}
+
+
+def test_every_verb_has_its_place_in_the_table() -> None:
+    assert {t.verb for t in TRANSITIONS} == set(Verb)
+
+
+def test_terminal_states_are_the_three_that_nothing_leaves() -> None:
+    assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
+    assert {t.verb for t in TRANSITIONS if t.source in TERMINAL} == {Verb.PRUNE}
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_the_check_constraints_list_the_states_of_the_table(dialect: Dialect) -> None:
+    (text,) = (migration.up for migration in migrations(dialect) if migration.name == "jobs")
+    assert _listed(text, "job_state") == set(State)
+    assert _listed(text, "job_finished") == TERMINAL
+
+
+def _listed(text: str, constraint: str) -> set[str]:
+    match = re.search(rf"constraint {constraint} check\s+\(+state in \(([^)]*)\)", text)
+    assert match is not None
+    return set(re.findall(r"'(\w+)'", match[1]))

@@ -1,0 +1,411 @@
+"""What must hold over every history of the store, judged from its rows alone.
+
+`check` compares the rows before and after one operation. It looks only at rows that differ, so both snapshots may
+leave out what did not change, and `check_changes` takes the changed rows themselves. Either way all rows that one
+operation changed must come together: a child's end and its parent's counter are judged as one.
+
+Nothing here trusts the kernel's code, only its table of transitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
+from tests.support.snapshots import Change, Key, Row, Snapshot, Table, changed, columns, differences
+
+PROMISES: Final = {
+    "I2": "terminal is final",
+    "I3": "each change is in the table of transitions",
+    "I4": "tokens rise",
+    "I5": "a stale token changes nothing",
+    "I6": "leases never overlap",
+    "I7": "a lease grows only while it lasts, up to its ceiling",
+    "I8": "attempts are the ended claims",
+    "I9": "a job at its limit is terminal",
+    "I16": "terms rise, with one holder each",
+    "I17": "open_children counts the children that have not ended",
+    "I19": "one job for one key",
+    "I21": "nothing fires early",
+    "P3": "a signal is taken once",
+    "P6": "a worker that is gone stays gone",
+}
+
+
+class Broken(AssertionError):
+    """An invariant does not hold; the message begins with its number."""
+
+    def __init__(self, number: str, what: str) -> None:
+        super().__init__(f"{number} ({PROMISES[number]}): {what}")
+        self.number = number
+
+
+def check(
+    before: Snapshot, after: Snapshot, *, ceiling_us: int | None = None, gone: Collection[int] = frozenset()
+) -> None:
+    """Raise `Broken` unless one operation may lead from `before` to `after`.
+
+    `ceiling_us` is the longest a lease may last by renewing it. `gone` are the workers whose presence was seen to
+    be gone: their leases and duties may end before their time.
+    """
+    check_changes(differences(before, after), now=after.now, jobs=after["job"], ceiling_us=ceiling_us, gone=gone)
+
+
+def check_changes(
+    changes: Iterable[Change],
+    *,
+    now: int,
+    jobs: Table | None = None,
+    ceiling_us: int | None = None,
+    gone: Collection[int] = frozenset(),
+) -> None:
+    """As `check`, from the changed rows. `jobs`: the rows after, where known; then steps are judged by their job."""
+    by_table: defaultdict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        by_table[change.table].append(change)
+    what = _Operation(by_table, now, jobs or {}, ceiling_us, gone)
+    for change in by_table["job"]:
+        _check_job(change, what)
+    _attempts_are_ended_claims(what)
+    _children_are_counted(what)
+    _steps_are_fenced(what)
+    _signals_are_taken_once(what)
+    _keys_stay(what)
+    _terms_rise(what)
+    _lost_workers_stay_lost(what)
+    _the_epoch_rises(what)
+
+
+def check_untouched(before: Snapshot, after: Snapshot) -> None:
+    """I5: what was refused (a stale token, a stale term) changed nothing."""
+    for change in differences(before, after):
+        raise Broken("I5", str(change))
+
+
+def check_whole(whole: Snapshot) -> None:
+    """What can be counted in one snapshot of all tables."""
+    children = Counter(
+        row["parent"] for row in whole["job"].values() if row["parent"] is not None and row["state"] not in TERMINAL
+    )
+    ended: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for row in whole["attempt"].values():
+        ended[row["job"]][row["outcome"]] += 1
+    (cluster,) = whole["cluster"].values()
+    for seq, job in whole["job"].items():
+        if job["open_children"] != children[seq]:
+            raise Broken("I17", f"job {seq} says {job['open_children']}, but {children[seq]} are open")
+        if job["epoch"] > cluster["epoch"]:
+            raise Broken("I4", f"job {seq} has epoch {job['epoch']}, the cluster only {cluster['epoch']}")
+        _check_history(job, ended[job["seq"]])
+    owners = Counter(row["job"] for row in whole["idempotency"].values())
+    if shared := [job for job, count in owners.items() if count > 1]:
+        raise Broken("I19", f"several keys name the same jobs: {shared}")
+
+
+def check_swept(whole: Snapshot) -> None:
+    """I9: after a sweep without limit nothing is left that it should have ended."""
+    for seq, job in whole["job"].items():
+        late = job["deadline_at"] is not None and job["deadline_at"] <= whole.now
+        if job["state"] == State.RUNNING and job["lease_until"] <= whole.now:
+            raise Broken("I9", f"job {seq} still runs under a lease that ended at {job['lease_until']}")
+        if job["state"] not in TERMINAL and job["state"] != State.RUNNING and late:
+            raise Broken("I9", f"job {seq} is {job['state']} after its deadline {job['deadline_at']}")
+
+
+_PAIRS: Final = frozenset((t.source, target) for t in TRANSITIONS for target in t.targets)
+_PRUNABLE: Final = frozenset(t.source for t in TRANSITIONS if t.verb is Verb.PRUNE)
+_FIXED: Final = (
+    *("seq", "id", "kind", "queue", "route", "tenant", "priority", "max_attempts", "max_rescues", "timeout_us"),
+    *("deadline_at", "created_at", "parent", "retry_of", "payload", "metadata"),
+)
+_WHILE_RUNNING: Final = frozenset({"lease_until", "cancel_requested_at", "error", "progress", "open_children"})
+_COUNTER: Final = frozenset({"open_children"})
+_VERBS: Final = {  # how an attempt ended, and the verb that ended it
+    "succeeded": Verb.COMPLETE,
+    "failed": Verb.FAIL,
+    "retried": Verb.RETRY,
+    "snoozed": Verb.SNOOZE,
+    "released": Verb.RELEASE,
+    "parked": Verb.PARK,
+    "cancelled": Verb.CANCEL,
+    "lost": Verb.EXPIRE,
+}
+_COSTS: Final[Mapping[str, Collection[tuple[int, int]]]] = {  # what an ending may add to (attempts, rescues)
+    "succeeded": {(1, 0)},
+    "failed": {(1, 0)},
+    "retried": {(1, 0)},
+    "snoozed": {(0, 0)},
+    "released": {(0, 0)},
+    "parked": {(0, 0)},
+    "cancelled": {(0, 0), (1, 0)},  # a cancel that was asked for wins over whatever outcome came
+    "lost": {(0, 1)},
+}
+_STATUSES: Final = frozenset(
+    {("active", "draining"), ("active", "stopped"), ("active", "lost"), ("draining", "stopped"), ("draining", "lost")}
+)
+
+
+class _Operation(NamedTuple):
+    """All that one operation changed."""
+
+    changes: Mapping[str, list[Change]]
+    now: int
+    jobs: Table
+    ceiling_us: int | None
+    gone: Collection[int]
+
+    def of(self, table: str) -> list[Change]:
+        return self.changes.get(table, [])
+
+
+def _check_job(change: Change, what: _Operation) -> None:
+    old, new = change.old, change.new
+    if new is None:
+        if old is not None and old["state"] not in _PRUNABLE:
+            raise Broken("I2", f"job {change.key} vanished while {old['state']}")
+        return
+    _stays_within_limits(new)
+    if old is None:
+        _begins_plainly(new)
+        return
+    _terminal_is_final(old, new)
+    _change_is_legal(old, new)
+    _tokens_rise(old, new)
+    _worker_columns_are_fenced(old, new)
+    _lease_holds(old, new, what)
+    _nothing_fires_early(old, new, what)
+
+
+def _stays_within_limits(job: Row) -> None:
+    if job["attempts"] > job["max_attempts"] or job["rescues"] > job["max_rescues"] + 1:
+        raise Broken("I8", f"job {job['seq']} went beyond its limits: {_counts(job)}")
+    at_limit = job["attempts"] >= job["max_attempts"] or job["rescues"] > job["max_rescues"]
+    if at_limit and job["state"] not in TERMINAL:
+        raise Broken("I9", f"job {job['seq']} is {job['state']} at its limit: {_counts(job)}")
+
+
+def _begins_plainly(job: Row) -> None:
+    plain = (job["epoch"], job["token"], job["attempts"], job["rescues"], job["open_children"]) == (0, 0, 0, 0, 0)
+    if job["state"] not in (State.SCHEDULED, State.PENDING) or not plain:
+        raise Broken("I3", f"job {job['seq']} began as {dict(job)}")
+
+
+def _terminal_is_final(old: Row, new: Row) -> None:
+    # The counter is about other rows, which may outlive this one.
+    if old["state"] in TERMINAL and (other := changed(old, new) - _COUNTER):
+        raise Broken("I2", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
+
+
+def _change_is_legal(old: Row, new: Row) -> None:
+    names = changed(old, new)
+    if fixed := names & frozenset(_FIXED):
+        raise Broken("I3", f"job {old['seq']}: {columns(old, new, fixed)}")
+    if old["state"] != new["state"]:
+        if (old["state"], new["state"]) not in _PAIRS:
+            raise Broken("I3", f"job {old['seq']} went from {old['state']} to {new['state']}")
+        return
+    if _pair(old) != _pair(new):
+        return  # a claim of a running job; I6 says more
+    allowed = _WHILE_RUNNING if old["state"] == State.RUNNING else _COUNTER
+    if other := names - allowed:
+        raise Broken("I3", f"job {old['seq']} stayed {old['state']}, but {columns(old, new, other)}")
+
+
+def _tokens_rise(old: Row, new: Row) -> None:
+    was, now = _pair(old), _pair(new)
+    claimed = new["state"] == State.RUNNING and old["state"] != State.RUNNING
+    if now < was or (was != now and new["token"] <= old["token"]) or (claimed and now == was):
+        raise Broken("I4", f"job {old['seq']} had token {was} as {old['state']}, then {now} as {new['state']}")
+    ends_at_once = new["state"] in (State.CANCELLED, State.FAILED) and old["state"] != State.RUNNING
+    if now != was and new["state"] != State.RUNNING and not ends_at_once:
+        raise Broken("I4", f"job {old['seq']} got token {now} from {old['state']} to {new['state']}")
+    if ends_at_once and old["state"] not in TERMINAL and now == was:
+        raise Broken("I5", f"job {old['seq']} ended as {new['state']} without a worker and kept token {was}")
+
+
+def _worker_columns_are_fenced(old: Row, new: Row) -> None:
+    if old["state"] != State.RUNNING and (other := changed(old, new) & {"progress", "result"}):
+        raise Broken("I5", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
+    if new["state"] == State.RUNNING and _pair(old) == _pair(new) and old["worker"] != new["worker"]:
+        raise Broken("I5", f"job {old['seq']} changed hands under token {_pair(old)}")
+
+
+def _lease_holds(old: Row, new: Row, what: _Operation) -> None:
+    seq = old["seq"]
+    if new["state"] != State.RUNNING:
+        return
+    if what.ceiling_us is not None and new["lease_until"] > new["claimed_at"] + what.ceiling_us:
+        raise Broken("I7", f"job {seq} is leased until {new['lease_until']}, beyond the ceiling")
+    if _pair(old) != _pair(new) or old["state"] != State.RUNNING:
+        if old["state"] != State.PENDING:
+            raise Broken("I6", f"job {seq} was claimed while {old['state']} under token {_pair(old)}")
+        return
+    if new["claimed_at"] != old["claimed_at"] or new["lease_until"] < old["lease_until"]:
+        raise Broken("I7", f"job {seq}: {columns(old, new, {'claimed_at', 'lease_until'})}")
+    if new["lease_until"] > old["lease_until"] and old["lease_until"] <= what.now:
+        raise Broken("I7", f"job {seq} had a lease until {old['lease_until']}, renewed at {what.now}")
+
+
+def _nothing_fires_early(old: Row, new: Row, what: _Operation) -> None:
+    seq, now, step = old["seq"], what.now, (old["state"], new["state"])
+    due = old["due_at"] is not None and old["due_at"] <= now
+    if step == (State.SCHEDULED, State.PENDING) and not due:
+        raise Broken("I21", f"job {seq} was due at {old['due_at']} and woke at {now}")
+    if step == (State.WAITING, State.PENDING) and not due and not _was_awaited(old, new, what):
+        raise Broken("I21", f"job {seq} woke at {now}, with {new['open_children']} children, from {old['channel']}")
+    overdue = old["deadline_at"] is not None and old["deadline_at"] <= now
+    if new["state"] == State.FAILED and old["state"] in (State.SCHEDULED, State.PENDING, State.WAITING) and not overdue:
+        raise Broken("I21", f"job {seq} has its deadline at {old['deadline_at']} and failed at {now}")
+
+
+def _was_awaited(old: Row, new: Row, what: _Operation) -> bool:
+    """Whether a parked job was woken by its last child, or by a signal on its channel."""
+    if old["channel"] is None:
+        return bool(new["open_children"] == 0)
+    signals = what.of("signal")
+    # A signal sent again, its first answer being lost, changes no signal and still wakes.
+    return not signals or any(c.new is not None and c.new["channel"] == old["channel"] for c in signals)
+
+
+def _attempts_are_ended_claims(what: _Operation) -> None:
+    added: dict[Key, Row] = {}
+    pruned = {change.key for change in what.of("job") if change.new is None}
+    for change in what.of("attempt"):
+        if change.old is None and change.new is not None:
+            added[change.key] = change.new
+        elif change.new is not None or (change.old is not None and change.old["job"] not in pruned):
+            raise Broken("I8", f"a recorded attempt changed: {change}")
+    for change in what.of("job"):
+        old, new = change.old, change.new
+        if old is None or new is None:
+            continue
+        attempt = added.pop((old["seq"], old["epoch"], old["token"]), None)
+        _attempt_fits(old, new, attempt, what)
+    if added:
+        raise Broken("I8", f"attempts of nothing that ended: {sorted(map(str, added))}")
+
+
+def _attempt_fits(old: Row, new: Row, attempt: Row | None, what: _Operation) -> None:
+    ended = old["state"] == State.RUNNING and (new["state"] != State.RUNNING or _pair(new) != _pair(old))
+    cost = (new["attempts"] - old["attempts"], new["rescues"] - old["rescues"])
+    if attempt is None:
+        if ended or cost != (0, 0):
+            raise Broken("I8", f"job {old['seq']} ended {_pair(old)} with cost {cost} and no attempt row")
+        return
+    outcome = attempt["outcome"]
+    if not ended or cost not in _COSTS[outcome]:
+        raise Broken("I8", f"job {old['seq']}: {outcome} of {_pair(old)} cost {cost}, ended: {ended}")
+    if (attempt["worker"], attempt["started_at"]) != (old["worker"], old["claimed_at"]):
+        raise Broken("I8", f"job {old['seq']} was held by worker {old['worker']}, recorded: {dict(attempt)}")
+    possible = transition(State.RUNNING, _VERBS[outcome])
+    if possible is None or new["state"] not in possible.targets:
+        raise Broken("I3", f"job {old['seq']}: {outcome} led from running to {new['state']}")
+    if outcome == "lost" and old["lease_until"] > what.now and old["worker"] not in what.gone:
+        raise Broken("I6", f"job {old['seq']} was rescued at {what.now}, leased until {old['lease_until']}")
+
+
+def _children_are_counted(what: _Operation) -> None:
+    """The counter's change is that of the children; so, from nothing on, the counter is right."""
+    expected: Counter[int] = Counter()
+    found: Counter[int] = Counter()
+    for change in what.of("job"):
+        for row, sign in ((change.old, -1), (change.new, 1)):
+            if row is None:
+                continue
+            found[row["seq"]] += sign * row["open_children"]
+            if row["parent"] is not None and row["state"] not in TERMINAL:
+                expected[row["parent"]] += sign
+    for seq in sorted(expected.keys() | found.keys()):
+        if expected[seq] != found[seq]:
+            raise Broken("I17", f"job {seq}: children changed by {expected[seq]}, the counter by {found[seq]}")
+
+
+def _steps_are_fenced(what: _Operation) -> None:
+    moved = {change.key: change for change in what.of("job")}
+    for change in what.of("step"):
+        if change.old is not None:
+            if change.new is not None or not _was_pruned(moved.get(change.old["job"])):
+                raise Broken("I5", f"a stored step changed: {change}")
+            continue
+        assert change.new is not None
+        job = what.jobs.get(change.new["job"])
+        if job is not None and job["state"] != State.RUNNING:
+            raise Broken("I5", f"a step was stored for job {job['seq']}, which is {job['state']}")
+
+
+def _signals_are_taken_once(what: _Operation) -> None:
+    stored = Counter(str(c.new["result"]) for c in what.of("step") if c.old is None and c.new is not None)
+    for change in what.of("signal"):
+        if change.old is None:
+            continue
+        payload = str(change.old["payload"])
+        if change.new is not None or stored[payload] < 1:
+            raise Broken("P3", f"a signal changed, or vanished without being stored: {change}")
+        stored[payload] -= 1
+
+
+def _keys_stay(what: _Operation) -> None:
+    for change in what.of("idempotency"):
+        if change.old is not None and change.new is not None:
+            raise Broken("I19", str(change))
+
+
+def _terms_rise(what: _Operation) -> None:
+    for change in what.of("duty"):
+        old, new = change.old, change.new
+        if new is None:
+            raise Broken("I16", f"duty {change.key} vanished, and with it its term")
+        if old is None:
+            continue
+        if new["term"] < old["term"]:
+            raise Broken("I16", str(change))
+        if new["term"] == old["term"]:
+            revived = new["held_until"] > old["held_until"] and old["held_until"] <= what.now
+            if new["holder"] not in (None, old["holder"]) or revived:
+                raise Broken("I16", str(change))
+            continue
+        free = old["holder"] is None or old["held_until"] <= what.now or old["holder"] in what.gone
+        if not free and new["holder"] != old["holder"]:
+            raise Broken("I16", f"{change} before the term was over")
+
+
+def _lost_workers_stay_lost(what: _Operation) -> None:
+    for change in what.of("worker"):
+        old, new = change.old, change.new
+        if old is None:
+            continue
+        if new is None:
+            if old["status"] in ("active", "draining"):
+                raise Broken("P6", f"worker {change.key} vanished while {old['status']}")
+            continue
+        step = (old["status"], new["status"])
+        if (step[0] != step[1] and step not in _STATUSES) or changed(old, new) & {"incarnation", "id"}:
+            raise Broken("P6", str(change))
+
+
+def _the_epoch_rises(what: _Operation) -> None:
+    for change in what.of("cluster"):
+        if change.old is None:
+            continue
+        if change.new is None or change.new["epoch"] < change.old["epoch"]:
+            raise Broken("I4", str(change))
+
+
+def _check_history(job: Row, ended: Counter[str]) -> None:
+    counted = ended["succeeded"] + ended["failed"] + ended["retried"]
+    if job["rescues"] != ended["lost"] or not counted <= job["attempts"] <= counted + ended["cancelled"]:
+        raise Broken("I8", f"job {job['seq']} has {_counts(job)}, its attempts ended as {dict(ended)}")
+
+
+def _was_pruned(change: Change | None) -> bool:
+    return change is not None and change.new is None
+
+
+def _pair(job: Row) -> tuple[int, int]:
+    return job["epoch"], job["token"]
+
+
+def _counts(job: Row) -> str:
+    return f"{job['attempts']}/{job['max_attempts']} attempts, {job['rescues']}/{job['max_rescues']} rescues"

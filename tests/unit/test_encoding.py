@@ -1,0 +1,143 @@
+"""The JSON codec: the same bytes everywhere, and a clear refusal of what one database could not hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import BadPayload
+from holdfast.kernel.encoding import check_text, clip, decode, digest, encode
+
+MEGABYTE = 1_000_000
+# Text that both databases can hold: no NUL, no surrogates.
+storable = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | storable,
+    lambda inner: st.lists(inner) | st.dictionaries(storable, inner),
+    max_leaves=10,
+)
+
+
+def encoded(value: object, cap: int = MEGABYTE) -> str:
+    return encode(value, what="the payload", cap=cap)
+
+
+def test_it_is_compact_sorted_and_not_escaped() -> None:
+    assert encoded({"b": [1, 2.5, None], "a": {"z": True, "y": "Zoë 🙂"}}) == (
+        '{"a":{"y":"Zoë 🙂","z":true},"b":[1,2.5,null]}'
+    )
+
+
+@given(values)
+def test_what_is_stored_comes_back(value: object) -> None:
+    assert decode(encoded(value)) == value
+
+
+@given(st.dictionaries(storable, st.integers()))
+def test_equal_values_are_equal_bytes_whatever_their_order(value: dict[str, int]) -> None:
+    assert encoded(dict(reversed(value.items()))) == encoded(value)
+
+
+def test_nothing_stored_is_nothing() -> None:
+    assert decode(None) is None
+    assert decode("null") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("a\x00b", "the payload contains a NUL character, which PostgreSQL cannot store"),
+        ({"key\x00": 1}, "contains a NUL character"),
+        ("\\\x00", "contains a NUL character"),
+        ("\ud800", "the payload contains a lone surrogate"),
+        ({"\udfff": 1}, "contains a lone surrogate"),
+        (math.nan, "the payload is not JSON"),
+        ([math.inf], "is not JSON"),
+        (b"bytes", "is not JSON: Object of type bytes"),
+        (object(), "is not JSON: Object of type object"),
+        ({1, 2}, "is not JSON: Object of type set"),
+        (datetime(2026, 1, 1), "is not JSON: Object of type datetime"),
+        (Path("/tmp"), "is not JSON"),
+        ({(1, 2): 3}, "is not JSON: keys must be str"),
+        ({1: 1, "a": 2}, "is not JSON"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_with_the_reason(value: object, message: str) -> None:
+    with pytest.raises(BadPayload, match=message):
+        encoded(value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(BadPayload, match="is not JSON"):
+        encoded(loop)
+
+
+def test_a_value_nested_too_deep_is_refused() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(BadPayload, match="is not JSON"):
+        encoded(deep)
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "a\\\\u0000", "C:\\u0000\\x"])
+def test_text_that_only_spells_the_escape_is_fine(text: str) -> None:
+    assert decode(encoded(text)) == text
+
+
+@given(st.text(st.sampled_from(["\\", "u", "0", "\x00", "a"]), max_size=12))
+def test_only_a_real_nul_counts_as_one(text: str) -> None:
+    if "\x00" in text:
+        with pytest.raises(BadPayload, match="NUL"):
+            encoded(text)
+    else:
+        assert decode(encoded(text)) == text
+
+
+def test_the_cap_is_in_bytes_of_json() -> None:
+    assert encoded("é" * 4, cap=10) == '"éééé"'
+    with pytest.raises(BadPayload, match=r"is 12 bytes of JSON, over the cap of 10\. Store it elsewhere"):
+        encoded("é" * 5, cap=10)
+
+
+def test_a_digest_is_of_the_text() -> None:
+    assert digest("{}") == digest(encoded({})) != digest("[]")
+    assert len(digest("")) == 64
+
+
+@pytest.mark.parametrize("name", ["mail", "a" * 512, "größe", "with space"])
+def test_a_plain_name_is_fine(name: str) -> None:
+    assert check_text(name, what="a queue name") == name
+
+
+@pytest.mark.parametrize("name", ["", "a" * 513, "a\x00", "\ud800"])
+def test_a_name_that_is_no_text_is_refused(name: str) -> None:
+    with pytest.raises(BadPayload, match="a queue name"):
+        check_text(name, what="a queue name")
+
+
+def test_short_text_is_not_clipped() -> None:
+    assert clip("as it is", 8) == "as it is"
+
+
+def test_long_text_is_clipped_at_a_character() -> None:
+    assert clip("ééééé", 5) == "éé…"
+
+
+def test_clipped_text_can_always_be_stored() -> None:
+    assert clip("a\x00b\ud800c", 100) == "a\N{REPLACEMENT CHARACTER}b?c"
+
+
+@given(st.text(st.characters()), st.integers(min_value=0, max_value=50))
+def test_whatever_is_clipped_encodes_within_the_cap(text: str, cap: int) -> None:
+    clipped = clip(text, cap)
+    assert len(clipped.encode()) <= cap + len("…".encode())
+    assert json.loads(encoded(clipped)) == clipped

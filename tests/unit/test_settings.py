@@ -1,0 +1,99 @@
+"""Settings: documented, read from the environment, and refused when they make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, FrozenInstanceError, fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadSetting
+from holdfast.settings import Settings
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_every_setting_has_a_default_and_a_sentence_about_it(name: str) -> None:
+    (field,) = [field for field in fields(Settings) if field.name == name]
+    assert field.default is not MISSING
+    doc = field.metadata["doc"]
+    assert doc.endswith((".", "…"))
+    assert len(doc) > 20
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    settings = Settings()
+    seconds = {
+        "heartbeat": 15,
+        "lease_ttl": 60,
+        "worker_ttl": 60,
+        "duty_ttl": 30,
+        "cleanup_interval": 60,
+        "poll_interval": 1,
+        "sweep_interval": 1,
+    }
+    assert {name: getattr(settings, name).total_seconds() for name in seconds} == seconds
+    assert (settings.max_rescues, settings.schema, settings.profile) == (5, "holdfast", "full")
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().batch = 5  # type: ignore[misc]
+
+
+def test_the_environment_gives_every_kind_of_setting() -> None:
+    environ = {
+        "HOLDFAST_URL": "postgresql://there/db",
+        "HOLDFAST_HEARTBEAT": "5s",
+        "HOLDFAST_BATCH": "7",
+        "HOLDFAST_POOLER": "yes",
+        "HOLDFAST_PROFILE": "fast",
+        "HOLDFAST_NOT_A_SETTING": "left alone",
+        "PATH": "/bin",
+    }
+    settings = Settings.from_environment(environ)
+    assert settings == Settings(
+        url="postgresql://there/db", heartbeat=timedelta(seconds=5), batch=7, pooler=True, profile="fast"
+    )
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+
+
+@pytest.mark.parametrize(("text", "switch"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("No", False)])
+def test_a_switch_is_written_in_many_ways(text: str, switch: bool) -> None:
+    assert Settings(pooler=not switch).override({"pooler": text}).pooler is switch
+
+
+def test_an_override_keeps_the_rest() -> None:
+    base = Settings(batch=9, connections=2)
+    assert base.override({"connections": "3"}) == Settings(batch=9, connections=3)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"heartbeet": "5s"}, "no setting 'heartbeet'"),
+        ({"heartbeat": "5"}, "not a duration"),
+        ({"batch": "many"}, "batch is a whole number"),
+        ({"batch": "0"}, "batch must be at least 1"),
+        ({"concurrency": "-1"}, "concurrency must be at least 1"),
+        ({"pooler": "maybe"}, "pooler is a switch"),
+        ({"profile": "slow"}, 'profile is "full" or "fast"'),
+        ({"schema": "Hold fast"}, "plain lower-case name"),
+        ({"schema": "Upper"}, "plain lower-case name"),
+        ({"schema": "a;drop"}, "plain lower-case name"),
+        ({"heartbeat": "31s"}, "at most half of lease_ttl"),
+        ({"fence_margin": "50s"}, "fence_margin must be shorter"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
+        Settings().override(texts)
+
+
+@pytest.mark.parametrize("given", [{"max_attempts": 0}, {"payload_cap": 0}, {"result_cap": 0}, {"connections": 0}])
+def test_limits_begin_at_one(given: dict[str, Any]) -> None:
+    with pytest.raises(BadSetting, match="at least 1"):
+        Settings(**given)
