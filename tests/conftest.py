@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from holdfast.clock import Ports
 from holdfast.kernel import migrate
@@ -19,6 +21,10 @@ from holdfast.settings import Settings
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import Cluster, Server, running_cluster
 from tests.support.stores import SharedDatabase, Store, postgres_store, sqlite_store
+
+# A slow machine is no failure.
+hypothesis_settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("patient")
 
 BEHIND_POOLER = os.environ.get("HOLDFAST_TEST_PGBOUNCER") == "1"
 DATABASES = ["postgres"] if BEHIND_POOLER else ["sqlite", "postgres"]

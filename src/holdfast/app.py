@@ -33,8 +33,9 @@ from holdfast.workers.addresses import SCRIPT
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition, Isolation, Registry
 from holdfast.workers.isolation import ProcessPool, require_outside
+from holdfast.workers.role import Role
 from holdfast.workers.signatures import Signature
-from holdfast.workers.worker import Role, Worker
+from holdfast.workers.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,7 @@ class Holdfast:
         self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Worker] = weakref.WeakKeyDictionary()
         self._thread: LoopThread | None = None
+        self._threading = threading.Lock()  # callers without a loop may come on several threads
 
     @overload
     def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
@@ -198,14 +200,18 @@ class Holdfast:
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run one call for code without a loop, on the app's own thread."""
-        if self._thread is None:
-            self._thread = LoopThread(self.close)
-        return self._thread.run(coroutine)
+        with self._threading:
+            if self._thread is None:
+                self._thread = LoopThread(self.close)
+            thread = self._thread
+        return thread.run(coroutine)
 
     def close_sync(self) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        """Drain the worker and close the connections that calls without a loop have opened."""
+        with self._threading:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
 
     def _declare(  # noqa: PLR0913  the options of the decorator
         self,

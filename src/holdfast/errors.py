@@ -63,7 +63,7 @@ class UnknownJob(UsageError):
 
 
 class NotFound(UsageError):
-    """Nothing has that id (any more: finished jobs are pruned after their retention time)."""
+    """Nothing has that id."""
 
 
 class LeaseLost(StoreRefused):
@@ -107,9 +107,9 @@ class DuplicateWorker(StoreRefused):
 class RunFailed(StoreRefused):
     """The job whose result was asked for ended as failed or cancelled."""
 
-    def __init__(self, job: str, state: str, error: object) -> None:
+    def __init__(self, job: str, state: str, error: object, type: str = "") -> None:
         super().__init__(f"job {job} ended as {state}: {error}")
-        self.job, self.state, self.error = job, state, error
+        self.job, self.state, self.error, self.type = job, state, error, type
 
 
 class SchemaTooOld(StoreRefused):

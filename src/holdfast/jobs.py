@@ -92,7 +92,8 @@ class Job(Generic[R]):
     def _unpack(self, ended: EndedJob) -> R:
         if ended.state != State.SUCCEEDED:
             error = encoding.decode(ended.error) or {}
-            raise RunFailed(self.id, ended.state, error.get("message", "no reason was given"))
+            message = error.get("message", "no reason was given")
+            raise RunFailed(self.id, ended.state, message, error.get("type", ""))
         value = encoding.decode(ended.result)
         return cast(R, self._definition.signature.decode_result(value) if self._definition else value)
 
@@ -160,6 +161,8 @@ class JobFunction(Generic[P, R]):
     ) -> tuple[NewJob, Route]:
         """What enqueuing would insert; a parent inserts it as its child."""
         options, rest = self._split(kwargs)
+        if options.key is not None:
+            raise UsageError("a child has no key: its parent, step and ordinal already make it one job.")
         return self._new(args, rest, options, id=id, settings=settings)
 
     def _split(self, kwargs: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
@@ -201,7 +204,11 @@ class JobFunction(Generic[P, R]):
 
 
 def _arguments(item: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    return ((), item) if isinstance(item, Mapping) else (tuple(item), {})
+    if isinstance(item, Mapping):
+        return (), item
+    if isinstance(item, tuple | list):
+        return tuple(item), {}
+    raise UsageError(f"each item is a mapping or a tuple of arguments, not {item!r}.")
 
 
 def _priority(value: int) -> int:

@@ -1,7 +1,8 @@
 """Every interval, limit and size, with its default and its reason; the only reader of the environment.
 
-A setting is given to `Holdfast(url, settings=Settings(...))`, to `holdfast worker --set name=value`, or as
-`HOLDFAST_NAME` in the environment, the first of these winning. `docs/settings.md` is made from this file.
+`holdfast worker --set name=value` comes first, then what the program gives to `Holdfast(url, settings=Settings(...))`;
+a program that gives none takes them from the environment, as `HOLDFAST_NAME`. `docs/reference/settings.md` is made from
+this file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _time(text: str, doc: str) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     url: str = _setting(DEFAULT_URL, "Database, when the program names none: sqlite:///path or postgresql://…")
-    direct_url: str = _setting("", "PostgreSQL past the pooler, for migrations, LISTEN and presence.")
+    direct_url: str = _setting("", "PostgreSQL past the pooler, for migrations.")
     schema: str = _setting("holdfast", "PostgreSQL schema, and prefix of the NOTIFY channels.")
     profile: Profile = _setting("full", "full: acknowledged = on disk. fast: an OS crash may lose the last moments.")
     pooler: bool = _setting(False, "A transaction pooler is between: no LISTEN, no presence, no prepared statements.")
@@ -87,11 +88,18 @@ class Settings:
             raise BadSetting(f'profile is "full" or "fast", not {self.profile!r}.')
         if not self.schema.isidentifier() or self.schema != self.schema.lower():
             raise BadSetting(f"schema must be a plain lower-case name, not {self.schema!r}.")
+        self._check_intervals()
+
+    def _check_intervals(self) -> None:
         if self.heartbeat * 2 > self.lease_ttl:
             raise BadSetting(
                 f"heartbeat {self.heartbeat} must be at most half of lease_ttl {self.lease_ttl}, "
                 f"or one lost renewal loses the lease."
             )
+        if self.heartbeat * 2 > self.worker_ttl:
+            raise BadSetting(f"heartbeat {self.heartbeat} must be at most half of worker_ttl {self.worker_ttl}.")
+        if not self.presence_grace:
+            raise BadSetting("presence_grace must not be zero, or a moment without a sign of life is a death.")
         if self.fence_margin >= self.lease_ttl - self.heartbeat:
             raise BadSetting("fence_margin must be shorter than lease_ttl - heartbeat.")
 

@@ -84,7 +84,7 @@ async def test_a_finished_job_stays_as_it_is(store: Store, outcome: Done | Fail)
 
 
 async def test_there_is_nothing_to_cancel_under_an_unknown_id(store: Store) -> None:
-    with pytest.raises(NotFound, match="retention"):
+    with pytest.raises(NotFound, match="there is no job"):
         await stop(store, new_id(store.ports))
 
 

@@ -26,7 +26,7 @@ async def test_a_job_is_found_by_its_id(store: Store) -> None:
 
 async def test_an_id_that_nobody_has_is_not_found(store: Store) -> None:
     id = new_id(store.ports)
-    with pytest.raises(NotFound, match=f"no job {id}; finished jobs are pruned"):
+    with pytest.raises(NotFound, match=f"there is no job {id} in this database"):
         await store.do(find_job, id)
 
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from holdfast import Holdfast
 from holdfast.kernel.records import AttemptRow, JobRow, WorkerRow
 from holdfast.settings import Settings
-from holdfast.workers.worker import Role, Worker
+from holdfast.workers.role import Role
+from holdfast.workers.worker import Worker
 
 T = TypeVar("T")
 

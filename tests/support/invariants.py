@@ -26,7 +26,7 @@ PROMISES: Final = {
     "I8": "attempts are the ended claims",
     "I9": "a job at its limit is terminal",
     "I16": "terms rise, with one holder each",
-    "I17": "open_children counts the children that have not ended",
+    "I17": "families are counted, and cancelled, to their last member",
     "I19": "one job for one key",
     "I21": "nothing fires early",
     "P3": "a signal is taken once",
@@ -99,6 +99,11 @@ def check_whole(whole: Snapshot) -> None:
         if job["epoch"] > cluster["epoch"]:
             raise Broken("I4", f"job {seq} has epoch {job['epoch']}, the cluster only {cluster['epoch']}")
         _check_history(job, ended[job["seq"]])
+    taken = {step["signal"] for step in whole["step"].values()}
+    for signal in whole["signal"].values():
+        if signal["id"] in taken:
+            raise Broken("P3", f"a signal was taken, and is there again: {dict(signal)}")
+    _families_are_cancelled_whole(whole)
     owners = Counter(row["job"] for row in whole["idempotency"].values())
     if shared := [job for job, count in owners.items() if count > 1]:
         raise Broken("I19", f"several keys name the same jobs: {shared}")
@@ -336,14 +341,11 @@ def _steps_are_fenced(what: _Operation) -> None:
 
 
 def _signals_are_taken_once(what: _Operation) -> None:
-    stored = Counter(str(c.new["result"]) for c in what.of("step") if c.old is None and c.new is not None)
+    """A signal goes from its channel into one step, and never comes back."""
+    taken = {c.new["signal"] for c in what.of("step") if c.old is None and c.new is not None} - {None}
     for change in what.of("signal"):
-        if change.old is None:
-            continue
-        payload = str(change.old["payload"])
-        if change.new is not None or stored[payload] < 1:
+        if change.old is not None and (change.new is not None or change.old["id"] not in taken):
             raise Broken("P3", f"a signal changed, or vanished without being stored: {change}")
-        stored[payload] -= 1
 
 
 def _keys_stay(what: _Operation) -> None:
@@ -391,6 +393,17 @@ def _the_epoch_rises(what: _Operation) -> None:
             continue
         if change.new is None or change.new["epoch"] < change.old["epoch"]:
             raise Broken("I4", str(change))
+
+
+def _families_are_cancelled_whole(whole: Snapshot) -> None:
+    """Under a cancelled job everything has ended or is asked to, or someone is still noted to see to it."""
+    jobs, noted = whole["job"], whole["cancellation"]
+    for seq, job in jobs.items():
+        ancestor = None if job["state"] in TERMINAL or job["cancel_requested_at"] else jobs.get(job["parent"])
+        while ancestor is not None and ancestor["seq"] not in noted:
+            if ancestor["cancel_requested_at"]:
+                raise Broken("I17", f"job {seq} is {job['state']}, though job {ancestor['seq']} was cancelled")
+            ancestor = jobs.get(ancestor["parent"])
 
 
 def _check_history(job: Row, ended: Counter[str]) -> None:

@@ -88,7 +88,7 @@ def signal(**changes: Any) -> Row:
 
 
 def step(**changes: Any) -> Row:
-    return {"job": 1, "name": "one", "result": '"yes"', "stored_at": NOW} | changes
+    return {"job": 1, "name": "one", "result": '"yes"', "signal": None, "stored_at": NOW} | changes
 
 
 def cluster(**changes: Any) -> Row:
@@ -137,7 +137,10 @@ GOOD: dict[str, tuple[Tables, Tables]] = {
         },
     ),
     "a signal wakes": ({"job": [job(state="waiting", channel="reply")]}, {"job": [job()], "signal": [signal()]}),
-    "a signal is taken": ({"job": [running()], "signal": [signal()]}, {"job": [running()], "step": [step()]}),
+    "a signal is taken": (
+        {"job": [running()], "signal": [signal()]},
+        {"job": [running()], "step": [step(signal="s1")]},
+    ),
     "a duty changes hands": ({"duty": [duty(held_until=NOW)]}, {"duty": [duty(term=4, holder=6)]}),
     "a duty is released": ({"duty": [duty()]}, {"duty": [duty(holder=None, held_until=0)]}),
     "a worker is lost": ({"worker": [worker()]}, {"worker": [worker(status="lost")]}),
@@ -262,6 +265,11 @@ BAD: dict[str, tuple[str, Tables, Tables]] = {
         {"job": [job(deadline_at=NOW + 1, state="failed", token=1, finished_at=NOW)]},
     ),
     "a signal vanishes untaken": ("P3", {"signal": [signal()]}, {}),
+    "a signal is stored as another": (
+        "P3",
+        {"job": [running()], "signal": [signal()]},
+        {"job": [running()], "step": [step(signal="s2")]},
+    ),
     "a lost worker comes back": ("P6", {"worker": [worker(status="lost")]}, {"worker": [worker()]}),
     "a live worker vanishes": ("P6", {"worker": [worker()]}, {}),
 }
@@ -312,9 +320,21 @@ def whole(**tables: list[Row]) -> Snapshot:
 
 WHOLE_BAD: dict[str, tuple[str, Snapshot]] = {
     "a counter is off": ("I17", whole(job=[job(open_children=2), job(seq=2, id="j2", parent=1)])),
+    "a grandchild of a cancelled job goes on": (
+        "I17",
+        whole(
+            job=[
+                ended("cancelled", cancel_requested_at=NOW),
+                ended("succeeded", seq=2, parent=1, open_children=1, attempts=1),
+                job(seq=3, parent=2),
+            ],
+            attempt=[attempt("cancelled"), attempt("succeeded", job=2)],
+        ),
+    ),
     "a token is from an epoch to come": ("I4", whole(job=[job(epoch=2, token=1)])),
     "rescues are not the lost leases": ("I8", whole(job=[job(rescues=1)])),
     "attempts are not the counted outcomes": ("I8", whole(job=[job(attempts=1)], attempt=[attempt("snoozed")])),
+    "a taken signal is back": ("P3", whole(step=[step(signal="s1")], signal=[signal()])),
     "two keys name one job": ("I19", whole(idempotency=[key(), key(key="other")])),
 }
 
@@ -322,9 +342,15 @@ WHOLE_BAD: dict[str, tuple[str, Snapshot]] = {
 def test_a_good_snapshot_passes() -> None:
     check_whole(
         whole(
-            job=[job(open_children=1, attempts=1), job(seq=2, id="j2", parent=1)],
+            job=[
+                job(open_children=1, attempts=1, cancel_requested_at=NOW),
+                job(seq=2, id="j2", parent=1),
+                running(seq=3, cancel_requested_at=NOW, open_children=1),
+                running(seq=4, parent=3, cancel_requested_at=NOW),
+            ],
             attempt=[attempt("retried"), attempt("parked", token=2)],
             idempotency=[key()],
+            cancellation=[{"job": 1, "reason": "no use", "requested_at": NOW}],
         )
     )
 

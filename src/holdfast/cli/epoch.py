@@ -18,7 +18,7 @@ def command() -> None:
 @command.command("bump")
 @url_option
 def bump_command(url: str | None) -> None:
-    """Fence off everything claimed before now."""
+    """From now on claims carry a new epoch, so no token from before the restore can be given out again."""
     click.echo(f"the cluster epoch is now {asyncio.run(_bump(url))}")
 
 

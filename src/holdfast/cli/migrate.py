@@ -18,13 +18,23 @@ from holdfast.settings import Settings
 @click.command()
 @click.option("--to", "target", type=int, help="Schema version to go to, up or down; default: this code's own.")
 @click.option("--dump-sql", is_flag=True, help="Print the SQL instead of running it; needs no database.")
+@click.option(
+    "--from", "source", type=int, default=0, help="With --dump-sql: the version to start from; default: none."
+)
 @click.option("--check", is_flag=True, help="Only say whether a migration is needed; exit code 1 if so.")
 @click.option("--drop", is_flag=True, help="Remove all tables and the work in them.")
 @click.option("--yes", is_flag=True, help="Confirm --drop.")
 @url_option
 @click.pass_context
-def command(  # noqa: PLR0917  the options of the command
-    ctx: click.Context, target: int | None, dump_sql: bool, check: bool, drop: bool, yes: bool, url: str | None
+def command(  # noqa: PLR0913, PLR0917  the options of the command
+    ctx: click.Context,
+    target: int | None,
+    dump_sql: bool,
+    source: int,
+    check: bool,
+    drop: bool,
+    yes: bool,
+    url: str | None,
 ) -> None:
     """Bring the database's tables to this version, or to another."""
     if drop and not yes:
@@ -33,7 +43,7 @@ def command(  # noqa: PLR0917  the options of the command
     database = connect(url or settings.url, settings, Ports())
     if dump_sql:
         goal = migrate.code_version(database.dialect) if target is None else target
-        click.echo(migrate.dump(0, goal, database.dialect, settings.schema), nl=False)
+        click.echo(migrate.dump(source, goal, database.dialect, settings.schema), nl=False)
     elif check:
         ctx.exit(0 if asyncio.run(_check(database)) else 1)
     else:

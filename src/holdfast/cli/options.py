@@ -35,7 +35,7 @@ def load_app(target: str) -> Holdfast:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as problem:
-        if problem.name is not None and not module_name.startswith(problem.name):
+        if problem.name is not None and not f"{module_name}.".startswith(f"{problem.name}."):
             raise UsageError(f"{module_name} cannot be imported: it needs the module {problem.name!r}.") from problem
         raise UsageError(
             f"there is no module {module_name!r} here; write it as Python would import it from this folder."

@@ -67,6 +67,8 @@ class Child:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
+        if self._stopping.is_set():  # the signal came while it was being started
+            self.stop()
         return await self._process.wait()
 
 

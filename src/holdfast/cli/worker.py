@@ -15,7 +15,7 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.options import changed, load_app, set_option
 from holdfast.errors import UsageError
-from holdfast.workers.worker import Role, Until
+from holdfast.workers.role import Role, Until
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
@@ -77,11 +77,12 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         sys.exit(asyncio.run(supervise(processes, worker_id)))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
     role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until)
-    asyncio.run(serve(app, role, leash=leash))
-    # A handler's thread that never returns must not keep a drained worker from leaving.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    with asyncio.Runner() as runner:
+        runner.run(serve(app, role, leash=leash))
+        # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def serve(app: Holdfast, role: Role, *, leash: bool) -> None:
@@ -96,8 +97,10 @@ async def serve(app: Holdfast, role: Role, *, leash: bool) -> None:
         signals += 1
         if signals == 1:
             working.cancel()
-        else:
+        elif signals == 2:
             worker.hurry()
+        else:
+            os._exit(130)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import NotFound
+from holdfast.kernel import encoding
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.families import lock_order, settle
@@ -17,15 +18,18 @@ from holdfast.kernel.records import Moved
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import TERMINAL, State
 
+_REASON_CAP = 2_000
+
 
 async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
     """Cancel one job, and note its family for `cancel_family`. A finished job stays as it is.
 
     Returns the state the job is in now; RUNNING means that its worker was asked.
     """
+    reason = encoding.clip(reason, _REASON_CAP)
     found = await tx.one(Waiting.find_cancellable, id=id)
     if found is None:
-        raise NotFound(f"there is no job {id}; finished jobs are pruned after their retention time.")
+        raise NotFound(f"there is no job {id} in this database.")
     locked = await tx.many(Jobs.lock_jobs, seqs=lock_order([(found.seq, found.parent)]))
     state = next(State(job.state) for job in locked if job.seq == found.seq)
     if state in TERMINAL:
@@ -42,6 +46,7 @@ async def cancel_family(tx: Transaction, *, limit: int) -> bool:
         return False
     children = [row.seq for row in await tx.many(Waiting.cancellable_children, parent=family.job, limit=limit)]
     if not children:
+        await tx.run(Waiting.pass_cancellation, parent=family.job, reason=family.reason)
         await tx.run(Waiting.close_cancellation, job=family.job)
         return True
     await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, family.job) for seq in children]))

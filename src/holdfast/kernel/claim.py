@@ -19,7 +19,7 @@ async def claim(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl
 
 @reading
 async def heads(tx: Transaction, routes: Sequence[int]) -> list[int]:
-    """Those of the routes that have something to claim now."""
+    """Those of the routes that have something to claim now, the most urgent and then the oldest head first."""
     return [row.route for row in await tx.many(Jobs.heads, routes=routes)]
 
 

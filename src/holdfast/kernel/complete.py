@@ -99,8 +99,11 @@ def release(lease: Lease) -> Ending:
 
 
 def error_json(type: str, message: str, trace: str = "", *, cap: int = 16_384) -> str:
-    """An error as it is stored: a closed `type` to match on, a message for people, and where it came from."""
-    error = {"type": type, "message": encoding.clip(message, cap)}
+    """An error as it is stored: a closed `type` to match on, a message for people, and where it came from.
+
+    Takes whatever a handler passed as its reason, an exception for example: an error must always be storable.
+    """
+    error = {"type": encoding.clip(str(type), 200), "message": encoding.clip(str(message), cap)}
     if trace:
         error["trace"] = encoding.clip(trace, cap)
     return encoding.encode(error, what="an error", cap=cap * 16)

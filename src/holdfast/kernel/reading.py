@@ -17,7 +17,7 @@ NEWEST = 2**63 - 1
 async def find_job(tx: Transaction, id: JobId) -> JobRow:
     job = await tx.one(Jobs.find_job, id=id)
     if job is None:
-        raise NotFound(f"there is no job {id}; finished jobs are pruned after their retention time.")
+        raise NotFound(f"there is no job {id} in this database.")
     return job
 
 

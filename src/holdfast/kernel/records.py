@@ -196,7 +196,8 @@ class Fence(NamedTuple):
     now: int
 
 
-class Payload(NamedTuple):
+class Signal(NamedTuple):
+    id: str
     payload: str
 
 

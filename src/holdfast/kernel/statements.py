@@ -27,13 +27,13 @@ from holdfast.kernel.records import (
     LostWorker,
     Moved,
     NewJob,
-    Payload,
     Renewed,
     Route,
     RouteId,
     Seq,
     Settled,
     Sight,
+    Signal,
     Step,
     Term,
     Woken,
@@ -78,7 +78,7 @@ class Waiting(Statements, file="waiting.sql"):
     record_parked: Exec
     send_signal: Exec
     signal: Many[Woken]
-    take_signal: One[Payload]
+    take_signal: One[Signal]
     hold: One[Fence]
     store_step: One[Step]
     list_steps: Many[Step]
@@ -92,6 +92,7 @@ class Waiting(Statements, file="waiting.sql"):
     open_cancellation: Exec
     next_cancellation: One[Cancellation]
     cancellable_children: Many[Seq]
+    pass_cancellation: Exec
     close_cancellation: Exec
     prune_channels: Exec
 

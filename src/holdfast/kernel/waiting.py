@@ -36,7 +36,7 @@ async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us
 
 
 async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[Woken]:
-    """Leave a signal on a channel, and wake whoever is parked on it. It stays until someone takes it."""
+    """Leave a signal on a channel, and wake whoever is parked on it. It stays until someone takes it, once."""
     await tx.run(Waiting.lock_channel, channel=channel)
     await tx.run(Waiting.send_signal, id=id, channel=channel, payload=payload)
     woken = await tx.many(Waiting.signal, channel=channel)
@@ -60,7 +60,7 @@ async def take_signal(tx: Transaction, lease: Lease, channel: str, step: str) ->
     taken = await tx.one(Waiting.take_signal, channel=channel)
     if taken is None:
         return Taken(None, fence.now)
-    await tx.one(Waiting.store_step, **lease.held._asdict(), name=step, result=taken.payload)
+    await tx.one(Waiting.store_step, **lease.held._asdict(), name=step, result=taken.payload, signal=taken.id)
     return Taken(taken.payload, fence.now)
 
 
@@ -71,7 +71,7 @@ async def list_steps(tx: Transaction, seq: int) -> list[Step]:
 
 async def store_step(tx: Transaction, lease: Lease, name: str, result: str) -> str:
     """Store a step's result once; returns what is stored under that name now."""
-    stored = await tx.one(Waiting.store_step, **lease.held._asdict(), name=name, result=result)
+    stored = await tx.one(Waiting.store_step, **lease.held._asdict(), name=name, result=result, signal=None)
     if stored is None:
         if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
             raise LeaseLost(lease.id, lease.fence)

@@ -23,6 +23,7 @@ from holdfast.errors import BadPayload, LeaseLost
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Lease
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext, Parking
@@ -213,6 +214,10 @@ def _outcome(signature: Signature, value: Any) -> Outcome:
     """A handler may return an outcome; anything else is its result."""
     if isinstance(value, Retry | Fail | Park | Cancel | Discard | Snooze):
         return value
+    if isinstance(value, RetryPolicy):
+        return Fail(
+            "the handler returned a retry policy; the outcome is holdfast.outcomes.Retry(after=…).", "result_error"
+        )
     try:
         return Done(signature.encode_result(value.result if isinstance(value, Done) else value))
     except BadPayload as problem:

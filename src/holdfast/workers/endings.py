@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.clock import Ports
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import BadPayload
 from holdfast.kernel.complete import complete, complete_children, error_json, repeated
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
@@ -43,6 +43,12 @@ class Endings:
         while self._writer is not None and not self._writer.done():
             await asyncio.shield(self._writer)
 
+    async def close(self) -> None:
+        """Give up what the store has not taken; those leases run out and the jobs are rescued."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+
     @property
     def backlog(self) -> int:
         return len(self._waiting)
@@ -53,7 +59,7 @@ class Endings:
             batch = self._waiting[: self._batch]
             try:
                 await self._complete(batch)
-            except Unavailable as problem:
+            except Exception as problem:  # noqa: BLE001  an outcome is kept, whatever keeps the store from taking it
                 log.warning("outcomes of %d jobs wait for the store: %s", len(self._waiting), problem)
                 await self._ports.clock.sleep(pause * (0.5 + self._ports.random.random()))
                 pause = min(pause * 2, 2.0)
@@ -62,26 +68,21 @@ class Endings:
             del self._waiting[: len(batch)]
 
     async def _complete(self, batch: list[tuple[Lease, Ending]]) -> None:
+        """Store a batch; a value that the database refuses must not take the others along."""
         try:
             states = await self._store(batch)
-        except Unavailable:
-            raise
-        except Exception as problem:  # noqa: BLE001  one value the database refuses must not take the others along
+        except BadPayload as problem:
             await self._one_by_one(batch, problem)
             return
         for lease, ending in batch:
             self._settled(lease, states.get(ending.seq))
 
-    async def _one_by_one(self, batch: list[tuple[Lease, Ending]], problem: Exception) -> None:
+    async def _one_by_one(self, batch: list[tuple[Lease, Ending]], problem: BadPayload) -> None:
         if len(batch) > 1:
             for item in batch:
                 await self._complete([item])
             return
         ((lease, ending),) = batch
-        if ending.outcome == "failed" or isinstance(problem, HoldfastError):
-            log.error("the outcome of job %s cannot be stored: %s", lease.id, problem)
-            self._settled(lease, None)
-            return
         refused = error_json("result_error", f"the database refused the outcome: {problem}")
         failed = ending._replace(outcome="failed", state=State.FAILED, delay_us=0, result=None, error=refused)
         await self._complete([(lease, failed)])

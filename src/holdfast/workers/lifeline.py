@@ -22,6 +22,7 @@ from holdfast.kernel.records import Held
 log = logging.getLogger("holdfast.lifeline")
 
 _RETRY = 1.0
+_LAST_BEAT = 5.0
 
 
 class Pulse(NamedTuple):
@@ -51,14 +52,13 @@ class ThreadLifeline:
         self._interval = interval
         self._poked = threading.Event()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended = asyncio.Event()
+        self._started = False
 
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(
-            target=self._run, args=(loop, compose, heard), name="holdfast-lifeline", daemon=True
-        )
-        self._thread.start()
+        self._started = True
+        threading.Thread(target=self._run, args=(loop, compose, heard), name="holdfast-lifeline", daemon=True).start()
 
     def poke(self) -> None:
         self._poked.set()
@@ -66,8 +66,10 @@ class ThreadLifeline:
     async def stop(self) -> None:
         self._stopping.set()
         self._poked.set()
-        if self._thread is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
+        if self._started:  # not joined on the loop's own threads: handlers may have taken them all
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_BEAT):
+                    await self._ended.wait()
 
     def _run(
         self,
@@ -84,6 +86,8 @@ class ThreadLifeline:
                 break
             pause = self._interval if self._beat(store, loop, compose, heard) else min(_RETRY, self._interval)
         store.close()
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+            loop.call_soon_threadsafe(self._ended.set)
 
     def _beat(
         self,
@@ -102,6 +106,9 @@ class ThreadLifeline:
             )
         except HoldfastError as problem:
             log.warning("heartbeat of worker %s failed: %s", pulse.worker, problem)
+            return False
+        except Exception:
+            log.exception("heartbeat of worker %s met an error it does not know; it goes on", pulse.worker)
             return False
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
             loop.call_soon_threadsafe(heard, sent_at, answer)
@@ -145,7 +152,7 @@ class TaskLifeline:
                 answer = await self._database.transact(
                     beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
                 )
-            except HoldfastError:
+            except Exception:  # noqa: BLE001  the lifeline outlives whatever a beat meets
                 pause = min(_RETRY, self._interval)
                 continue
             heard(sent_at, answer)

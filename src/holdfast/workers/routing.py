@@ -6,7 +6,7 @@ served routes refreshes them, whenever a claim comes back short.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.kernel.records import Route
 from holdfast.kernel.routes import serves
@@ -55,10 +55,9 @@ class Routing:
         self._trim()
         return bool(ours)
 
-    def cool(self, hot: Iterable[int]) -> None:
-        """Keep only these hot: the others had nothing to give."""
-        self._hot = {route: None for route in hot if route in self._served}
-        self._trim()
+    def cool(self, heads: Sequence[int]) -> None:
+        """Keep hot what has work, the first of them if there are too many: the others' turn comes as these move on."""
+        self._hot = dict.fromkeys([route for route in heads if route in self._served][:MOST_HOT])
 
     def _trim(self) -> None:
         while len(self._hot) > MOST_HOT:

@@ -11,10 +11,9 @@ import contextlib
 import logging
 import statistics
 from collections import deque
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -29,7 +28,7 @@ from holdfast.kernel.records import Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
-from holdfast.outcomes import Cancel, Fail, Outcome, Park, Snooze
+from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.attempt import Attempts, Processes
 from holdfast.workers.definitions import Registry
@@ -38,29 +37,17 @@ from holdfast.workers.endings import Endings
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.registration import register, registration
+from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
 from holdfast.workers.survival import survive
 from holdfast.workers.sweeper import Sweeper
 
 log = logging.getLogger("holdfast.worker")
 
-Until = Literal["stopped", "empty", "one"]
-
 _SHORT_ATTEMPT = 0.05
 _REMEMBERED = 33
 _DUE_LOOK = 0.005
 _HAND_BACK = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """Who this worker is and what it takes; everything else comes from the settings."""
-
-    name: str = ""
-    id: str = ""
-    queues: tuple[str, ...] | None = None
-    capabilities: tuple[str, ...] = ()
-    until: Until = "stopped"
 
 
 class Worker:
@@ -99,10 +86,12 @@ class Worker:
         self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
         self._ticked = 0.0
         self._learned_at = float("-inf")
+        self._probed_at = float("-inf")
         self._work = asyncio.Event()  # there may be something to claim
         self._full = False  # the last claim ended for want of room, not of work
         self._look = asyncio.Event()  # look at the store now
         self._idle = asyncio.Event()  # nothing held
+        self._idle.set()
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self._claiming = asyncio.Lock()
         self._draining = False
@@ -115,27 +104,26 @@ class Worker:
     async def start(self) -> None:
         """Register, show presence, listen, and begin to take work."""
         await self._database.open()
-        await self._register()
+        await _to_the_end(self._register())
         self._routing.learn(await self._database.transact(registry.list_routes, since=0))
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
         self._lifeline.start(self._compose, self._on_beat)
-        self._idle.set()
         for name, loop in (("tick", self._tick), ("poll", self._poll), ("claim", self._claim), ("duties", self._tend)):
             life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
             self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
 
     async def run(self) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
-        await self.start()
         try:
+            await self.start()
             await (self._quiet.wait() if self._role.until != "stopped" else asyncio.Event().wait())
         finally:
             await self.stop()
 
     async def stop(self, grace: float | None = None) -> None:
         """Drain: take nothing more, finish or hand back what runs, then unregister."""
-        if self._draining:
+        if self._draining or not self.seq:
             return
         self._draining = True
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
@@ -163,6 +151,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._lifeline.stop()
+        await self._endings.close()
         try:
             await self._duties.release()
             await self._database.presence.withdraw(self.seq)
@@ -220,21 +209,27 @@ class Worker:
         self._full = room <= 0
         if self._full:
             return False
+        if self._ports.clock.monotonic() - self._probed_at >= self._settings.poll_interval.total_seconds():
+            await self._probe()  # however busy the hot routes are, the others get their look
         routes = self._routing.hot
         sent_at = self._ports.clock.monotonic()
         leases = await self._database.transact(claim, self.seq, routes, room, self._ttl_us) if routes else []
         self._accept(leases, sent_at)
         if len(leases) == room:
             return True
-        waiting = await self._database.transact(heads, self._routing.served)
-        self._routing.cool(waiting)
-        if not waiting:
+        await self._probe()
+        if not self._routing.hot:
             if not len(self._holdings):
                 self._quiet.set()
             return False
         if not leases and routes:  # others hold what we saw: let them finish
             await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
         return True
+
+    async def _probe(self) -> None:
+        """Which of the served routes have work now, the best first."""
+        self._probed_at = self._ports.clock.monotonic()
+        self._routing.cool(await self._database.transact(heads, self._routing.served))
 
     def _room(self) -> int:
         """Free slots, and more to have at hand while attempts are short."""
@@ -254,18 +249,14 @@ class Worker:
             self._idle.clear()
             self._quiet.clear()
             self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=sent_at + self._fence_after)
+            holding = self._holdings.add(lease, sent_at, fence_at=self._fence(sent_at, sent_at))
             if self._draining:
                 self._release(holding)
             elif lease.rescues and self._running >= self._settings.concurrency:
-                self._put_off(holding)
+                self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
             else:
                 self._ready.append(holding)
                 self._start_ready()
-
-    def _put_off(self, holding: Holding) -> None:
-        """A job that was lost before waits for a free slot in the store, not here beside others it could take down."""
-        self._end(holding, Snooze("1s"))
 
     def _start_ready(self) -> None:
         while self._ready and self._running < self._settings.concurrency:
@@ -292,6 +283,9 @@ class Worker:
                 await asyncio.wait([holding.thread])
         except asyncio.CancelledError:
             self._release(holding)
+        except BaseException as problem:
+            log.exception("the outcome of job %s cannot be told", holding.lease.id)
+            self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
             self._durations.append(self._ports.clock.monotonic() - begun)
             self._running -= 1
@@ -445,9 +439,10 @@ class Worker:
 
     # Ticking, heartbeats, duties
 
-    @property
-    def _fence_after(self) -> float:
-        return self._ttl - self._settings.fence_margin.total_seconds()
+    def _fence(self, sent_at: float, claimed_at: float) -> float:
+        """Until when a lease may be acted on, by when its claim and its last renewal were sent."""
+        until = min(sent_at + self._ttl, claimed_at + self._settings.lease_ceiling.total_seconds())
+        return until - self._settings.fence_margin.total_seconds()
 
     async def _tick(self) -> None:
         """Show that the loop runs, and stop what may no longer be acted on."""
@@ -479,7 +474,7 @@ class Worker:
             holding = self._holdings.find(renewed.seq, renewed.epoch, renewed.token)
             if holding is None:
                 continue
-            holding.fence_at = max(holding.fence_at, sent_at + self._fence_after)
+            holding.fence_at = max(holding.fence_at, self._fence(sent_at, holding.claimed_at))
             if renewed.cancel_requested_at is not None and holding.stop is None:
                 holding.interrupt(Stop.CANCEL)
         for held in beat.lost:
@@ -492,3 +487,13 @@ class Worker:
             await self._duties.tend(self.seq)
             half = self._settings.duty_ttl.total_seconds() / 2
             await self._ports.clock.sleep(half * (0.9 + 0.2 * self._ports.random.random()))
+
+
+async def _to_the_end(work: Awaitable[None]) -> None:
+    """Finish `work` also when cancelled meanwhile: only what is whole can be taken back."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -123,7 +123,8 @@ class PostgresDatabase:
                     raise typed(self.url, problem) from problem
             except pg.PostgresError as problem:
                 raise typed(self.url, problem) from problem
-            await clock.sleep(pause * (0.5 + self.chance.random()))
+            left = max(0.0, patience - clock.monotonic())
+            await clock.sleep(min(left, pause * (0.5 + self.chance.random() / 2)))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 
     def blocking(self) -> Blocking:
@@ -133,7 +134,7 @@ class PostgresDatabase:
         if not self.direct:
             log.warning(
                 "a transaction pooler is between: no wake-ups and no presence; polling every %s finds work. "
-                "Set direct_url to have both.",
+                "Give this worker a URL past the pooler to have both.",
                 self.settings.poll_interval,
             )
             return
@@ -281,7 +282,7 @@ class PostgresDatabase:
                 self._lost_once = True
             except (pg.PostgresError, *AWAY) as problem:
                 log.debug("listener is away: %s", problem)
-            await self._ports.clock.sleep(pause * (0.5 + self.chance.random()))
+            await self._ports.clock.sleep(pause * (0.5 + self.chance.random() / 2))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 
 

@@ -38,8 +38,12 @@ def typed(url: str, problem: Exception) -> Exception:  # noqa: PLR0911  one for 
             return problem
         case pg.DiskFullError():
             return StoreFull(f"PostgreSQL at {place} has no space left; nothing was written. Free some and try again.")
-        case pg.DeadlockDetectedError() | pg.SerializationError() | pg.LockNotAvailableError() | pg.QueryCanceledError():
-            return StoreBusy(f"PostgreSQL at {place} gave a transaction up ({problem}); nothing was written. Try again.")
+        case (
+            pg.DeadlockDetectedError() | pg.SerializationError() | pg.LockNotAvailableError() | pg.QueryCanceledError()
+        ):
+            return StoreBusy(
+                f"PostgreSQL at {place} gave a transaction up ({problem}); nothing was written. Try again."
+            )
         case pg.TooManyConnectionsError():
             return StoreUnavailable(
                 f"PostgreSQL at {place} takes no more connections: {problem}. "

@@ -57,6 +57,11 @@ class Pool:
         line.ask()
         try:
             yield line
+        except asyncio.CancelledError:
+            # The server may be about to do what was asked, BEGIN included, and nobody would hear of it: whatever this
+            # connection did next would then be part of a transaction that never commits.
+            line.connection.terminate()
+            raise
         finally:
             line.rest()
             self._release(line.connection)
@@ -102,7 +107,7 @@ class Pool:
                 raise
 
     def _release(self, connection: Connection) -> None:
-        if connection.is_closed() or self._closing:
+        if connection.is_closed() or connection.is_in_transaction() or self._closing:
             self._open -= 1
             connection.terminate()
         else:

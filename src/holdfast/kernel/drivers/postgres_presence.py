@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from asyncpg import exceptions as pg
 
-from holdfast.errors import HoldfastError
 from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
 
@@ -98,7 +97,7 @@ class PostgresPresence:
                 try:
                     connection = await self._take(worker)
                     pause = _STEP
-                except HoldfastError as problem:
+                except Exception as problem:  # noqa: BLE001  presence is taken again, whatever took it away
                     log.debug("presence of worker %s is away: %s", worker, problem)
                     await asyncio.sleep(pause * (0.5 + self._database.chance.random()))
                     pause = min(pause * 2, 2.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -28,6 +29,8 @@ from holdfast.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+log = logging.getLogger("holdfast.sqlite")
 
 _MOST_TOGETHER = 64
 
@@ -132,20 +135,21 @@ class SqliteDatabase:
             self._hints.close(loop)
             self._hints = None
         if self._writer is not None:
-            await loop.run_in_executor(None, self._writer.stop)
+            # Not joined on the loop's own threads: handlers may have taken them all.
+            await asyncio.shield(asyncio.wrap_future(self._writer.stop()))
             self._writer = None
         self._opened = False
         self._heard.clear()
 
     def _tell(self, notes: list[str]) -> None:
         """On the writer thread, after a commit: this process first, then the others."""
-        loop = self._loop
+        loop, hints = self._loop, self._hints  # closing may take them away meanwhile
         for note in dict.fromkeys(notes):
             if loop is not None and self._heard:
                 with contextlib.suppress(RuntimeError):  # the loop has just closed; hints may get lost
                     loop.call_soon_threadsafe(self._on_hint, note)
-            if self._hints is not None:
-                self._hints.send(note)
+            if hints is not None:
+                hints.send(note)
 
     def _on_hint(self, note: str) -> None:
         for heard in self._heard:
@@ -164,8 +168,8 @@ class Writer:
         self._calls: deque[tuple[Callable[[SqliteFile], Any], Future[Any]]] = deque()
         self._something = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True)
-        self._thread.start()
+        self._ended: Future[None] = Future()
+        threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True).start()
 
     def submit(self, request: Request, *, urgent: bool) -> None:
         with self._something:
@@ -178,18 +182,26 @@ class Writer:
         """Run something on the connection outside of any operation (migrations)."""
         answer: Future[Any] = Future()
         with self._something:
+            if self._stopping:
+                raise StoreUnavailable(f"{self.file.path} is closed.")
             self._calls.append((function, answer))
             self._something.notify()
         return answer
 
-    def stop(self) -> None:
-        """Finish what was asked, then close."""
+    def stop(self) -> Future[None]:
+        """Finish what was asked, then close; the answer comes when that is done."""
         with self._something:
             self._stopping = True
             self._something.notify()
-        self._thread.join()
+        return self._ended
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._ended.set_result(None)
+
+    def _serve(self) -> None:
         while batch := self._next():
             if isinstance(batch, tuple):
                 self._answer_call(*batch)
@@ -211,19 +223,36 @@ class Writer:
 
     def _commit(self, batch: list[Request]) -> None:
         live = [request for request in batch if request.answer.set_running_or_notify_cancel()]
-        reading = all(request.reading for request in live)
-        turn = contextlib.nullcontext() if reading or self._turns is None else self._turns.turn()
-        with turn:
-            results = self.file.commit_together([request.operation for request in live], reading=reading)
-        if self.file.hints:
-            self._tell(self.file.hints)
+        try:
+            results = self._run(live)
+        except Exception as problem:  # noqa: BLE001  whoever waits must hear of it, and the thread must go on
+            results = [problem] * len(live)
         for request, result in zip(live, results, strict=True):
             if isinstance(result, Exception):
                 request.answer.set_exception(result)
             else:
                 request.answer.set_result(result)
+        if self.file.hints:
+            notes, self.file.hints = self.file.hints, []
+            try:
+                self._tell(notes)
+            except Exception:  # the work is committed; a hint may get lost
+                log.exception("a wake-up could not be sent")
+
+    def _run(self, requests: Sequence[Request]) -> list[Any]:
+        operations = [request.operation for request in requests]
+        reading = all(request.reading for request in requests)
+        if reading or self._turns is None:
+            results = self.file.commit_together(operations, reading=reading)
+        else:
+            with self._turns.turn() as left:
+                self.file.be_patient(left)
+                results = self.file.commit_together(operations, reading=False)
+        return results
 
     def _answer_call(self, function: Callable[[SqliteFile], Any], answer: Future[Any]) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
         try:
             answer.set_result(function(self.file))
         except Exception as problem:  # noqa: BLE001  handed to whoever asked

@@ -34,6 +34,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 OLDEST_SQLITE = (3, 51, 3)
 # apsw evicts in turn, not what was used least lately: with room for twice our statements it still forgets some.
 _CACHED_STATEMENTS = 512
+_PATIENCE_STEP_MS = 100
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -59,11 +60,19 @@ class SqliteFile:
             self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
             raise _typed(path, problem) from problem
-        self.connection.set_busy_timeout(busy_ms)
+        self._busy_ms = 0
+        self.be_patient(busy_ms / 1_000)
         self.connection.create_scalar_function("now_us", self._clock, 0)
         self.connection.create_scalar_function("hint", self._hint, 1)
         for pragma in ("journal_mode = wal", f"synchronous = {'full' if durable else 'normal'}", "temp_store = memory"):
             self.execute(f"pragma {pragma}")
+
+    def be_patient(self, seconds: float) -> None:
+        """How long to wait for another process that has the file."""
+        wanted = round(seconds * 1_000)
+        if abs(wanted - self._busy_ms) > _PATIENCE_STEP_MS:
+            self.connection.set_busy_timeout(wanted)
+            self._busy_ms = wanted
 
     def execute(self, text: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         try:
@@ -80,6 +89,12 @@ class SqliteFile:
     ) -> list[Any]:
         """Run operations in one transaction, each undone alone if it fails; results or exceptions, in order."""
         self.hints = []
+        try:
+            return self._commit(operations, reading=reading)
+        finally:
+            self._rollback()  # nothing is left to undo, unless something unknown went wrong
+
+    def _commit(self, operations: Sequence[Callable[[], Coroutine[Any, Any, Any]]], *, reading: bool) -> list[Any]:
         try:
             self.execute("begin" if reading else "begin immediate")
         except HoldfastError as problem:

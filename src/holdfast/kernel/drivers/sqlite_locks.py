@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.errors import StoreUnavailable
 
 _STEP = 0.0005
+_LEAST_PATIENCE = 0.1
 
 
 class Turns:
@@ -31,13 +32,14 @@ class Turns:
         self._write = _open(folder / "write")
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Iterator[float]:
+        """Wait for our turn, then have it; gives how much of the patience is left."""
         until = time.monotonic() + self._patience
         _acquire(self._next, until)
         _acquire(self._write, until)
         fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
-            yield
+            yield max(_LEAST_PATIENCE, until - time.monotonic())
         finally:
             fcntl.flock(self._write, fcntl.LOCK_UN)
 

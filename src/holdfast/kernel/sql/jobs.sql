@@ -135,20 +135,24 @@ returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, ep
     rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, payload, metadata;
 
 -- name: heads :many on postgres
--- Which of these routes have something to claim: one index probe each. Not `exists`, which may be planned as a join
--- that reads the whole backlog.
+-- Which of these routes have something to claim, the most urgent and then the oldest first: one index probe each.
+-- Not `exists`, which may be planned as a join that reads the whole backlog.
 select served.route from unnest(cast(:routes as bigint[])) as served (route)
 cross join lateral (
-    select j.seq from holdfast.job j
+    select j.priority, j.seq from holdfast.job j
     where j.route = served.route and j.state = 'pending' and j.gate is null
     order by j.priority, j.slot, j.seq limit 1
-) as head;
+) as head
+order by head.priority, head.seq;
 
 -- name: heads :many on sqlite
 -- Forked for the list: json_each where PostgreSQL has unnest.
 select served.value as route from json_each(:routes) as served
-where exists (select 1 from holdfast.job j
-    where j.route = served.value and j.state = 'pending' and j.gate is null);
+cross join holdfast.job head on head.seq = (
+    select j.seq from holdfast.job j
+    where j.route = served.value and j.state = 'pending' and j.gate is null
+    order by j.priority, j.slot, j.seq limit 1)
+order by head.priority, head.seq;
 
 -- name: complete :many on postgres
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.

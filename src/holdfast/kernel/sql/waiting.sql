@@ -60,7 +60,10 @@ insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, en
 values (:seq, :epoch, :token, :worker, 'parked', :started_at, holdfast.now_us());
 
 -- name: send_signal :exec
-insert into holdfast.signal (id, channel, payload, sent_at) values (:id, :channel, :payload, holdfast.now_us())
+-- Sent again because its answer was lost it stays one signal, also when a job has taken it meanwhile.
+insert into holdfast.signal (id, channel, payload, sent_at)
+select :id, :channel, :payload, holdfast.now_us()
+where not exists (select 1 from holdfast.step t where t.signal = :id)
 on conflict (id) do nothing;
 
 -- name: signal :many on postgres
@@ -80,7 +83,7 @@ returning seq, route;
 -- name: take_signal :one
 delete from holdfast.signal
 where seq = (select min(s.seq) from holdfast.signal s where s.channel = :channel)
-returning payload;
+returning cast(id as text) as id, payload;
 
 -- name: hold :one on postgres
 -- The fence for writes beside the job's own row: locks the row, so that the lease cannot change hands meanwhile.
@@ -100,15 +103,15 @@ with mine as (
     where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
     for update
 )
-insert into holdfast.step (job, name, result, stored_at)
-select seq, :name, :result, holdfast.now_us() from mine
+insert into holdfast.step (job, name, result, signal, stored_at)
+select seq, :name, :result, :signal, holdfast.now_us() from mine
 on conflict (job, name) do nothing
 returning name, result;
 
 -- name: store_step :one on sqlite
 -- No row to lock.
-insert into holdfast.step (job, name, result, stored_at)
-select seq, :name, :result, holdfast.now_us() from holdfast.job
+insert into holdfast.step (job, name, result, signal, stored_at)
+select seq, :name, :result, :signal, holdfast.now_us() from holdfast.job
 where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
 on conflict (job, name) do nothing
 returning name, result;
@@ -145,9 +148,12 @@ returning seq, worker;
 select holdfast.hint('cancel ' || :workers);
 
 -- name: open_cancellation :exec
+-- Also where no child is open: one that has ended may have open children of its own. The first child, never `exists`:
+-- that may be planned as a walk through all children there are.
 insert into holdfast.cancellation (job, reason, requested_at)
 select seq, :reason, holdfast.now_us() from holdfast.job
-where seq = any(cast(:seqs as bigint[])) and open_children > 0
+where seq = any(cast(:seqs as bigint[]))
+    and (select c.parent from holdfast.job c where c.parent = job.seq limit 1) is not null
 on conflict (job) do nothing;
 
 -- name: next_cancellation :one on postgres
@@ -161,6 +167,14 @@ select job, reason from holdfast.cancellation order by job limit 1;
 select seq from holdfast.job
 where parent = :parent and state in ('scheduled', 'pending', 'running', 'waiting') and cancel_requested_at is null
 order by seq limit :limit;
+
+-- name: pass_cancellation :exec
+-- A child that ended by itself takes no cancel, but hands it on to its own children.
+insert into holdfast.cancellation (job, reason, requested_at)
+select seq, :reason, holdfast.now_us() from holdfast.job
+where parent = :parent and state in ('succeeded', 'failed', 'cancelled')
+    and (select c.parent from holdfast.job c where c.parent = job.seq limit 1) is not null
+on conflict (job) do nothing;
 
 -- name: close_cancellation :exec
 delete from holdfast.cancellation where job = :job;

@@ -6,9 +6,11 @@ create table holdfast.step (
     job bigint not null,
     name text not null,
     result json not null,
+    signal uuid,
     stored_at bigint not null,
     primary key (job, name)
 );
+create unique index step_signal on holdfast.step (signal) where signal is not null;
 
 -- The row of a channel is what `park` and `signal` lock first, so that neither can miss the other.
 create table holdfast.channel (

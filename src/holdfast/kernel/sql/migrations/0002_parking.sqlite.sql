@@ -6,9 +6,11 @@ create table step (
     job integer not null,
     name text not null,
     result text not null,
+    signal text,
     stored_at integer not null,
     primary key (job, name)
 ) strict;
+create unique index step_signal on step (signal) where signal is not null;
 
 -- The row of a channel is what `park` and `signal` lock first, so that neither can miss the other.
 create table channel (

@@ -1,0 +1,53 @@
+"""Every command says what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli import COMMANDS
+from holdfast.version import VERSION
+from tests.support.commands import holdfast, python
+
+SUBCOMMANDS = {"jobs": ("ls", "show"), "workers": ("ls",), "epoch": ("bump",)}
+
+
+def test_the_command_lists_its_commands() -> None:
+    said = holdfast("--help")
+    assert said.code == 0
+    for name, purpose in COMMANDS.items():
+        assert name in said.out
+        assert purpose in said.out
+    assert holdfast("-h").out == said.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(name: str) -> None:
+    said = holdfast(name, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"Usage: holdfast {name}" if "Usage: python" not in said.out else "Usage: python")
+    for subcommand in SUBCOMMANDS.get(name, ()):
+        assert subcommand in said.out
+        assert "--url" in holdfast(name, subcommand, "-h").out
+
+
+def test_the_version_is_the_packages() -> None:
+    assert holdfast("--version").lines == [f"holdfast, version {VERSION}"]
+
+
+@pytest.mark.parametrize("words", [("paint",), ("jobs", "ls", "--state", "asleep"), ("worker",)])
+def test_a_wrong_call_shows_how_to_call(words: tuple[str, ...]) -> None:
+    said = holdfast(*words)
+    assert said.code == 2
+    assert "Usage:" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_help_loads_no_database_driver() -> None:
+    program = (
+        "import sys; sys.argv = ['holdfast', '--help']\n"
+        "from holdfast.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'apsw', 'asyncpg', 'pydantic'} & set(sys.modules)))"
+    )
+    assert python("-c", program).lines[-1] == "[]"

@@ -1,0 +1,126 @@
+"""`holdfast migrate`: up, down, away, or as SQL for someone else to run."""
+
+from __future__ import annotations
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.kernel.migrate import code_version, migrations
+from holdfast.kernel.sql import Dialect
+from tests.support.commands import Said, holdfast
+
+
+@pytest.fixture
+def latest(dialect: Dialect) -> int:
+    return code_version(dialect)
+
+
+def migrate(url: str, *words: str) -> Said:
+    return holdfast("migrate", "--url", url, *words)
+
+
+def execute(url: str, script: str) -> None:
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        list(connection.execute(script))
+        connection.close()
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(script.encode())
+
+
+def steps(dialect: Dialect, direction: str) -> list[str]:
+    names = [f"{direction} {migration.number:04} {migration.name}" for migration in migrations(dialect)]
+    return names if direction == "up" else names[::-1]
+
+
+def test_migrate_does_what_is_missing_and_then_nothing(bare_url: str, dialect: Dialect, latest: int) -> None:
+    before = migrate(bare_url, "--check")
+    assert (before.code, before.out) == (1, f"the database has schema 0, this code has schema {latest}\n")
+    assert migrate(bare_url).lines == steps(dialect, "up")
+    after = migrate(bare_url, "--check")
+    assert (after.code, after.out) == (0, f"the database has schema {latest}, this code has schema {latest}\n")
+    assert migrate(bare_url).lines == ["nothing to do"]
+    assert holdfast("jobs", "ls", "--url", bare_url).lines == ["no jobs"]
+
+
+def test_migrate_goes_to_any_version_and_back(bare_url: str, dialect: Dialect, latest: int) -> None:
+    ups, downs = steps(dialect, "up"), steps(dialect, "down")
+    assert migrate(bare_url, "--to", "1").lines == ups[:1]
+    assert migrate(bare_url, "--to", str(latest)).lines == ups[1:]
+    assert migrate(bare_url, "--to", "0").lines == downs
+    assert migrate(bare_url, "--to", "99").refused(2) == (
+        f"there is no schema version 99; this code knows 0 to {latest}."
+    )
+    assert migrate(bare_url, "--check").code == 1
+
+
+def test_the_dumped_sql_is_the_migration(bare_url: str, dialect: Dialect) -> None:
+    execute(bare_url, migrate(bare_url, "--dump-sql").out)
+    assert migrate(bare_url).lines == ["nothing to do"]
+    assert holdfast("jobs", "ls", "--url", bare_url).lines == ["no jobs"]
+
+
+def test_part_of_the_sql_can_be_dumped(bare_url: str, dialect: Dialect) -> None:
+    execute(bare_url, migrate(bare_url, "--dump-sql", "--to", "1").out)
+    assert migrate(bare_url).lines == steps(dialect, "up")[1:]
+
+
+def test_drop_must_be_meant_and_then_removes_everything(migrated_url: str, dialect: Dialect) -> None:
+    assert migrate(migrated_url, "--drop").refused(2) == (
+        "--drop removes all jobs for ever; add --yes if that is meant."
+    )
+    assert tables(migrated_url) != []
+    assert migrate(migrated_url, "--drop", "--yes").lines == [
+        *steps(dialect, "down"),
+        "everything of Holdfast is removed",
+    ]
+    assert tables(migrated_url) == []
+    assert migrate(migrated_url, "--drop", "--yes").lines == ["everything of Holdfast is removed"]
+
+
+def tables(url: str) -> list[str]:
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        names = [
+            str(row[0]) for row in connection.execute("select name from sqlite_master where name not like 'sqlite_%'")
+        ]
+        connection.close()
+        return names
+    with psycopg.connect(url) as server:
+        return [row[0] for row in server.execute("select nspname from pg_namespace where nspname = 'holdfast'")]
+
+
+@pytest.fixture
+async def migrated_url(bare_url: str) -> str:
+    await Holdfast(bare_url).migrate()
+    return bare_url
+
+
+def make_newer(url: str, *, oldest_code: int) -> None:
+    """As a later release leaves a database."""
+    schema = "" if url.startswith("sqlite") else "holdfast."
+    execute(url, f"update {schema}schema set version = 99, oldest_code = {oldest_code}")
+
+
+def test_a_newer_schema_is_neither_used_nor_taken_down(migrated_url: str, latest: int) -> None:
+    """This code does not know what the later migrations made, nor how to undo it."""
+    make_newer(migrated_url, oldest_code=98)
+    before = tables(migrated_url)
+    assert holdfast("jobs", "ls", "--url", migrated_url).refused(3) == (
+        f"the database has schema 99, which works with code of schema 98 or newer; this code is of schema {latest}. "
+        f"Upgrade holdfast in this environment."
+    )
+    for words in (["--to", "1"], ["--drop", "--yes"]):
+        line = migrate(migrated_url, *words).refused(3)
+        assert "schema 99" in line
+        assert "the release that made it" in line
+    assert tables(migrated_url) == before
+
+
+def test_a_newer_schema_that_still_allows_this_code_is_used(migrated_url: str) -> None:
+    make_newer(migrated_url, oldest_code=1)
+    assert holdfast("jobs", "ls", "--url", migrated_url).lines == ["no jobs"]
+    assert migrate(migrated_url).lines == ["nothing to do"]

@@ -1,0 +1,135 @@
+"""Bad input and bad days: one clear line on stderr, the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Said, environment, holdfast, python
+from tests.support.processes import free_port
+
+
+def ls(url: str) -> Said:
+    return holdfast("jobs", "ls", "--url", url)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://localhost/x", "mysql:// is not a database Holdfast knows; write sqlite:///path"),
+        ("store.db", "'store.db' is not a database URL; write sqlite:///path"),
+        ("sqlite://", "names no file: sqlite:///relative.db"),
+        ("sqlite:///", "names no file: sqlite:///relative.db"),
+        ("postgresql://localhost:abc/x", "the postgresql:// URL cannot be read: "),
+        ("postgresql://app:secret@[::1/x", "the postgresql:// URL cannot be read: "),
+    ],
+)
+def test_a_url_that_cannot_be_used(url: str, reason: str) -> None:
+    line = ls(url).refused(2)
+    assert reason in line
+    assert "secret" not in line
+
+
+def test_a_server_that_cannot_be_reached() -> None:
+    port = free_port()
+    line = ls(f"postgresql://app:secret@127.0.0.1:{port}/shop").refused(4)
+    assert line.startswith(f"PostgreSQL at 127.0.0.1:{port}/shop cannot be reached")
+    assert "secret" not in line
+    assert holdfast("migrate", "--url", f"postgresql://127.0.0.1:{port}/shop").refused(4)
+    assert "cannot be reached" in ls("postgresql://nowhere.invalid/shop").refused(4)
+
+
+def test_a_database_that_is_not_there(postgres_url: str) -> None:
+    line = ls(f"{postgres_url}_not").refused(2)
+    assert "does not exist" in line
+    assert "Check user, password and database in the URL." in line
+
+
+@pytest.fixture
+def bare_postgres(bare_url: str, dialect: str) -> str:
+    return bare_url
+
+
+@pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+@pytest.mark.parametrize("words", [("jobs", "ls"), ("workers", "ls"), ("epoch", "bump")])
+def test_tables_that_are_not_there(bare_postgres: str, words: tuple[str, ...]) -> None:
+    line = holdfast(*words, "--url", bare_postgres).refused(3)
+    assert "the database has no tables" in line
+    assert "Run `holdfast migrate`" in line
+
+
+@pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+def test_tables_that_are_too_old(bare_postgres: str) -> None:
+    assert holdfast("migrate", "--url", bare_postgres, "--to", "1").code == 0
+    line = ls(bare_postgres).refused(3)
+    assert "the database has schema 1" in line
+    assert "Run `holdfast migrate`" in line
+
+
+def test_a_missing_extra(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "sys.argv = ['holdfast', 'jobs', 'ls', '--url', 'postgresql://localhost/x']\n"
+        "from holdfast.cli import main\n"
+        "main()"
+    )
+    line = python("-c", program, cwd=tmp_path).refused(2)
+    assert line == "a postgresql:// database needs an extra: pip install 'holdfast[postgres]'."
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    line = ls(f"sqlite:///{tmp_path}/file/deeper/store.db").refused(4)
+    assert f"{tmp_path}/file/deeper/store.db" in line
+
+
+def unwritable(folder: Path) -> Path:
+    """A folder in which nobody may make a file, root included."""
+    if os.geteuid() == 0:
+        return Path("/proc/self")
+    folder.chmod(0o500)
+    return folder
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = unwritable(tmp_path)
+    line = ls(f"sqlite:///{folder}/store.db").refused(4)
+    assert f"{folder}/store.db cannot be used" in line
+    assert "writable" in line
+
+
+def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear database,\n" * 100)
+    line = ls(f"sqlite:///{tmp_path}/letter.txt").refused(4)
+    assert "letter.txt is damaged or not a SQLite database" in line
+    assert holdfast("migrate", "--url", f"sqlite:///{tmp_path}/letter.txt").refused(4) == line
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be used" in ls(f"sqlite:///{tmp_path}").refused(4)
+
+
+def test_an_error_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
+    program = (
+        "import sys; from holdfast.cli import jobs, main\n"
+        "def broken(*_): raise ZeroDivisionError('a fault')\n"
+        "jobs._list = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
+    )
+    line = python("-c", program, "jobs", "ls", cwd=tmp_path).refused(70)
+    assert line == "ZeroDivisionError: a fault. `holdfast --debug …` shows where."
+    said = python("-c", program, "--debug", "jobs", "ls", cwd=tmp_path)
+    assert said.code == 1
+    assert "Traceback" in said.err
+
+
+def test_debug_shows_where_a_refusal_comes_from(tmp_path: Path) -> None:
+    said = holdfast("--debug", "jobs", "ls", "--url", "mysql://x", cwd=tmp_path)
+    assert "Traceback" in said.err
+    assert "BadUrl" in said.err
+
+
+def test_the_default_database_is_a_file_in_this_folder(tmp_path: Path) -> None:
+    assert holdfast("jobs", "ls", cwd=tmp_path, env=environment()).lines == ["no jobs"]
+    assert (tmp_path / ".holdfast" / "holdfast.db").is_file()

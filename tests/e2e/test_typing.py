@@ -1,0 +1,62 @@
+"""What a type checker says of programs: right calls pass, wrong ones are named."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.support.commands import run
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import asyncio
+from holdfast import Holdfast, Job, JobContext, Retry
+
+hf = Holdfast()
+
+@hf.job
+async def add(a: int, b: int = 1) -> int:
+    return a + b
+
+@hf.job(queue="images", timeout="2m", retry=Retry(attempts=5))
+def resize(ctx: JobContext, url: str, width: int = 800) -> str:
+    return ctx.step_sync("shrink", str.upper, url)
+
+async def main(ctx: JobContext) -> None:
+    job: Job[int] = await add.enqueue(1, b=2)
+    number: int = await job.result(timeout="5s")
+    text: str = await resize.run("a.png", width=number)
+    plain: str = resize.run_sync("a.png")
+    page: str = await ctx.step("name", str.upper, "a")
+    child: str = await ctx.start(resize, "a.png")
+
+    await add.enqueue("one")  # wrong
+    await add.enqueue()  # wrong
+    await add.enqueue(1, c=2)  # wrong
+    await resize.enqueue(ctx, "a.png")  # wrong
+    wrong: str = await job.result()  # wrong
+    await ctx.step("name", str.upper, 5)  # wrong
+    hf.job(queue=5)  # wrong
+"""
+
+
+def test_arguments_and_results_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    said = run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            f"--cache-dir={ROOT / '.mypy_cache'}",
+            str(file),
+        ],
+        cwd=ROOT,
+    )
+    wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
+    named = {int(number) for number in re.findall(r"program\.py:(\d+): error", said.out)}
+    assert named == wrong, said.out

@@ -1,0 +1,281 @@
+"""`holdfast worker`: which app, which jobs, how long, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.kernel.records import WorkerRow
+from tests.conftest import Place
+from tests.support.apps import eventually, in_state
+from tests.support.commands import PATIENCE, Said, environment, holdfast
+
+PATIENT = '''
+"""A job that shows that it began and stays until it may go."""
+
+import asyncio
+from pathlib import Path
+from holdfast import Holdfast, JobContext
+
+hf = Holdfast()
+
+
+@hf.job(name="stay")
+async def stay(ctx: JobContext, folder: str) -> str:
+    await ctx.progress("begun")
+    while not Path(folder, "go").exists():
+        await asyncio.sleep(0.01)
+    return "finished"
+'''
+
+
+def worker(folder: Path, *words: str) -> Said:
+    return holdfast("worker", *words, "--log-level", "error", cwd=folder)
+
+
+class Client(Holdfast):
+    """The same jobs as the programs have, in this process, without a worker."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, embedded=False)
+
+        @self.job(name="greet")
+        async def greet(name: str) -> str: ...  # type: ignore[empty-body]
+
+        @self.job(name="paint", queue="images", requires=["tag:gpu=yes"])
+        async def paint(color: str) -> str: ...  # type: ignore[empty-body]
+
+        @self.job(name="stay")
+        async def stay(folder: str) -> str: ...  # type: ignore[empty-body]
+
+        self.greet, self.paint, self.stay = greet, paint, stay
+
+
+@contextmanager
+def started(folder: Path, target: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process, which is gone at the end."""
+    command = [sys.executable, "-m", "holdfast", "worker", target, *words]
+    with (folder / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    return await asyncio.to_thread(process.wait, PATIENCE)
+
+
+async def begun(hf: Holdfast, id: str) -> None:
+    async def look() -> bool:
+        return (await hf.jobs.get(id)).progress is not None
+
+    await eventually(look)
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Path:
+    folder = tmp_path / "patient"
+    folder.mkdir()
+    (folder / "patient.py").write_text(PATIENT)
+    return folder
+
+
+# Which app
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nope:hf", "there is no module 'nope' here; write it as Python would import it from this folder."),
+        ("shop:greet", "'shop:greet' is not a Holdfast app (it has hf); write module:name, as in app:hf."),
+        ("shop:nothing", "'shop:nothing' is not a Holdfast app (it has hf); write module:name, as in app:hf."),
+        ("json:hf", "'json:hf' is not a Holdfast app (it defines none); write module:name, as in app:hf."),
+        ("needy:hf", "needy cannot be imported: it needs the module 'not_installed'."),
+        ("broken:hf", "broken cannot be imported: ZeroDivisionError: division by zero."),
+        ("idle:hf", "'idle:hf' declares no jobs; decorate a function with @hf.job."),
+    ],
+)
+def test_a_target_that_cannot_be_worked(shop: Path, target: str, reason: str) -> None:
+    (shop / "needy.py").write_text("import not_installed\n")
+    (shop / "broken.py").write_text("1 / 0\n")
+    (shop / "idle.py").write_text("from holdfast import Holdfast\nhf = Holdfast()\n")
+    assert worker(shop, target).refused(2) == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("nope:hf",), "there is no module 'nope' here; write it as Python would import it from this folder."),
+        (("shop:hf", "--set", "batch=0"), "batch must be at least 1, not 0."),
+    ],
+)
+def test_several_processes_are_refused_once(shop: Path, words: tuple[str, ...], reason: str) -> None:
+    """Not each of them again and again."""
+    assert worker(shop, *words, "--processes", "2").refused(2) == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--set", "lease"], "--set takes NAME=VALUE, not 'lease'."),
+        (["--set", "lease=1s"], "there is no setting 'lease'; `holdfast settings` lists them."),
+        (["--set", "heartbeat=soon"], '\'soon\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
+        (["--set", "concurrency=0"], "concurrency must be at least 1, not 0."),
+        (["--set", "concurrency=many"], "concurrency is a whole number, not 'many'."),
+        (["--set", "pooler=maybe"], "pooler is a switch: write true or false, not 'maybe'."),
+        (["--set", "threads=-1"], "threads must be at least 0, not -1."),
+        (["--set", "poll_interval=0s"], "poll_interval must be longer than 0s."),
+        (["--poll-interval", "often"], '\'often\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
+        (["--once", "--until-empty"], "--once and --until-empty exclude each other."),
+        (
+            ["--url", "mysql://x"],
+            "mysql:// is not a database Holdfast knows; write sqlite:///path, "
+            "sqlite://:memory: or postgresql://user@host/database.",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(shop: Path, words: list[str], reason: str) -> None:
+    assert worker(shop, "shop:hf", *words).refused(2) == reason
+
+
+@pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+def test_a_database_that_is_not_migrated(shop: Path, bare_url: str) -> None:
+    assert "Run `holdfast migrate`" in worker(shop, "shop:hf", "--url", bare_url).refused(3)
+
+
+def test_a_missing_extra(shop: Path) -> None:
+    (shop / "sitecustomize.py").write_text("import sys; sys.modules['asyncpg'] = None\n")
+    said = holdfast(
+        *("worker", "shop:hf", "--log-level", "error", "--url", "postgresql://localhost/x"),
+        cwd=shop,
+        env=environment(PYTHONPATH=str(shop)),
+    )
+    assert said.refused(2) == "a postgresql:// database needs an extra: pip install 'holdfast[postgres]'."
+
+
+# Which jobs, and how long
+
+
+async def test_until_empty_does_what_there_is_and_leaves(shop: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        ids = [(await hf.greet.enqueue(name)).id for name in ("Oslo", "Rome")]
+        assert worker(shop, "shop", "--url", place.url, "--until-empty") == (0, "", "")
+        assert [await hf.jobs[id].result() for id in ids] == ["hello, Oslo", "hello, Rome"]
+        assert await hf.workers.list() == []
+
+
+async def test_once_does_one_job(shop: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        ids = [(await hf.greet.enqueue(name)).id for name in ("Oslo", "Rome")]
+        assert worker(shop, "shop:hf", "--url", place.url, "--once").code == 0
+        assert [(await hf.jobs.get(id)).state for id in ids] == ["succeeded", "pending"]
+
+
+async def test_queues_and_capabilities_choose_the_jobs(shop: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        greet, paint = await hf.greet.enqueue("Oslo"), await hf.paint.enqueue("red")
+
+        async def states() -> list[str]:
+            return [(await job.refresh()).state for job in (greet, paint)]
+
+        common = ("--url", place.url, "--until-empty")
+        worker(shop, "shop:hf", *common, "--queues", "images, other")
+        assert await states() == ["pending", "pending"]
+        worker(shop, "shop:hf", *common, "--queues", "images", "--capabilities", "tag:gpu=yes,tag:x=y")
+        assert await states() == ["pending", "succeeded"]
+        worker(shop, "shop:hf", *common)
+        assert await states() == ["succeeded", "succeeded"]
+
+
+async def test_the_program_may_name_the_database(shop: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        id = (await hf.greet.enqueue("Oslo")).id
+        said = holdfast("worker", "shop:hf", "--until-empty", cwd=shop, env=environment(SHOP_URL=place.url))
+        assert said.code == 0
+        assert await hf.jobs[id].result() == "hello, Oslo"
+        assert "registered as" in said.err
+        assert "stopped" in said.err
+
+
+# Leaving
+
+
+async def test_a_signal_drains(patient: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        id = (await hf.stay.enqueue(str(patient))).id
+        with started(patient, "patient:hf", "--url", place.url, "--name", "mill", "--concurrency", "3") as process:
+            await begun(hf, id)
+            (row,) = await hf.workers.list()
+            assert (row.name, row.slots, row.pid) == ("mill", 3, process.pid)
+            process.send_signal(signal.SIGTERM)
+
+            async def draining() -> bool:
+                return [row.status for row in await hf.workers.list()] == ["draining"]
+
+            await eventually(draining)
+            (patient / "go").touch()
+            assert await ended(process) == 0
+        assert await hf.jobs[id].result() == "finished"
+        assert [row.status for row in await hf.workers.list(all=True)] == ["stopped"]
+
+
+async def test_a_second_signal_hands_back_at_once(patient: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        id = (await hf.stay.enqueue(str(patient))).id
+        with started(patient, "patient:hf", "--url", place.url, "--set", "drain_grace=1h") as process:
+            await begun(hf, id)
+            process.send_signal(signal.SIGINT)
+
+            async def draining() -> bool:
+                return [row.status for row in await hf.workers.list()] == ["draining"]
+
+            await eventually(draining)
+            process.send_signal(signal.SIGTERM)
+            assert await ended(process) == 0
+        row = await hf.jobs.get(id)
+        assert (row.state, row.attempts, row.rescues) == ("pending", 0, 0)
+
+
+async def test_processes_are_workers_under_one_parent(patient: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        with started(patient, "patient:hf", "--url", place.url, "--processes", "2", "--id", "mill") as process:
+
+            async def both() -> Sequence[WorkerRow] | None:
+                rows = await hf.workers.list()
+                return rows if len(rows) == 2 else None
+
+            rows = await eventually(both)
+            assert {row.id for row in rows} == {"mill-1", "mill-2"}
+            assert process.pid not in {row.pid for row in rows}
+            id = (await hf.stay.enqueue(str(patient))).id
+            await in_state(hf, id, "running")
+            (patient / "go").touch()
+            assert await hf.jobs[id].result() == "finished"
+            process.send_signal(signal.SIGTERM)
+            assert await ended(process) == 0
+        assert {row.status for row in await hf.workers.list(all=True)} == {"stopped"}
+
+
+async def test_a_live_id_is_refused(patient: Path, place: Place) -> None:
+    async with Client(place.url) as hf:
+        with started(patient, "patient:hf", "--url", place.url, "--id", "pod-1") as process:
+            await eventually(hf.workers.list)
+            line = worker(patient, "patient:hf", "--url", place.url, "--id", "pod-1").refused(3)
+            assert line.startswith("worker id 'pod-1' is alive on ")
+            assert f"(pid {process.pid})" in line
+            process.terminate()
+            assert await ended(process) == 0

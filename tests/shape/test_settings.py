@@ -1,0 +1,79 @@
+"""Every setting is documented, read by somebody, and given in any of its ways."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import Field, fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadSetting
+from holdfast.settings import Settings
+from tests.shape.tree import SOURCE, modules
+
+SETTINGS = fields(Settings)
+
+
+def attributes_read() -> set[str]:
+    """Every name that some module but the settings' own reads as an attribute."""
+    read: set[str] = set()
+    for path in modules():
+        if path != SOURCE / "settings.py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    read.add(node.attr)
+    return read
+
+
+def test_a_setting_nobody_reads_does_not_exist() -> None:
+    read = attributes_read()
+    assert [setting.name for setting in SETTINGS if setting.name not in read] == []
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_a_setting_says_what_it_is(setting: Field[Any]) -> None:
+    doc: str = setting.metadata["doc"]
+    assert len(doc) > 15
+    assert doc.endswith(".") or "…" in doc
+    assert "\n" not in doc
+
+
+def test_the_defaults_are_the_designs() -> None:
+    """DESIGN.md, 4.2."""
+    settings = Settings()
+    assert settings.heartbeat == timedelta(seconds=15)
+    assert settings.lease_ttl == settings.worker_ttl == timedelta(seconds=60)
+    assert settings.duty_ttl == timedelta(seconds=30)
+    assert settings.cleanup_interval == timedelta(minutes=1)
+    assert settings.poll_interval == settings.sweep_interval == timedelta(seconds=1)
+    assert (settings.max_attempts, settings.max_rescues) == (3, 5)
+
+
+def test_a_setting_is_given_in_code_or_in_writing() -> None:
+    written: Any = "30s"
+    assert Settings(poll_interval=written).poll_interval == timedelta(seconds=30)
+    assert Settings(poll_interval=timedelta(seconds=30)) == Settings().override({"poll_interval": "30s"})
+    environ = {"HOLDFAST_CONCURRENCY": "7", "HOLDFAST_POOLER": "yes", "HOLDFAST_NOTHING": "1", "PATH": "/"}
+    given = Settings.from_environment(environ)
+    assert (given.concurrency, given.pooler, given.threads) == (7, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
+        ({"tick": "0s"}, "tick must be longer than 0s"),
+        ({"poll_interval": 30}, "a duration is text such as"),
+        ({"poll_interval": "-1s"}, "is not a duration"),
+        ({"profile": "slow"}, 'profile is "full" or "fast"'),
+        ({"schema": "My Schema"}, "schema must be a plain lower-case name"),
+        ({"heartbeat": "31s"}, "must be at most half of lease_ttl"),
+        ({"lease_ttl": "4s", "heartbeat": "2s", "fence_margin": "2s"}, "fence_margin must be shorter"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadSetting, match=reason):
+        Settings(**changes)

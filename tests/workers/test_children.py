@@ -1,0 +1,177 @@
+"""Parents and children: started once, awaited without a worker, told apart by how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast import Discard, Holdfast, JobContext, Retry
+from tests.support.apps import happens, in_state, outcomes
+
+QUICK = Retry(attempts=3, backoff="constant", base="10ms", jitter=0)
+
+
+async def test_a_parent_gets_its_childrens_results_in_order(hf: Holdfast) -> None:
+    @hf.job
+    async def square(number: int) -> int:
+        return number * number
+
+    @hf.job
+    async def total(ctx: JobContext, upto: int) -> list[Any]:
+        for number in range(upto):
+            await ctx.start(square, number)
+        return [child.result for child in await ctx.join()]
+
+    async with hf:
+        job = await total.enqueue(7)
+        assert await job.result() == [0, 1, 4, 9, 16, 25, 36]
+        row = await job.refresh()
+        assert (row.attempts, row.open_children) == (1, 0), "waiting for children is no attempt"
+
+
+async def test_a_waiting_parent_holds_no_worker(hf: Holdfast) -> None:
+    gate = asyncio.Event()
+
+    @hf.job
+    async def child() -> None:
+        await gate.wait()
+
+    @hf.job
+    async def parent(ctx: JobContext) -> int:
+        await ctx.start(child)
+        return len(await ctx.join())
+
+    async with hf:
+        job = await parent.enqueue()
+        row = await in_state(hf, job.id, "waiting")
+        assert (row.worker, row.lease_until, row.open_children) == (None, None, 1)
+        gate.set()
+        assert await job.result() == 1
+        assert (await outcomes(hf, job.id))[-2:] == ["parked", "succeeded"]
+
+
+async def test_children_that_fail_are_told_not_raised(hf: Holdfast) -> None:
+    @hf.job(retry=Retry(attempts=1))
+    async def child(how: str) -> str:
+        if how == "raise":
+            raise LookupError("no page")
+        if how == "discard":
+            raise Discard("no use")
+        return how
+
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        for how in ("fine", "raise", "discard"):
+            await ctx.start(child, how)
+        ended = await ctx.join()
+        return [(one.state, one.result, one.error and one.error["type"]) for one in ended]
+
+    async with hf:
+        job = await parent.enqueue()
+        assert await job.result() == [
+            ["succeeded", "fine", None],
+            ["failed", None, "processing_error"],
+            ["failed", None, "discarded"],
+        ]
+
+
+async def test_a_parent_that_runs_again_starts_no_second_set(hf: Holdfast) -> None:
+    ran: list[int] = []
+
+    @hf.job
+    async def child(number: int) -> int:
+        ran.append(number)
+        return number
+
+    @hf.job(retry=QUICK)
+    async def parent(ctx: JobContext) -> list[Any]:
+        ids = [await ctx.start(child, number) for number in (1, 2)]
+        other = await ctx.start(child, 3, step="another")
+        if ctx.attempt == 1:
+            raise RuntimeError("after the launch")
+        ended = await ctx.join()
+        assert [one.id for one in ended] == [*ids, other]
+        return [one.result for one in ended]
+
+    async with hf:
+        job = await parent.enqueue()
+        assert await job.result() == [1, 2, 3]
+        assert sorted(ran) == [1, 2, 3]
+        assert len(await hf.jobs.list(kind=child.definition.kind)) == 3
+
+
+async def test_children_take_the_tenant_and_know_their_parent(hf: Holdfast) -> None:
+    @hf.job
+    async def child(ctx: JobContext) -> str:
+        return ctx.tenant
+
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        await ctx.start(child)
+        await ctx.start(child.options(tenant="other"))
+        return [one.result for one in await ctx.join()]
+
+    async with hf:
+        job = await parent.options(tenant="acme").enqueue()
+        assert await job.result() == ["acme", "other"]
+        row = await job.refresh()
+        assert {one.parent for one in await hf.jobs.list(kind=child.definition.kind)} == {row.seq}
+
+
+async def test_a_parent_may_end_before_its_children(hf: Holdfast) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    @hf.job
+    async def child() -> str:
+        begun.set()
+        await gate.wait()
+        return "grown up"
+
+    @hf.job
+    async def parent(ctx: JobContext) -> str:
+        return await ctx.start(child)
+
+    async with hf:
+        job = await parent.enqueue()
+        id = await job.result()
+        await happens(begun)
+        gate.set()
+        assert await hf.jobs[id].result() == "grown up"
+
+
+async def test_joining_nobody_goes_on_at_once(hf: Holdfast) -> None:
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        return [one.id for one in await ctx.join()]
+
+    async with hf:
+        job = await parent.enqueue()
+        assert await job.result() == []
+        assert await outcomes(hf, job.id) == ["succeeded"]
+
+
+async def test_grandchildren_join_upwards(hf: Holdfast) -> None:
+    @hf.job
+    async def count(ctx: JobContext, depth: int) -> int:
+        if depth:
+            for _ in range(2):
+                await ctx.start(count, depth - 1)
+        return 1 + sum(int(child.result) for child in await ctx.join())
+
+    async with hf:
+        assert await (await count.enqueue(3)).result() == 15
+
+
+async def test_a_sync_parent_joins_too(hf: Holdfast) -> None:
+    @hf.job
+    def child(number: int) -> int:
+        return number + 1
+
+    @hf.job
+    def parent(ctx: JobContext) -> list[Any]:
+        for number in (1, 2):
+            ctx.start_sync(child, number)
+        return [one.result for one in ctx.join_sync()]
+
+    async with hf:
+        assert await (await parent.enqueue()).result() == [2, 3]

@@ -1,0 +1,247 @@
+"""Accepting work: what may be passed, how it is marked, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, JobContext
+from holdfast.errors import BadPayload, BadSetting, IdempotencyConflict, UsageError
+from tests.support.apps import MakeApp
+
+
+async def test_an_accepted_job_is_committed(hf: Holdfast, make_app: MakeApp) -> None:
+    other = make_app(embedded=False)
+
+    @hf.job(queue="images", priority=7, timeout="2m", deadline="1h")
+    async def resize(url: str, width: int = 800) -> str:
+        return url
+
+    job = await resize.options(tenant="acme", metadata={"by": "Ann"}).enqueue("a.png", width=400)
+    row = await other.jobs.get(job.id)
+    assert (row.kind, row.queue, row.priority, row.tenant) == (resize.definition.kind, "images", 7, "acme")
+    assert json.loads(row.payload) == {"url": "a.png", "width": 400}
+    assert json.loads(row.metadata) == {"by": "Ann"}
+    assert (row.state, row.attempts, row.max_attempts, row.max_rescues) == ("pending", 0, 3, 5)
+    assert (row.timeout_us, (row.deadline_at or 0) - row.created_at) == (120_000_000, 3_600_000_000)
+
+
+async def test_an_accepted_job_stays_whatever_was_cancelled_before(hf: Holdfast, make_app: MakeApp) -> None:
+    """A call that is cancelled half-way must not leave its transaction open around the calls that follow."""
+    other = make_app(embedded=False)
+
+    @hf.job
+    async def work() -> None: ...
+
+    doomed = await work.enqueue()
+    accepted: list[str] = []
+    for step in range(16):
+        call = asyncio.create_task(doomed.cancel())
+        await asyncio.sleep(step * 0.0003)  # to be cancelled in another place each time
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        accepted.append((await work.enqueue()).id)
+    assert {row.id for row in await other.jobs.list()} == {doomed.id, *accepted}
+
+
+async def test_a_decorated_function_is_still_a_function(hf: Holdfast) -> None:
+    @hf.job
+    async def greet(name: str) -> str:
+        """Say hello."""
+        return f"hello, {name}"
+
+    @hf.job
+    def shout(name: str) -> str:
+        return name.upper()
+
+    assert await greet("Oslo") == "hello, Oslo"
+    assert shout("Oslo") == "OSLO"
+    assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")
+
+
+async def test_the_same_key_is_the_same_job(hf: Holdfast) -> None:
+    @hf.job
+    async def pay(order: str) -> None: ...
+
+    @hf.job
+    async def refund(order: str) -> None: ...
+
+    keyed = pay.options(key="order-1")
+    first = await keyed.enqueue("A1")
+    assert (await keyed.enqueue("A1")).id == first.id
+    assert (await keyed.options(tenant="acme").enqueue("A1")).id != first.id
+    with pytest.raises(IdempotencyConflict, match=f"'order-1' already belongs to job {first.id}") as caught:
+        await keyed.enqueue("A2")
+    assert caught.value.job == first.id
+    with pytest.raises(IdempotencyConflict):
+        await refund.options(key="order-1").enqueue("A1")
+    same = await asyncio.gather(*(pay.options(key="race").enqueue("B") for _ in range(10)))
+    assert len({job.id for job in same}) == 1
+
+
+async def test_later_is_a_delay_or_a_moment(hf: Holdfast) -> None:
+    @hf.job
+    async def work() -> None: ...
+
+    delayed = await (await work.options(delay="5m").enqueue()).refresh()
+    assert (delayed.state, (delayed.due_at or 0) - delayed.created_at) == ("scheduled", 300_000_000)
+    moment = datetime(2100, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+    row = await (await work.options(at=moment).enqueue()).refresh()
+    assert (row.state, row.due_at) == ("scheduled", round(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1e6))
+    past = await (await work.options(at=datetime(2000, 1, 1, tzinfo=UTC)).enqueue()).refresh()
+    assert (past.state, past.due_at) == ("pending", None)
+    with pytest.raises(UsageError, match="has no time zone"):
+        await work.options(at=datetime(2100, 1, 1)).enqueue()
+    with pytest.raises(BadSetting, match="not a duration"):
+        await work.options(delay="soon").enqueue()
+    with pytest.raises(BadSetting, match="cannot be negative"):
+        await work.options(delay=timedelta(seconds=-1)).enqueue()
+
+
+WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((), {}, "a: Field required"),
+    (("one",), {}, "a: Input should be a valid integer"),
+    ((1, 2, 3), {}, "takes 2 positional arguments, not 3"),
+    ((1,), {"a": 2}, "got 'a' twice"),
+    ((1,), {"c": 2}, "c: Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "reason"), WRONG)
+async def test_arguments_are_checked_before_anything_is_stored(
+    hf: Holdfast, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+) -> None:
+    @hf.job
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    with pytest.raises(BadPayload, match=reason):
+        await add.enqueue(*args, **kwargs)
+    assert await hf.jobs.list() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("a\x00b", "NUL"),
+        ("a\ud800b", "surrogate|utf-8"),
+        (math.nan, "JSON"),
+        (object(), "JSON|serialize"),
+        ("x" * 200, "cap"),
+    ],
+    ids=["nul", "surrogate", "nan", "object", "cap"],
+)
+async def test_a_payload_that_cannot_be_stored_is_refused(make_app: MakeApp, value: object, reason: str) -> None:
+    hf = make_app(payload_cap=100)
+
+    @hf.job
+    async def work(value: Any) -> None: ...
+
+    with pytest.raises(BadPayload, match=reason):
+        await work.enqueue(value)
+
+
+async def test_an_argument_may_have_any_name(hf: Holdfast) -> None:
+    @hf.job
+    async def work(json: str, schema: int, copy: bool, model_config: str, _hidden: int = 5) -> list[Any]:
+        return [json, schema, copy, model_config, _hidden]
+
+    job = await work.enqueue("{}", schema=1, copy=True, model_config="x")
+    assert set(json.loads((await job.refresh()).payload)) == {"json", "schema", "copy", "model_config", "_hidden"}
+    async with hf:
+        assert await job.result() == ["{}", 1, True, "x", 5]
+
+
+async def test_metadata_tenant_and_key_are_checked(make_app: MakeApp) -> None:
+    hf = make_app(metadata_cap=20)
+
+    @hf.job
+    async def work() -> None: ...
+
+    with pytest.raises(BadPayload, match=r"metadata is .* over the cap of 20"):
+        await work.options(metadata={"note": "x" * 50}).enqueue()
+    with pytest.raises(BadPayload, match="a tenant contains a NUL"):
+        await work.options(tenant="a\x00").enqueue()
+    with pytest.raises(BadPayload, match="an idempotency key must have 1 to 512 characters"):
+        await work.options(key="").enqueue()
+    with pytest.raises(UsageError, match="'color' is not an option; there are"):
+        work.options(color="red")
+
+
+async def test_an_option_may_stand_among_the_arguments(hf: Holdfast) -> None:
+    """Unless the function has a parameter of that name: then it is the argument."""
+
+    @hf.job
+    async def plain(number: int) -> None: ...
+
+    @hf.job
+    async def lookup(key: str) -> None: ...
+
+    loose: Any = plain
+    first = await loose.enqueue(1, key="k")
+    assert (await loose.enqueue(number=1, key="k")).id == first.id
+    row = await (await lookup.enqueue(key="k")).refresh()
+    assert json.loads(row.payload) == {"key": "k"}
+
+
+async def test_many_are_accepted_together_or_not_at_all(hf: Holdfast) -> None:
+    @hf.job
+    async def work(number: int) -> None: ...
+
+    jobs = await work.enqueue_many([(1,), {"number": 2}])
+    assert [json.loads((await job.refresh()).payload) for job in jobs] == [{"number": 1}, {"number": 2}]
+    with pytest.raises(BadPayload):
+        await work.enqueue_many([(3,), ("four",)])
+    assert len(await hf.jobs.list()) == 2
+    assert await work.enqueue_many([]) == []
+    assert len(await work.enqueue_many((n,) for n in range(2_500))) == 2_500
+    assert len(await hf.jobs.list(limit=10_000)) == 2_502
+    with pytest.raises(UsageError, match="a key names one job"):
+        await work.options(key="k").enqueue_many([(1,)])
+
+
+async def test_jobs_are_listed_newest_first_by_page(hf: Holdfast) -> None:
+    @hf.job(name="a", queue="left")
+    async def a(number: int) -> None: ...
+
+    @hf.job(name="b", queue="right")
+    async def b(number: int) -> None: ...
+
+    ids = [(await function.enqueue(number)).id for number in range(3) for function in (a, b)]
+    assert [row.id for row in await hf.jobs.list()] == ids[::-1]
+    assert [row.id for row in await hf.jobs.list(kind="a")] == ids[::-1][1::2]
+    assert [row.id for row in await hf.jobs.list(queue="right", state="pending")] == ids[::-1][::2]
+    page = await hf.jobs.list(limit=2)
+    assert [row.id for row in await hf.jobs.list(limit=2, before=page[-1].seq)] == ids[::-1][2:4]
+    assert await hf.jobs.list(tenant="nobody") == []
+
+
+def test_a_name_belongs_to_one_function(hf: Holdfast) -> None:
+    @hf.job(name="work")
+    async def first() -> None: ...
+
+    with pytest.raises(UsageError, match="two functions are declared as job 'work'"):
+
+        @hf.job(name="work")
+        async def second() -> None: ...
+
+
+def test_a_job_names_each_of_its_arguments(hf: Holdfast) -> None:
+    with pytest.raises(UsageError, match=r"takes \*rest; a job names each of its arguments"):
+
+        @hf.job
+        async def work(ctx: JobContext, *rest: int) -> None: ...
+
+
+def test_declaring_and_making_an_app_reaches_for_nothing() -> None:
+    hf = Holdfast("postgresql://nobody@203.0.113.1:1/nothing")
+
+    @hf.job
+    async def work() -> None: ...
+
+    assert hf.jobs["01890000-0000-7000-8000-000000000000"].state is None

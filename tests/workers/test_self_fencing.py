@@ -1,0 +1,178 @@
+"""A worker that cannot renew stops itself before its leases end, and what it still makes is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, JobContext, Queue, RunFailed
+from holdfast.clock import SystemClock
+from holdfast.kernel.leases import Beat
+from holdfast.workers.lifeline import Pulse
+from holdfast.workers.worker import Worker
+from tests.support.apps import MakeApp, attempts, eventually, in_state, outcomes, working
+
+SHORT: dict[str, Any] = {"lease_ttl": "2s", "heartbeat": "500ms", "fence_margin": "500ms", "tick": "50ms"}
+
+
+class CutLifeline:
+    """Never reaches the store: the network to it is gone, while everything else goes on."""
+
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None: ...
+
+    def poke(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def cut_off(app: Holdfast) -> AsyncIterator[Worker]:
+    await app.runtime().open()
+    worker = Worker(app.registry, app.runtime().database, app.settings, app._ports, lifeline=CutLifeline())
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+
+
+async def test_an_attempt_is_interrupted_before_its_lease_ends(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, **SHORT)
+    clock = SystemClock()
+    stopped_at: list[int] = []
+
+    @app.job
+    async def work(ctx: JobContext) -> str:
+        if ctx.token.endswith(".1"):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                stopped_at.append(clock.wall_us())
+                assert ctx.cancelled
+                return "too late"
+        return "the second attempt"
+
+    job = await work.enqueue()
+    async with cut_off(app):
+        assert await job.result() == "the second attempt"
+    first, second = await attempts(app, job.id)
+    assert (first.outcome, second.outcome) == ("lost", "succeeded")
+    assert first.started_at < stopped_at[0] < first.started_at + 2_000_000
+    row = await job.refresh()
+    assert (row.attempts, row.rescues) == (1, 1)
+
+
+async def test_the_late_result_of_a_thread_is_dropped(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, concurrency=2, **SHORT)
+    gate, saw = threading.Event(), threading.Event()
+
+    @app.job
+    def work(ctx: JobContext) -> str:
+        if ctx.token.endswith(".1"):
+            gate.wait(60)
+            if ctx.cancelled:
+                saw.set()
+        return ctx.token
+
+    job = await work.enqueue()
+    try:
+        async with cut_off(app):
+            assert await job.result() == "1.2"
+            gate.set()
+            assert await asyncio.to_thread(saw.wait, 60)
+    finally:
+        gate.set()
+    assert (await job.refresh()).result == '"1.2"'
+    assert await outcomes(app, job.id) == ["lost", "succeeded"]
+
+
+async def test_no_new_step_begins_once_the_lease_may_be_gone(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, **SHORT)
+    effects: list[str] = []
+
+    @app.job
+    async def work(ctx: JobContext) -> str:
+        if ctx.token.endswith(".1"):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await ctx.step("effect", effects.append, "by the fenced one")
+        await ctx.step("effect", effects.append, "by its successor")
+        return "done"
+
+    job = await work.enqueue()
+    async with cut_off(app):
+        assert await job.result() == "done"
+    assert effects == ["by its successor"]
+
+
+async def test_what_was_stored_before_the_loss_is_not_repeated(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, **SHORT)
+    fetched: list[int] = []
+
+    def fetch() -> str:
+        fetched.append(1)
+        return "page"
+
+    @app.job
+    async def work(ctx: JobContext) -> str:
+        page = await ctx.step("fetch", fetch)
+        if ctx.token.endswith(".1"):
+            await asyncio.Event().wait()
+        return page
+
+    job = await work.enqueue()
+    async with cut_off(app):
+        assert await job.result() == "page"
+    assert fetched == [1]
+
+
+async def test_the_queue_says_what_becomes_of_a_lost_job(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, max_rescues=0, **SHORT)
+    app.queue("once", Queue(on_orphan="fail"))
+
+    @app.job(queue="once")
+    async def once() -> None:
+        await asyncio.Event().wait()
+
+    @app.job
+    async def often() -> None:
+        await asyncio.Event().wait()
+
+    jobs = [await once.enqueue(), await often.enqueue()]
+    async with cut_off(app):
+        for job in jobs:
+            with pytest.raises(RunFailed):
+                await job.result()
+    rows = [await job.refresh() for job in jobs]
+    assert [json.loads(row.error or "")["type"] for row in rows] == ["instance_disconnected", "rescue_failed"]
+    assert [await outcomes(app, job.id) for job in jobs] == [["lost"], ["lost"]]
+
+
+async def test_a_worker_that_renews_keeps_its_lease(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, **SHORT)
+    let_go = asyncio.Event()
+
+    @app.job
+    async def work() -> str:
+        await let_go.wait()
+        return "one attempt"
+
+    job = await work.enqueue()
+    async with working(app):
+        taken = await in_state(app, job.id, "running")
+
+        async def outlived() -> bool:
+            (worker,) = await app.workers.list()
+            return worker.now > (taken.claimed_at or 0) + 3_000_000
+
+        await eventually(outlived)
+        let_go.set()
+        assert await job.result() == "one attempt"
+    assert await outcomes(app, job.id) == ["succeeded"]
