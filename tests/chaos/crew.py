@@ -1,0 +1,183 @@
+"""The processes of a chaos test: started here, signalled and ended by pid, their output kept.
+
+None outlives the test, however that ends: a guard process waits for the test process to close its pipe or die,
+and kills what is left, after it has made sure that the pid still belongs to this crew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.apps import PATIENCE, eventually
+
+ROOT = Path(__file__).parents[2]
+APP = "tests.chaos.jobs:hf"
+
+GUARD = r"""
+read -r _
+while read -r pid; do
+    if { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF "$1"; then kill -KILL "$pid"; fi
+done <"$2"
+"""
+
+
+class Member:
+    """One process, and what it wrote."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self.pid = process.pid
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    async def freeze(self) -> None:
+        """SIGSTOP, and wait until the process has stopped."""
+        self.send(signal.SIGSTOP)
+        await eventually(self._is_stopped)
+
+    def thaw(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def say(self, line: str) -> None:
+        """One line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    async def says(self, text: str) -> str:
+        """Wait for `text` in the output; returns the first line that has it."""
+
+        async def heard() -> str | None:
+            for line in self.output.splitlines():
+                if text in line:
+                    return line
+            assert self.running, f"ended with {self._process.returncode} before it said {text!r}:\n{self.output}"
+            return None
+
+        line = await eventually(heard)
+        assert line is not None
+        return line
+
+    async def leaves(self) -> int:
+        """Wait for the end; returns the exit code."""
+        code = await asyncio.to_thread(self._process.wait, PATIENCE)
+        self._close()
+        return code
+
+    def end(self) -> None:
+        if self.running:
+            self.kill()
+        self._close()
+
+    async def _is_stopped(self) -> bool:
+        return state_of(self.pid) == "T"
+
+    def _close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class Crew:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = f"crew-{secrets.token_hex(4)}"
+        self._pids = folder / "pids"
+        self._pids.touch()
+        self._members: list[Member] = []
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", GUARD, "guard", self._mark, self._pids],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def worker(self, url: str, *options: str, **settings: object) -> Member:
+        """`holdfast worker` on the app of these tests."""
+        changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        return self.start("holdfast", "worker", APP, "--url", url, "--name", self._mark, *changes, *options)
+
+    def script(self, module: str, *arguments: object) -> Member:
+        """A module of this folder, run as a program."""
+        return self.start(f"tests.chaos.{module}", *(str(argument) for argument in arguments), self._mark)
+
+    def start(self, module: str, *arguments: str) -> Member:
+        log = self._folder / f"{len(self._members)}-{module}.log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=ROOT,
+                env={name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+        self.watch(process.pid)
+        member = Member(process, log)
+        self._members.append(member)
+        return member
+
+    def watch(self, pid: int) -> None:
+        """Let nothing outlive the test that a member started in its turn."""
+        with self._pids.open("a") as pids:
+            pids.write(f"{pid}\n")
+
+    def kill(self, pid: int) -> None:
+        """kill -9 for a process that a member started, which must be watched."""
+        assert str(pid) in self._pids.read_text().split()
+        os.kill(pid, signal.SIGKILL)
+
+    def report(self) -> str:
+        """What everybody wrote, for the report of a failed test."""
+        return "\n".join(f"--- pid {member.pid}\n{member.output[-4000:]}" for member in self._members)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self._members:
+            member.end()
+        self._guard.communicate()
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has installed a handler for this signal."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, mask = line.partition(":")
+        if name == "SigCgt":
+            return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: T when it is stopped; "" when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[0]

@@ -1,0 +1,47 @@
+"""What the machine found, made small, on both databases."""
+
+from __future__ import annotations
+
+from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.complete import complete_children
+from holdfast.kernel.enqueue import enqueue_children
+from holdfast.kernel.ids import JobId, derived_id, new_id
+from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.states import State
+from holdfast.kernel.waiting import signal, take_signal
+from tests.support.stores import Store
+
+
+async def launch(store: Store, parent: Lease) -> JobId:
+    child = store.job(id=derived_id(parent.id, "child", 0))
+    await store.do(enqueue_children, parent, [child], [])
+    return child.id
+
+
+async def test_a_cancel_reaches_the_children_of_a_child_that_had_ended(store: Store) -> None:
+    """I17: the cancel went from parent to unfinished child only, and stopped where a child had ended."""
+    worker = await store.worker()
+    parent = await store.claimed(worker)
+    await launch(store, parent)
+    (child,) = await store.claim(worker)
+    grandchild = await launch(store, child)
+    succeeded = Ending(*child.held, "succeeded", State.SUCCEEDED, 0, 1, "1", None)
+    await store.do(complete_children, [succeeded], [parent.seq])
+
+    await store.do(cancel, parent.id, reason="no longer wanted")
+    while await store.do(cancel_family, limit=10):
+        pass
+
+    assert (await store.find(grandchild)).state == State.CANCELLED
+
+
+async def test_a_signal_sent_again_after_it_was_taken_is_not_delivered_twice(store: Store) -> None:
+    """P3: the sender's answer was lost, the signal was taken at once, and the repeat put it there a second time."""
+    lease = await store.claimed()
+    sent = (new_id(store.ports), "approval", '"yes"')
+    await store.do(signal, *sent)
+    assert (await store.do(take_signal, lease, "approval", "first")).payload == '"yes"'
+
+    await store.do(signal, *sent)
+
+    assert (await store.do(take_signal, lease, "approval", "second")).payload is None

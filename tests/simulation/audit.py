@@ -1,0 +1,251 @@
+"""An observer at the store that trusts no code: the images of every row that a commit changed.
+
+SQLite tells it each change before it happens. It keeps the rows as they stand, and judges what changed with the
+invariants that the lockstep tests use, and with what attempts themselves said: everything a handler writes carries
+the token it was written under.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import apsw
+
+from holdfast.kernel import duties
+from holdfast.kernel.drivers.sqlite_file import SqliteFile
+from holdfast.kernel.records import Lease, Term
+from holdfast.kernel.states import TERMINAL, State
+from tests.support.invariants import check_changes
+from tests.support.snapshots import PRIMARY_KEYS, Change, Key, Row, Snapshot, primary_key, snapshot
+
+WATCHED: Final = frozenset(PRIMARY_KEYS) - {"route", "channel", "queue"}
+UNTRACED: Final = frozenset({"hostname", "pid", "version"})  # they differ from machine to machine
+
+LeaseKey = tuple[int, int, int]
+
+
+class Violation(AssertionError):
+    """Something that must never happen did; `promise` says what was promised."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"{promise}: {what}")
+        self.promise = promise
+
+
+class Audit:
+    def __init__(self, file: SqliteFile, *, ceiling_us: int, gone: Collection[int]) -> None:
+        self.jobs: dict[Key, Row] = {}
+        self.open: dict[int, Row] = {}  # those that have not ended
+        self.duties: dict[str, Row] = {}
+        self.workers: dict[int, Row] = {}
+        self.seq_of: dict[str, int] = {}
+        self.steps: dict[tuple[int, str], str] = {}  # the token under which each was stored
+        self.lease_until: dict[LeaseKey, int] = {}
+        self.known: set[LeaseKey] = set()  # leases whose claim was answered
+        self.forgotten: set[LeaseKey] = set()  # leases that only a lost server knew of
+        self._issued: set[tuple[str, int, int]] = set()
+        self._taken: set[str] = set()
+        self._unread: Counter[str] = Counter()  # signals on each channel
+        self._file = file
+        self.ceiling_us = ceiling_us
+        self._gone = gone
+        self._raw: list[tuple[str, int, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
+        self._columns = {table: _columns(file, table) for table in PRIMARY_KEYS}
+        file.connection.preupdate_hook(self._on_change)
+
+    def _on_change(self, change: apsw.PreUpdate) -> None:
+        if change.table_name in WATCHED:
+            self._raw.append((change.table_name, change.rowid, change.old, change.new))
+
+    def forget(self) -> None:
+        """What was seen since the last commit was rolled back."""
+        self._raw.clear()
+
+    def collect(self) -> list[Change]:
+        """What the last commit changed, each row once, with its first and last image."""
+        images: dict[tuple[str, int], tuple[Any, Any]] = {}
+        for table, rowid, old, new in self._raw:
+            seen = images.get((table, rowid))
+            images[table, rowid] = (old if seen is None else seen[0], new)
+        self._raw.clear()
+        return [self._change(table, *pair) for (table, _), pair in images.items() if pair[0] != pair[1]]
+
+    def _change(self, table: str, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> Change:
+        names = self._columns[table]
+        before = None if old is None else dict(zip(names, old, strict=True))
+        after = None if new is None else dict(zip(names, new, strict=True))
+        return Change(table, primary_key(table, after or before or {}), before, after)
+
+    def judge(self, changes: Sequence[Change], now: int, operation: Callable[..., Any], args: Sequence[Any]) -> None:
+        """Take the changes over, or raise what is wrong with them."""
+        for change in changes:
+            if change.table == "job":
+                self._remember_job(change)
+            elif change.table == "duty" and change.new is not None:
+                self.duties[str(change.key)] = change.new
+            elif change.table == "worker" and change.new is not None:
+                self.workers[change.new["seq"]] = change.new
+            elif change.table == "signal":
+                self._unread.update([change.new["channel"]] if change.new is not None else [])
+                self._unread.subtract([change.old["channel"]] if change.old is not None else [])
+        check_changes(changes, now=now, jobs=self.jobs, ceiling_us=self.ceiling_us, gone=self._gone)
+        for change in changes:
+            if change.table == "job" and change.new is not None:
+                self._written_under_its_token(change.old, change.new)
+                if change.old is not None:
+                    self._renewed_by_who_knows(change.old, change.new)
+            elif change.table == "step" and change.new is not None:
+                self._step_is_its_own(change.new)
+        self._nobody_waits_for_what_is_there(changes)
+        self._duty_is_held(changes, now, operation, args)
+
+    def reread(self, now: int) -> None:
+        """The store is another one, which lacks the last commits."""
+        self._raw.clear()
+        held = {_lease(row) for row in self.open.values() if row["state"] == State.RUNNING}
+        whole = self.whole(now)
+        self.jobs = dict(whole["job"])
+        self.open = {row["seq"]: row for row in self.jobs.values() if row["state"] not in TERMINAL}
+        self.seq_of = {row["id"]: row["seq"] for row in self.jobs.values()}
+        self.duties = {row["name"]: row for row in whole["duty"].values()}
+        self.workers = {row["seq"]: row for row in whole["worker"].values()}
+        self.steps = {(s["job"], s["name"]): token_in(s["result"]) or "0.0" for s in whole["step"].values()}
+        self._taken = {sent for step in whole["step"].values() if (sent := _signal_in(step["result"])) is not None}
+        self._unread = Counter(row["channel"] for row in whole["signal"].values())
+        self.forgotten |= held - {_lease(row) for row in self.open.values() if row["state"] == State.RUNNING}
+
+    def answer(self, result: object) -> None:
+        """An answer reached its process: only now does it know what it claimed."""
+        if isinstance(result, list):
+            self.known.update((each.seq, each.epoch, each.token) for each in result if isinstance(each, Lease))
+
+    def whole(self, now: int) -> Snapshot:
+        """All rows, read from the store."""
+        tables = {}
+        for table, names in self._columns.items():
+            rows = self._file.execute(f"select {', '.join(names)} from {table}")
+            tables[table] = [dict(zip(names, row, strict=True)) for row in rows]
+        return snapshot(now, tables)
+
+    def _remember_job(self, change: Change) -> None:
+        row = change.new
+        if row is None:
+            return
+        seq = row["seq"]
+        self.jobs[seq] = row
+        if change.old is None:
+            self.seq_of[row["id"]] = seq
+        if row["state"] in TERMINAL:
+            self.open.pop(seq, None)
+        else:
+            self.open[seq] = row
+        if row["state"] == State.RUNNING:
+            self.lease_until[_lease(row)] = row["lease_until"]
+            if change.old is None or change.old["state"] != State.RUNNING:
+                self._issue(row)
+
+    def _issue(self, row: Row) -> None:
+        """I4, also over failovers: the job is named by its id here, for numbers can be given out again."""
+        lease = (row["id"], row["epoch"], row["token"])
+        if lease in self._issued:
+            raise Violation("I4 (no token is given out twice)", _image(row))
+        self._issued.add(lease)
+
+    def _written_under_its_token(self, old: Row | None, new: Row) -> None:
+        """Results, errors, progress and children name the attempt that made them; it must be the current one."""
+        under = None
+        if new["result"] is not None and (old is None or new["result"] != old["result"]):
+            under = token_in(new["result"])
+        elif new["error"] is not None and (old is None or new["error"] != old["error"]):
+            under = token_in(new["error"])
+        if old is not None and new["progress"] != old["progress"]:
+            under = under or token_in(new["progress"])
+        if under is not None and under != f"{new['epoch']}.{new['token']}":
+            raise Violation("fenced writes", f"job {new['seq']} was written under {under}: {_image(new)}")
+        if old is None and new["parent"] is not None:
+            parent = self.jobs[new["parent"]]
+            if token_in(new["metadata"]) != f"{parent['epoch']}.{parent['token']}" or parent["state"] != "running":
+                raise Violation("fenced writes", f"child {_image(new)} of {_image(parent)}")
+
+    def _renewed_by_who_knows(self, old: Row, new: Row) -> None:
+        renewed = old["state"] == new["state"] == State.RUNNING and new["lease_until"] > old["lease_until"]
+        if renewed and _lease(new) not in self.known:
+            raise Violation("renewed by who knows it", f"nobody learned of {_image(new)}")
+
+    def _step_is_its_own(self, step: Row) -> None:
+        job = self.jobs[step["job"]]
+        current = f"{job['epoch']}.{job['token']}"
+        under = token_in(step["result"])
+        if under is not None and under != current:
+            raise Violation("fenced writes", f"step {dict(step)} was stored for {_image(job)}")
+        self.steps[step["job"], step["name"]] = current
+        if (sent := _signal_in(step["result"])) is not None:
+            if sent in self._taken:
+                raise Violation("a signal is taken once", f"{sent} was taken again: {dict(step)}")
+            self._taken.add(sent)
+
+    def _nobody_waits_for_what_is_there(self, changes: Sequence[Change]) -> None:
+        sent = {change.new["channel"] for change in changes if change.table == "signal" and change.new is not None}
+        rows = [c.new for c in changes if c.table == "job" and c.new is not None]
+        for row in self.open.values() if sent else rows:
+            if row["state"] == State.WAITING and row["channel"] is not None and self._unread[row["channel"]] > 0:
+                raise Violation("no wake-up is lost", f"a signal is there for {_image(row)}")
+
+    def _duty_is_held(
+        self, changes: Sequence[Change], now: int, operation: Callable[..., Any], args: Sequence[Any]
+    ) -> None:
+        """I16: a maintenance write's term is the stored one at its commit."""
+        if operation in (duties.renew, duties.release) or not changes:
+            return
+        for term, worker in pairwise(args):
+            if isinstance(term, Term):
+                duty = self.duties[term.name]
+                if (duty["term"], duty["holder"]) != (term.term, worker) or duty["held_until"] <= now:
+                    what = f"worker {worker} acted in {term} at {now}, the store says {dict(duty)}"
+                    raise Violation("I16 (each maintenance write's term is the stored one)", what)
+
+
+_TOKEN = re.compile(r"under (\d+\.\d+)")
+_SIGNAL = re.compile(r'"signal":"([^"]+)"')
+
+
+def stamp(token: str) -> str:
+    """What a handler puts into everything it writes."""
+    return f"under {token}"
+
+
+def token_in(text: str | None) -> str | None:
+    found = None if text is None else _TOKEN.search(text)
+    return None if found is None else found[1]
+
+
+def traced(changes: Sequence[Change]) -> str:
+    """The changes as the trace hash knows them."""
+    parts: list[str] = []
+    for table, key, _, new in changes:
+        if table == "worker" and new is not None:
+            new = {name: value for name, value in new.items() if name not in UNTRACED}  # noqa: PLW2901
+        parts.append(f"{table} {key} {None if new is None else list(new.values())}")
+    return "\n".join(parts)
+
+
+def _lease(row: Row) -> LeaseKey:
+    return row["seq"], row["epoch"], row["token"]
+
+
+def _image(row: Row) -> str:
+    return json.dumps({name: value for name, value in row.items() if value is not None})
+
+
+def _signal_in(text: str) -> str | None:
+    found = _SIGNAL.search(text)
+    return None if found is None else found[1]
+
+
+def _columns(file: SqliteFile, table: str) -> tuple[str, ...]:
+    return tuple(name for (name,) in file.execute(f"select name from pragma_table_info('{table}') order by cid"))
