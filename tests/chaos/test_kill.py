@@ -27,7 +27,7 @@ from tests.support.invariants import check_whole
 
 pytestmark = pytest.mark.chaos
 
-KILLS = 4
+KILLS = 3
 HELD = 3
 TTL = 3.0
 SHORT = {"lease_ttl": f"{TTL}s", "heartbeat": "1s", "worker_ttl": f"{TTL}s"}

@@ -135,7 +135,7 @@ async def test_work_goes_on_while_links_are_cut(proxy: Proxy, scene: Scene) -> N
 
 
 async def test_work_goes_on_over_a_slow_link(proxy: Proxy, scene: Scene) -> None:
-    proxy.delay = 0.05
+    proxy.delay = 0.03
     jobs = await nap.enqueue_many([(0.1,)] * 20)
     scene.worker(url=proxy.url, **SHORT)
     await scene.watch.until_ended(len(jobs))
@@ -199,7 +199,7 @@ async def test_the_listening_connection_is_not_closed_for_want_of_work(
 async def test_without_wake_ups_the_poll_finds_work(scene: Scene) -> None:
     await scene.registered()
     waited = []
-    for number in range(5):
+    for number in range(3):
         job = await quick.options(notify=False).enqueue(number)
         await job.result(timeout="60s")
         row = await scene.watch.job(job.id)

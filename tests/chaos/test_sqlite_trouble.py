@@ -25,7 +25,7 @@ from tests.chaos.crew import Crew, Member
 from tests.chaos.jobs import hold, nap, quick
 from tests.chaos.scene import Scene
 from tests.chaos.watch import Watch
-from tests.support.apps import eventually, outcomes, working
+from tests.support.apps import eventually, outcomes, settings_with, working
 
 pytestmark = pytest.mark.chaos
 
@@ -80,6 +80,7 @@ async def test_a_call_gives_up_after_the_busy_timeout_however_many_wait(url: str
 
 async def test_a_file_that_is_locked_for_seconds_costs_no_lease_and_no_result(scene: Scene, path: Path) -> None:
     gate = scene.gate()
+    scene.hf.settings = settings_with(busy_timeout="2s")
     worker = scene.worker()
     job = await hold.enqueue(str(scene.witness), str(gate))
     await scene.witness.saw(f"running {job.id} {worker.pid}")

@@ -68,7 +68,7 @@ class PostgresDatabase:
         self._pool: Pool | None = None
         # How long a call may go without an answer. A heartbeat that meets a dead link, waits this long, and goes over
         # a new one is still in time for its leases.
-        self._patience = (settings.lease_ttl - settings.heartbeat).total_seconds() / 2
+        self._patience = (settings.lease_ttl - settings.heartbeat - settings.fence_margin).total_seconds() / 2
         self._opening = asyncio.Lock()
         self._reconnected_at: float | None = None
         self._lost_once = False
