@@ -68,9 +68,17 @@ class Mixer:
             *[self.claim] * 6,
             *[self.complete] * 4,
             *[self.enqueue_children] * 3,
-            *(self.enqueue, self.enqueue_once, self.beat, self.park, self.park, self.signal, self.take_signal),
-            *(self.store_step, self.progress, self.cancel, self.cancel_family, self.wake, self.overdue, self.expire),
-            *(self.lose_workers, self.duties, self.clean_up, self.look, self.drain),
+            *[self.park, self.cancel_family, self.overdue, self.clean_up] * 2,
+            *(
+                self.enqueue,
+                self.enqueue_once,
+                self.beat,
+                self.signal,
+                self.take_signal,
+                self.store_step,
+                self.progress,
+            ),
+            *(self.cancel, self.wake, self.expire, self.lose_workers, self.duties, self.look, self.drain),
         ]
         await self.register()
         patience = time.monotonic() + LEAST_SECONDS
@@ -150,7 +158,7 @@ class Mixer:
         if lease is None:
             return False
         self._leases.remove(lease)
-        channel = self._chance.choice((None, self._channel()))
+        channel = self._chance.choice((None, self._channel(), self._channel()))
         timeout_us = self._chance.choice((None, 200_000)) if channel is None else 200_000
         await self._do(waiting.park, lease, channel=channel, timeout_us=timeout_us)
         return True
@@ -183,9 +191,10 @@ class Mixer:
 
     async def cancel(self) -> bool:
         rows = await self._do(list_jobs, limit=40)
+        parents = [row for row in rows if row.open_children]
         if not rows:
             return False
-        await self._do(cancel, self._chance.choice(rows).id, reason="chance")
+        await self._do(cancel, self._chance.choice(parents or rows).id, reason="chance")
         return True
 
     async def cancel_family(self) -> bool:
@@ -202,14 +211,14 @@ class Mixer:
         return len(await self._do(expire, gone=gone, limit=3, backoff_us=20_000, chance=self._chance))
 
     async def lose_workers(self) -> int:
-        gone = [self.worker] if self._chance.random() < 0.1 else []
+        gone = [self.worker] if self._chance.random() < 0.3 else []
         return await self._do(lose_workers, gone=gone, reason="chance")
 
     async def duties(self) -> bool:
         """Hold a duty for a while; half of the time let it run out."""
         if self._term is None:
-            self._term = await self._do(duties.acquire, duties.CLEANUP, self.worker, ttl_us=50_000, gone=[self.worker])
-        elif not await self._do(duties.renew, self._term, self.worker, ttl_us=50_000):
+            self._term = await self._do(duties.acquire, duties.CLEANUP, self.worker, ttl_us=300_000, gone=[self.worker])
+        elif not await self._do(duties.renew, self._term, self.worker, ttl_us=300_000):
             self._term = None
         elif self._chance.random() < 0.3:
             await self._do(duties.release, self._term, self.worker)
@@ -242,7 +251,7 @@ class Mixer:
 
     def _channel(self) -> str:
         """One of two, others every few rounds: on a channel with an unread signal nobody waits."""
-        return f"{self._chance.choice(('left', 'right'))} {self._round // 20}"
+        return f"{self._chance.choice(('left', 'right'))} {self._round // 10}"
 
     def _pick(self, kinds: tuple[str, ...] = KINDS) -> Lease | None:
         held = [lease for lease in self._leases if lease.kind in kinds]
@@ -263,7 +272,7 @@ class Mixer:
             delay_us=self._chance.choice((None, None, 20_000)),
             due_at=None,
             timeout_us=None,
-            deadline_us=self._chance.choice((None, None, 1_500_000)),
+            deadline_us=self._chance.choice((None, None, 200_000)),
             deadline_at=None,
             max_attempts=3,
             max_rescues=3,

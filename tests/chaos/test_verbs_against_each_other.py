@@ -52,6 +52,7 @@ async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
 
     reports = [json.loads(mixer.output.splitlines()[-1]) for mixer in mixers]
     answered: Counter[str] = sum((Counter(report["answered"]) for report in reports), Counter())
+    print(f"answered {answered}")
     assert [verb for verb in VERBS if not answered[verb]] == [], "these verbs never did anything"
     check_whole(await watch.snapshot())
 
