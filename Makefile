@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-more test-pgbouncer sim demo lock clean
+.PHONY: help check docs fix test test-pgbouncer sim demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -40,13 +40,9 @@ fix: $(READY) ## format, and mend what the linter can mend
 # The timing of the chaos tests is their subject, so they run alone. pytest answers 5 when it selected nothing:
 # an error only if both parts did.
 test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
-	@parallel=0; $(PYTEST) -n $(JOBS) -m 'not chaos' || parallel=$$?; \
+	@parallel=0; $(PYTEST) -n $(JOBS) --dist worksteal -m 'not chaos' || parallel=$$?; \
 	serial=0; $(PYTEST) -m chaos || serial=$$?; \
 	case $$parallel/$$serial in 0/0|0/5|5/0) ;; *) exit 1 ;; esac
-
-test-more: $(READY) ## what takes longer: both databases in lockstep, simulation, real processes killed
-	$(PYTEST) -n $(JOBS) tests/lockstep tests/simulation
-	$(PYTEST) tests/chaos
 
 test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transaction mode
 	@PATH=$$PATH:/usr/sbin; \

@@ -108,11 +108,14 @@ class Holdfast:
         encoding.check_text(name, what="a queue name")
         self.queues[name] = policy
 
-    async def signal(self, channel: str, payload: Any = None) -> None:
-        """Send a durable signal; the job that waits on the channel takes it, now or whenever it comes to wait."""
+    async def signal(self, channel: str, payload: Any = None, *, key: str | None = None) -> None:
+        """Send a durable signal; the job that waits on the channel takes it, now or whenever it comes to wait.
+
+        Sent again with the same `key` it is the same signal, also after a job has taken it.
+        """
         encoding.check_text(channel, what="a channel")
         text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
-        await self.runtime().signal(channel, text)
+        await self.runtime().signal(channel, text, key)
 
     async def migrate(self) -> list[str]:
         """Bring the database's tables to this version; returns what was done."""

@@ -12,7 +12,7 @@ from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.enqueue import enqueue, enqueue_once
-from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.workers import set_queue
 from holdfast.queues import Queue
@@ -79,9 +79,10 @@ class Runtime:
             pass
         return state
 
-    async def signal(self, channel: str, payload: str) -> None:
+    async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await self.open()
-        await self.database.transact(waiting.signal, new_id(self.ports), channel, payload)
+        id = new_id(self.ports) if key is None else derived_id("signal", channel, key)
+        await self.database.transact(waiting.signal, id, channel, payload)
 
     async def find(self, id: JobId) -> JobRow:
         await self.open()

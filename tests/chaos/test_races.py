@@ -21,8 +21,6 @@ from holdfast.kernel.workers import Registration, register
 from tests.chaos.crew import Crew
 from tests.chaos.watch import Watch
 
-pytestmark = pytest.mark.chaos
-
 PROCESSES = 8
 JOBS = 8_000
 ROUTES = [route_for(f"queue-{number}", "work") for number in range(25)]

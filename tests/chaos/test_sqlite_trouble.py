@@ -27,8 +27,6 @@ from tests.chaos.scene import Scene
 from tests.chaos.watch import Watch
 from tests.support.apps import eventually, outcomes, settings_with, working
 
-pytestmark = pytest.mark.chaos
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

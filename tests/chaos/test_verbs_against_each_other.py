@@ -28,8 +28,6 @@ from tests.support.apps import eventually
 from tests.support.invariants import check_swept, check_whole
 from tests.support.snapshots import Snapshot
 
-pytestmark = pytest.mark.chaos
-
 PROCESSES = 4
 ROUNDS = {"sqlite": 200, "postgres": 400}
 VERBS = [

@@ -139,7 +139,7 @@ class Client:
 
     async def _signal(self, channel: str) -> None:
         self._sent += 1
-        await self.runtime.signal(channel, f'{{"signal":"{self._sent}"}}')
+        await self.runtime.signal(channel, f'{{"signal":"{self._sent}"}}', None)
 
     def _lose(self) -> None:
         """What was accepted but not passed on to the other server is gone."""

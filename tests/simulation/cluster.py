@@ -30,6 +30,7 @@ class Process:
         self.leaving = False
         self.slow_clock = False  # so slow that it cannot fence itself in time
         self.worker: Worker | None = None
+        self.life: asyncio.Task[None] | None = None
         self._machine = machine
         self._store = machine.store
         self._options = machine.store.options
@@ -58,11 +59,15 @@ class Process:
             lifeline=lifeline if self._lifeline is self.node else OwnLifeline(lifeline, self._lifeline),
         )
         try:
-            await worker.start()
-        except (Unavailable, DuplicateWorker):
-            self._exit()
-        else:
+            if self._machine.role.until == "stopped":
+                await worker.start()
+                self.worker = worker
+                return
             self.worker = worker
+            await worker.run()
+        except (Unavailable, DuplicateWorker, asyncio.CancelledError):
+            pass
+        self._exit()
 
     def crash(self) -> None:
         """kill -9. The system takes the sign of life away a moment later."""
@@ -85,9 +90,13 @@ class Process:
 
     def drain(self) -> None:
         """SIGTERM."""
-        if self.worker is not None and not self.leaving and not self.dead:
-            self.leaving = True
+        if self.worker is None or self.leaving or self.dead:
+            return
+        self.leaving = True
+        if self._machine.role.until == "stopped":
             self.node.spawn(self._leave(self.worker))
+        elif self.life is not None:
+            self.life.cancel()
 
     def skew(self, rate: float) -> None:
         settings = self._options.settings
@@ -151,17 +160,20 @@ class Machine:
             id=f"{self.name}-id" if store.options.fixed_ids else "",
             queues=None if everything else ("default",),
             capabilities=(SPECIAL,) if everything else (),
+            until="stopped" if number == 0 else self._chance.choice(("stopped", "stopped", "stopped", "empty", "one")),
         )
 
     def start(self) -> None:
         if self.process is None or self.process.dead:
             self._started += 1
             self.process = Process(self, self._started)
-            self.process.node.spawn(self.process.live)
+            self.process.life = self.process.node.spawn(self.process.live)
 
     def died(self) -> None:
         if self.keep_up:
-            pause = 1.0 if self.store.healed else self._chance.choice((0.5, 5.0, 60.0)) * self._chance.random()
+            pause = self._chance.choice((0.5, 5.0, 60.0)) * self._chance.random()
+            if self.store.healed:
+                pause = 1.0 if self.role.until == "stopped" else 20.0
             self.store.loop.call_later(pause, self._restart, context=self.store.context)
 
     def _restart(self) -> None:

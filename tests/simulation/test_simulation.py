@@ -17,7 +17,7 @@ from tests.simulation.rare import EVENTS, Rare
 from tests.simulation.run import simulate
 
 CHUNKS = 6
-SEEDS_EACH = 24
+SEEDS_EACH = 12
 
 
 @pytest.mark.slow

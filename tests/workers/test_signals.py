@@ -69,6 +69,20 @@ async def test_what_was_taken_stays_taken_across_retries(hf: Holdfast) -> None:
         assert await (await work.enqueue()).result() == [1, 2]
 
 
+async def test_a_signal_with_the_same_key_is_one_signal(hf: Holdfast) -> None:
+    @hf.job
+    async def two_letters(ctx: JobContext) -> list[object]:
+        return [await ctx.wait("letters", timeout="500ms") for _ in range(2)]
+
+    async with hf:
+        job = await two_letters.enqueue()
+        for _ in range(2):
+            await hf.signal("letters", "a", key="webhook 17")
+        assert await job.result() == ["a", None]
+        await hf.signal("letters", "a", key="webhook 17")
+        assert await (await two_letters.enqueue()).result() == [None, None]
+
+
 async def test_one_signal_serves_one_of_many_waiters(hf: Holdfast) -> None:
     @hf.job
     async def work(ctx: JobContext) -> Any:

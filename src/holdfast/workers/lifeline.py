@@ -85,9 +85,11 @@ class ThreadLifeline:
             if self._stopping.is_set():
                 break
             pause = self._interval if self._beat(store, loop, compose, heard) else min(_RETRY, self._interval)
-        store.close()
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
-            loop.call_soon_threadsafe(self._ended.set)
+        try:
+            store.close()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+                loop.call_soon_threadsafe(self._ended.set)
 
     def _beat(
         self,
@@ -96,19 +98,19 @@ class ThreadLifeline:
         compose: Callable[[], Pulse | None],
         heard: Callable[[float, Beat], None],
     ) -> bool:
-        pulse = compose()
-        if pulse is None:
-            return False
-        sent_at = self._ports.clock.monotonic()
         try:
+            pulse = compose()
+            if pulse is None:
+                return False
+            sent_at = self._ports.clock.monotonic()
             answer = store.call(
                 beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
             )
         except HoldfastError as problem:
-            log.warning("heartbeat of worker %s failed: %s", pulse.worker, problem)
+            log.warning("a heartbeat failed: %s", problem)
             return False
         except Exception:
-            log.exception("heartbeat of worker %s met an error it does not know; it goes on", pulse.worker)
+            log.exception("a heartbeat met an error it does not know; the next one is tried")
             return False
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
             loop.call_soon_threadsafe(heard, sent_at, answer)
