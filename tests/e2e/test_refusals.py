@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.support.commands import Said, environment, holdfast, python
@@ -45,6 +47,15 @@ def test_a_database_that_is_not_there(postgres_url: str) -> None:
     line = ls(f"{postgres_url}_not").refused(2)
     assert "does not exist" in line
     assert "Check user, password and database in the URL." in line
+
+
+@pytest.mark.parametrize("words", [("jobs", "ls"), ("migrate",)])
+def test_a_file_of_another_program(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "shop.db"
+    with contextlib.closing(apsw.Connection(str(file))) as shop:
+        shop.execute("create table job (title text)")
+    line = holdfast(*words, "--url", f"sqlite:///{file}").refused(3)
+    assert line.endswith("shop.db has tables of another program (job): give Holdfast a file of its own.")
 
 
 @pytest.fixture

@@ -59,10 +59,6 @@ class Process:
             lifeline=lifeline if self._lifeline is self.node else OwnLifeline(lifeline, self._lifeline),
         )
         try:
-            if self._machine.role.until == "stopped":
-                await worker.start()
-                self.worker = worker
-                return
             self.worker = worker
             await worker.run()
         except (Unavailable, DuplicateWorker, asyncio.CancelledError):
@@ -93,9 +89,7 @@ class Process:
         if self.worker is None or self.leaving or self.dead:
             return
         self.leaving = True
-        if self._machine.role.until == "stopped":
-            self.node.spawn(self._leave(self.worker))
-        elif self.life is not None:
+        if self.life is not None:
             self.life.cancel()
 
     def skew(self, rate: float) -> None:
@@ -110,10 +104,6 @@ class Process:
         for node in self._nodes:
             node.resume()
             node.set_skew(rate=1.0)
-
-    async def _leave(self, worker: Worker) -> None:
-        await worker.stop()
-        self._exit()
 
     def _exit(self) -> None:
         """The program ends; whatever it left undone is never done."""

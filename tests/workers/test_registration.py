@@ -12,7 +12,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import DuplicateWorker
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.records import WorkerRow
+from holdfast.kernel.statements import Waiting
 from holdfast.kernel.workers import lose_workers
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
@@ -63,6 +65,24 @@ async def test_a_stopped_workers_id_is_free_and_its_number_is_not(make_app: Make
         async with working(app, Role(id="pod-1")) as worker:
             numbers.append(worker.seq)
     assert numbers == sorted(set(numbers))
+
+
+async def test_a_worker_whose_id_was_taken_meanwhile_leaves(make_app: MakeApp) -> None:
+    app, other = (with_a_job(make_app(embedded=False)) for _ in range(2))
+    replaced = asyncio.create_task(app.work(Role(id="pod-1")))
+    await eventually(app.workers.list)
+    (first,) = await app.workers.list()
+    store = app.runtime().database
+    await store.transact(lose_workers, gone={first.seq}, reason="given up")
+
+    async def poke(tx: Transaction) -> None:
+        await tx.run(Waiting.hint_cancel, workers=str(first.seq))  # its heart beats at once
+
+    async with working(other, Role(id="pod-1")) as worker:
+        await store.transact(poke)
+        await replaced
+        (left,) = await other.workers.list()
+        assert left.seq == worker.seq
 
 
 async def test_a_worker_given_up_for_lost_registers_again_and_goes_on(make_app: MakeApp) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -144,3 +146,24 @@ def test_a_closed_app_can_be_used_again(hf: Holdfast) -> None:
     hf.close_sync()
     hf.close_sync()
     assert work.run_sync() == 1
+
+
+SCRIPT = """
+from holdfast import Holdfast
+hf = Holdfast({url!r})
+
+@hf.job(name="add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+print(add.run_sync(1, 2))
+"""
+
+
+def test_a_script_that_ends_takes_its_worker_along(place: Place, hf: Holdfast) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT.format(url=place.url)], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")
+    (worker,) = hf.call(hf.workers.list(all=True))
+    assert worker.status == "stopped"

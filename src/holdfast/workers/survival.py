@@ -1,7 +1,8 @@
-"""Survival: a worker's loops outlive the store's absence."""
+"""Survival: loops that outlive the store's absence, work that outlives its caller, waits that end in time."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -29,3 +30,23 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
             pause = _FIRST_PAUSE
         await ports.clock.sleep(pause * (0.5 + ports.random.random()))
         pause = min(pause * 2, longest_pause)
+
+
+async def to_the_end(work: Awaitable[None]) -> None:
+    """Finish `work` also when cancelled meanwhile: only what is whole can be taken back."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def first_of(*events: asyncio.Event, within: float | None = None) -> None:
+    """Until one of these events is set, or the time is over."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

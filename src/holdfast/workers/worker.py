@@ -11,7 +11,6 @@ import contextlib
 import logging
 import statistics
 from collections import deque
-from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -39,7 +38,7 @@ from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.survival import survive
+from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 
 log = logging.getLogger("holdfast.worker")
@@ -95,6 +94,8 @@ class Worker:
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self._claiming = asyncio.Lock()
         self._draining = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._replaced = asyncio.Event()  # a live worker of our id took our place while we were away
         self._hurry = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
         self._reregistering: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class Worker:
     async def start(self) -> None:
         """Register, show presence, listen, and begin to take work."""
         await self._database.open()
-        await _to_the_end(self._register())
+        await to_the_end(self._register())
         self._routing.learn(await self._database.transact(registry.list_routes, since=0))
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
@@ -117,14 +118,19 @@ class Worker:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
         try:
             await self.start()
-            await (self._quiet.wait() if self._role.until != "stopped" else asyncio.Event().wait())
+            await first_of(self._replaced, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Drain: take nothing more, finish or hand back what runs, then unregister."""
-        if self._draining or not self.seq:
+        """Drain: take nothing more, finish or hand back what runs, then unregister. Whoever asks waits for the end."""
+        if not self.seq:
             return
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace), name=f"stop of {self.id}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float | None) -> None:
         self._draining = True
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id)
@@ -136,10 +142,10 @@ class Worker:
         for holding in self._ready:
             self._release(holding)
         self._ready.clear()
-        await self._until_idle(patience, self._hurry)
+        await first_of(self._idle, self._hurry, within=patience)
         for holding in self._holdings.all():
             holding.interrupt(Stop.RELEASE)
-        await self._until_idle(_HAND_BACK)
+        await first_of(self._idle, within=_HAND_BACK)
         await self._leave()
 
     def hurry(self) -> None:
@@ -164,12 +170,6 @@ class Worker:
             await self._processes.close()
         log.info("worker %s stopped", self.id)
 
-    async def _until_idle(self, seconds: float, *others: asyncio.Event) -> None:
-        waits = [asyncio.create_task(event.wait()) for event in (self._idle, *others)]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-
     # Registration
 
     async def _register(self) -> None:
@@ -188,9 +188,15 @@ class Worker:
         """This incarnation was given up for lost. What it still holds, it may still end under its old number."""
         log.warning("worker %s was given up for lost; it registers again", self.id)
         before = self.seq
-        with contextlib.suppress(Unavailable, DuplicateWorker):
+        try:
             await self._register()
             await self._database.presence.withdraw(before)
+        except Unavailable:
+            pass  # the next heartbeat finds out again
+        except DuplicateWorker as problem:
+            log.warning("worker %s was replaced and leaves: %s", self.id, problem)
+            self._replaced.set()
+            await self.stop()
         self._look.set()
 
     # Claiming
@@ -487,13 +493,3 @@ class Worker:
             await self._duties.tend(self.seq)
             half = self._settings.duty_ttl.total_seconds() / 2
             await self._ports.clock.sleep(half * (0.9 + 0.2 * self._ports.random.random()))
-
-
-async def _to_the_end(work: Awaitable[None]) -> None:
-    """Finish `work` also when cancelled meanwhile: only what is whole can be taken back."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

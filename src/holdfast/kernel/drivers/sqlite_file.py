@@ -129,9 +129,14 @@ class SqliteFile:
         return True
 
     def stored_schema(self) -> StoredSchema | None:
-        tables = self.execute("select 1 from sqlite_master where name = 'schema'")
-        if not tables:
+        tables = {name for (name,) in self.execute("select name from sqlite_master where type = 'table'")}
+        if not tables - {"sqlite_sequence"}:
             return None
+        if "schema" not in tables:
+            raise StoreUnfit(
+                f"{self.path} has tables of another program ({', '.join(sorted(tables)[:3])}): "
+                f"give Holdfast a file of its own."
+            )
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
         return StoredSchema(version, oldest)
 
