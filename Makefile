@@ -12,12 +12,15 @@ JOBS   ?= 2
 # make sim SEEDS=how-many SEED=first
 SEEDS  ?= 100
 SEED   ?= 1
+# make bench QUICK=1 ONLY=drain,latency
+QUICK  ?=
+ONLY   ?=
 
 PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-pgbouncer sim demo lock clean
+.PHONY: help check docs fix test test-pgbouncer sim bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -59,6 +62,9 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
 
+bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
+	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
 demo: $(READY) ## jobs that survive the death of their worker
 	$(BIN)/holdfast demo
 
@@ -69,7 +75,7 @@ lock: $(UV) ## renew requirements.lock from pyproject.toml
 
 clean: ## remove everything that make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is written last, so an interrupted set-up starts over.
 $(LOCKED): requirements.lock

@@ -6,34 +6,38 @@ Constructing it and decorating functions touches neither network nor database.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
-import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from holdfast import durations
 from holdfast.clock import Ports
+from holdfast.crons import next_tick
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
-from holdfast.jobs import Job, JobFunction
-from holdfast.kernel import encoding, migrate, reading, workers
+from holdfast.handles import Jobs, Queues, Schedules, Workers
+from holdfast.jobs import JobFunction, OnDuplicate, unique_rule
+from holdfast.kernel import encoding, migrate
+from holdfast.kernel.database import drive
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.ids import JobId, is_id
-from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
+from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.queues import Queue
+from holdfast.kernel.schedules import NewSchedule
+from holdfast.queues import Queue, check_limits
+from holdfast.rates import rate
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.threads import LoopThread
+from holdfast.transactions import CallersTransaction, Intake, lend
 from holdfast.workers.addresses import SCRIPT
 from holdfast.workers.context import JobContext
-from holdfast.workers.definitions import Definition, Isolation, Registry
+from holdfast.workers.definitions import Definition, Isolation, Limits, Registry
 from holdfast.workers.isolation import ProcessPool, require_outside
 from holdfast.workers.role import Role
 from holdfast.workers.signatures import Signature
@@ -41,6 +45,8 @@ from holdfast.workers.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+CatchUp = Literal["one", "all", "none"]
 
 
 class Holdfast:
@@ -57,15 +63,19 @@ class Holdfast:
         self.settings = settings or Settings.from_environment()
         self.url = url or self.settings.url
         self.registry = Registry()
-        self.queues: dict[str, Queue] = {}
+        self._policies: dict[str, Queue] = {}
         self.jobs = Jobs(self)
         self.workers = Workers(self)
+        self.queues = Queues(self)
+        self.schedules = Schedules(self)
         self._embedded = embedded
         self._ports = ports or Ports()
         self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Worker] = weakref.WeakKeyDictionary()
         self._thread: LoopThread | None = None
         self._threading = threading.Lock()  # callers without a loop may come on several threads
+        self._make_runtime: Callable[..., Runtime] = Runtime
+        self._bound = False  # to another database than its own, by `bound_to`
 
     @overload
     def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
@@ -92,6 +102,11 @@ class Holdfast:
         priority: int = 100,
         requires: Iterable[str] = (),
         isolate: Isolation | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        unique: str | None = None,
+        on_duplicate: OnDuplicate | None = None,
+        debounce: Duration | None = None,
     ) -> JobDecorator: ...
 
     def job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -100,24 +115,78 @@ class Holdfast:
         `name` is its kind in the store (default: module.function). `timeout` limits one attempt, `deadline` all
         of them together. A lower `priority` runs first. `requires` names capabilities its worker must have.
         `isolate="process"` runs it where a timeout or a cancel can kill it.
+
+        `concurrency` and `rate` ("100/min") limit it across all workers, each `lane=` of a call for itself. `unique`
+        keeps a second one away while the first is "pending" or "live", or within a window such as "10m";
+        `on_duplicate="replace"` lets the newer call change what nobody has started. `debounce="5s"` starts one job
+        when the calls have been quiet for so long.
         """
         if function is not None:
             return self._declare(function)
         return lambda decorated: self._declare(decorated, **options)
 
+    def schedule(
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "one",
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ScheduleDecorator:
+        """Make a function a job that the clock enqueues: `@hf.schedule("0 3 * * *", timezone="Europe/Athens")`.
+
+        `cron` may also be "@daily" or "every 5m". After an outage `catch_up` enqueues one job for all that was missed
+        ("one"), one for each ("all"), or none that is more than a minute late ("none"). A tick is enqueued once,
+        whatever happens. `args` are the function's arguments; the other options are those of `@hf.job`.
+        """
+        next_tick(cron, timezone, 0)
+        if catch_up not in ("one", "all", "none"):
+            raise BadSetting(f'catch_up is "one", "all" or "none", not {catch_up!r}.')
+
+        def decorate(function: Any) -> JobFunction[Any, Any]:
+            job = function if isinstance(function, JobFunction) else self._declare(function, **options)
+            title = encoding.check_text(name or job.definition.kind, what="a schedule's name")
+            id = derived_id("schedule", title)
+            planned, route = job.new_job((), args or {}, id=id, settings=self.settings)
+            self.registry.schedules.append(NewSchedule(title, cron, timezone, catch_up, planned, route))
+            return job
+
+        return decorate
+
     def queue(self, name: str, policy: Queue) -> None:
         """Declare a queue's policy; jobs declared for that queue follow it. Declare it before them."""
         encoding.check_text(name, what="a queue name")
-        self.queues[name] = policy
+        self._policies[name] = policy
 
-    async def signal(self, channel: str, payload: Any = None, *, key: str | None = None) -> None:
+    async def signal(
+        self, channel: str, payload: Any = None, *, key: str | None = None, tx: object | None = None
+    ) -> None:
         """Send a durable signal; the job that waits on the channel takes it, now or whenever it comes to wait.
 
-        Sent again with the same `key` it is the same signal, also after a job has taken it.
+        Sent again with the same `key` it is the same signal, also after a job has taken it. With `tx`, a connection
+        of the caller's, it is sent when that transaction commits.
         """
+        await self._signal(self.intake(tx), channel, payload, key)
+
+    def signal_sync(
+        self, channel: str, payload: Any = None, *, key: str | None = None, tx: object | None = None
+    ) -> None:
+        """`signal` for code without an event loop; with `tx` it uses that connection, on this thread."""
+        if tx is None:
+            self.call(self.signal(channel, payload, key=key))
+        else:
+            drive(self._signal(self.intake(tx, sync=True), channel, payload, key))
+
+    async def _signal(self, intake: Intake, channel: str, payload: Any, key: str | None) -> None:
         encoding.check_text(channel, what="a channel")
         text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
-        await self.runtime().signal(channel, text, key)
+        await intake.signal(channel, text, key)
+
+    async def why(self, id: str) -> str:
+        """What keeps a job from being run, in words; empty when nothing does."""
+        return "; ".join(reason.sentence for reason in await self.jobs.why(id))
 
     async def migrate(self) -> list[str]:
         """Bring the database's tables to this version; returns what was done."""
@@ -194,14 +263,52 @@ class Holdfast:
         async with self:
             yield
 
+    def intake(self, tx: object | None, *, sync: bool = False) -> Intake:
+        """Who takes work in: the store as the running event loop uses it, or a transaction of the caller's.
+
+        With the latter the app needs no loop and opens nothing. `sync`: the call is not awaited.
+        """
+        if tx is None:
+            return self.runtime()
+        require_outside()
+        return CallersTransaction(lend(tx, self.url, self.settings, self._ports, sync=sync), self.settings, self._ports)
+
     def runtime(self) -> Runtime:
         """The store as the running event loop uses it."""
         require_outside()
         loop = asyncio.get_running_loop()
         if loop not in self._runtimes:
             database = connect(self.url, self.settings, self._ports)
-            self._runtimes[loop] = Runtime(database, self.settings, self._ports, self.queues)
+            self._runtimes[loop] = self._make_runtime(database, self.settings, self._ports, self._policies)
         return self._runtimes[loop]
+
+    @contextmanager
+    def bound_to(
+        self, url: str, settings: Settings, ports: Ports, make_runtime: Callable[..., Runtime] = Runtime
+    ) -> Iterator[None]:
+        """For tests: be on another database until the block ends, with no embedded worker; then as before.
+
+        What was open before stays open, and is in use again afterwards. What is opened inside must be closed inside.
+        """
+        if self._bound:
+            raise UsageError(f"this app is bound to {self.url} by a test already; one lab at a time.")
+        inside: dict[str, Any] = {
+            "url": url,
+            "settings": settings,
+            "_ports": ports,
+            "_embedded": False,
+            "_make_runtime": make_runtime,
+            "_runtimes": weakref.WeakKeyDictionary(),
+            "_workers": weakref.WeakKeyDictionary(),
+            "_thread": None,
+            "_bound": True,
+        }
+        before = {name: vars(self)[name] for name in inside}
+        vars(self).update(inside)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run one call for code without a loop, on the app's own thread."""
@@ -230,8 +337,13 @@ class Holdfast:
         priority: int = 100,
         requires: Iterable[str] = (),
         isolate: Isolation | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        unique: str | None = None,
+        on_duplicate: OnDuplicate | None = None,
+        debounce: Duration | None = None,
     ) -> JobFunction[Any, Any]:
-        policy = self.queues.get(queue, Queue())
+        policy = self._policies.get(queue, Queue())
         limit = policy.timeout if timeout is None else timeout
         kind = encoding.check_text(name or kind_of(function), what="a job's name")
         if isolate not in (None, "process"):
@@ -247,6 +359,10 @@ class Holdfast:
             deadline_us=None if deadline is None else durations.microseconds(deadline),
             priority=priority,
             isolate=isolate,
+            limits=limits_of(f"job:{kind}", concurrency, rate, own=True)
+            or limits_of(f"queue:{queue}", policy.concurrency, policy.rate, own=False),
+            fair=policy.fair,
+            unique=unique_rule(unique, on_duplicate, debounce),
         )
         self.registry.add(definition)
         return JobFunction(self, definition, function)
@@ -270,77 +386,33 @@ class JobDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
 
 
-class Jobs:
-    """The jobs in the store: `hf.jobs[id]` is a handle without I/O."""
+class ScheduleDecorator(Protocol):
+    """`@hf.schedule(...)`: what it decorates can also be enqueued by hand."""
 
-    def __init__(self, app: Holdfast) -> None:
-        self._app = app
+    @overload
+    def __call__(self, function: JobFunction[P, R], /) -> JobFunction[P, R]: ...
 
-    def __getitem__(self, id: str) -> Job[Any]:
-        if not is_id(id):
-            raise UsageError(f"{id!r} is not a job id.")
-        return Job(self._app, JobId(id.lower()), None)
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R]: ...
 
-    async def get(self, id: str) -> JobRow:
-        return await self[id].refresh()
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
 
-    async def list(self, **filters: Any) -> Sequence[JobRow]:
-        """Newest first; filter by state, queue, kind, tenant; `before` and `limit` page."""
-        runtime = self._app.runtime()
-        await runtime.open()
-        return await runtime.database.transact(reading.list_jobs, **filters)
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
 
-    async def attempts(self, id: str) -> Sequence[AttemptRow]:
-        row = await self.get(id)
-        return await self._app.runtime().database.transact(reading.list_attempts, row.seq)
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
 
 
-class Workers:
-    """The workers in the store."""
-
-    def __init__(self, app: Holdfast) -> None:
-        self._app = app
-
-    async def list(self, *, all: bool = False, limit: int = 1_000) -> Sequence[WorkerRow]:
-        """Live workers; with `all`, also those that stopped or were lost lately."""
-        runtime = self._app.runtime()
-        await runtime.open()
-        return await runtime.database.transact(workers.list_workers, all=all, limit=limit)
-
-    async def duties(self) -> Sequence[DutyRow]:
-        runtime = self._app.runtime()
-        await runtime.open()
-        return await runtime.database.transact(workers.list_duties)
-
-
-class LoopThread:
-    """An event loop on a background thread, for callers that have none."""
-
-    def __init__(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._closing = closing
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True)
-        self._thread.start()
-        self._process = os.getpid()
-        atexit.register(self.stop)  # a script that ends leaves no worker behind that others must find dead
-
-    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise UsageError("this code already runs on the app's event loop: await the call without _sync.")
-        if os.getpid() != self._process:
-            coroutine.close()
-            raise UsageError("this process was forked off one that had used the app: make the app after the fork.")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def stop(self) -> None:
-        atexit.unregister(self.stop)
-        if os.getpid() != self._process:
-            return  # a fork has the object, but not its thread
-        self.run(self._closing())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+def limits_of(lane: str, concurrency: int | None, starts: str | None, *, own: bool) -> Limits | None:
+    check_limits(concurrency, starts)
+    if concurrency is None and starts is None:
+        return None
+    pace = rate(starts) if starts is not None else None
+    return Limits(lane, own, concurrency, pace.interval_us if pace else None, pace.burst if pace else 1)
 
 
 def kind_of(function: Callable[..., Any]) -> str:

@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast import durations
 from holdfast.durations import Duration
 from holdfast.errors import RunFailed, UsageError
 from holdfast.kernel import encoding
+from holdfast.kernel.database import drive
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
-from holdfast.workers.definitions import Definition
+from holdfast.transactions import Intake
+from holdfast.workers.definitions import Definition, Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+OnDuplicate = Literal["keep", "replace"]
 
 
 class App(Protocol):
     """As much of the app as jobs need."""
 
     def runtime(self) -> Runtime: ...
+
+    def intake(self, tx: object | None, *, sync: bool = False) -> Intake: ...
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R: ...
 
@@ -44,7 +50,14 @@ class Options:
     metadata: Mapping[str, Any] | None = None
     timeout: Duration | None = None
     deadline: Duration | None = None
+    lane: str | None = None  # the limits of the job count for each lane by itself
+    cost: int = 1  # how much of its rate this job uses up
+    unique: str | None = None  # "pending", "live", or a window of time such as "10m"
+    unique_key: str | None = None  # default: its arguments
+    on_duplicate: OnDuplicate | None = None
+    debounce: Duration | None = None
     notify: bool = True
+    tx: object | None = None  # a connection of the caller's: the job is part of its transaction
 
 
 _OPTION_NAMES = frozenset(field.name for field in fields(Options))
@@ -123,35 +136,32 @@ class JobFunction(Generic[P, R]):
         return JobFunction(self._app, self.definition, self._function, replace(self._options, **options))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Accept the job durably: when this returns, it is committed."""
+        """Accept the job durably: when this returns, it is committed, or will be with the caller's `tx`."""
         options, rest = self._split(kwargs)
-        runtime = self._app.runtime()
-        job, route = self._new(args, rest, options, id=new_id(runtime.ports), settings=runtime.settings)
-        accepted = await runtime.enqueue(job, route, key=options.key, notify=options.notify)
-        return Job(self._app, accepted, self.definition)
+        return await self._enqueue(self._app.intake(options.tx), args, rest, options)
 
     async def enqueue_many(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
         """Accept many jobs in one transaction: each item is a mapping of arguments, or a tuple of them."""
-        if self._options.key is not None:
-            raise UsageError("a key names one job; enqueue keyed jobs one by one.")
-        runtime = self._app.runtime()
-        pairs = [
-            self._new(*_arguments(item), self._options, id=new_id(runtime.ports), settings=runtime.settings)
-            for item in items
-        ]
-        await runtime.enqueue_many([job for job, _ in pairs], {route for _, route in pairs}, self._options.notify)
-        return [Job(self._app, job.id, self.definition) for job, _ in pairs]
+        return await self._enqueue_many(self._app.intake(self._options.tx), items)
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue, then wait for the result; starts a worker in this process if the app may embed one."""
+        if self._split(kwargs)[0].tx is not None:
+            raise UsageError("nobody sees this job before your transaction commits: enqueue it, commit, then wait.")
         await self._app.ensure_worker()
         return await (await self.enqueue(*args, **kwargs)).result()
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        return self._app.call(self.enqueue(*args, **kwargs))
+        """`enqueue` for code without an event loop; with `tx` it uses that connection, on this thread."""
+        options, rest = self._split(kwargs)
+        if options.tx is None:
+            return self._app.call(self.enqueue(*args, **kwargs))
+        return drive(self._enqueue(self._app.intake(options.tx, sync=True), args, rest, options))
 
     def enqueue_many_sync(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
-        return self._app.call(self.enqueue_many(items))
+        if self._options.tx is None:
+            return self._app.call(self.enqueue_many(items))
+        return drive(self._enqueue_many(self._app.intake(self._options.tx, sync=True), items))
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._app.call(self.run(*args, **kwargs))
@@ -163,7 +173,34 @@ class JobFunction(Generic[P, R]):
         options, rest = self._split(kwargs)
         if options.key is not None:
             raise UsageError("a child has no key: its parent, step and ordinal already make it one job.")
+        if options.tx is not None:
+            raise UsageError("a child is part of its parent's attempt, which no transaction of yours can undo.")
         return self._new(args, rest, options, id=id, settings=settings)
+
+    async def _enqueue(
+        self, intake: Intake, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+    ) -> Job[R]:
+        job, route = self._new(args, kwargs, options, id=new_id(intake.ports), settings=intake.settings)
+        accepted = await intake.enqueue(job, route, key=options.key, notify=options.notify)
+        return Job(self._app, accepted, self.definition)
+
+    async def _enqueue_many(self, intake: Intake, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
+        if self._options.key is not None:
+            raise UsageError("a key names one job; enqueue keyed jobs one by one.")
+        jobs: list[NewJob] = []
+        definition, cap, ports = self.definition, intake.settings.payload_cap, intake.ports
+        what = f"the payload of {definition.kind}"
+        for item in items:
+            args, kwargs = _arguments(item)
+            if jobs:  # like the first, but for its arguments
+                text = encoding.encode(definition.signature.encode(args, kwargs), what=what, cap=cap)
+                jobs.append(jobs[0]._replace(id=new_id(ports), payload=text))
+            else:
+                jobs.append(self._new(args, kwargs, self._options, id=new_id(ports), settings=intake.settings)[0])
+        if any(job.unique_key is not None for job in jobs[:1]):
+            raise UsageError("unique jobs are enqueued one by one: each call has its own answer.")
+        await intake.enqueue_many(jobs, {definition.route}, self._options.notify)
+        return [Job(self._app, job.id, definition) for job in jobs]
 
     def _split(self, kwargs: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         """Options may stand among the arguments when the function has no parameter of that name."""
@@ -181,6 +218,10 @@ class JobFunction(Generic[P, R]):
         route = definition.route
         if options.key is not None:
             encoding.check_text(options.key, what="an idempotency key")
+        unique = unique_rule(options.unique, options.on_duplicate, options.debounce) or definition.unique
+        if unique is not None and options.key is not None:
+            raise UsageError("a job has an idempotency key or is unique, not both: each has its own answer to repeats.")
+        delay_us = None if options.delay is None else durations.microseconds(options.delay)
         job = NewJob(
             id=id,
             kind=definition.kind,
@@ -188,7 +229,7 @@ class JobFunction(Generic[P, R]):
             route=route.id,
             tenant=encoding.check_text(options.tenant, what="a tenant") if options.tenant else "",
             priority=_priority(definition.priority if options.priority is None else options.priority),
-            delay_us=None if options.delay is None else durations.microseconds(options.delay),
+            delay_us=unique.delay_us if unique is not None and unique.delay_us is not None else delay_us,
             due_at=None if options.at is None else _moment(options.at),
             timeout_us=timeout,
             deadline_us=deadline,
@@ -199,8 +240,62 @@ class JobFunction(Generic[P, R]):
             retry_of=None,
             payload=encoding.encode(payload, what=f"the payload of {definition.kind}", cap=settings.payload_cap),
             metadata=encoding.encode(dict(options.metadata or {}), what="metadata", cap=settings.metadata_cap),
+            turn=int(definition.fair),
+            **_lane(definition, options),
         )
-        return job, route
+        return (job if unique is None else _unique(job, unique, options.unique_key)), route
+
+
+def unique_rule(scope: str | None, on_duplicate: OnDuplicate | None, debounce: Duration | None) -> Unique | None:
+    """What `unique=`, `on_duplicate=` and `debounce=` ask for together."""
+    if on_duplicate not in (None, "keep", "replace"):
+        raise UsageError(f'on_duplicate is "keep" or "replace", not {on_duplicate!r}.')
+    if debounce is not None:
+        if scope is not None or on_duplicate is not None:
+            raise UsageError("debounce already says what becomes of a duplicate: it replaces the one that waits.")
+        return Unique("pending", replace=True, delay_us=durations.microseconds(debounce))
+    if scope is None:
+        return None
+    replaces = on_duplicate == "replace"
+    if scope in ("pending", "live"):
+        return Unique(cast(Literal["pending", "live"], scope), replace=replaces)
+    window = durations.microseconds(scope)
+    if not window:
+        raise UsageError('unique is "pending", "live", or a window of time such as "10m".')
+    return Unique("window", window, replace=replaces)
+
+
+def _unique(job: NewJob, unique: Unique, key: str | None) -> NewJob:
+    """Debounced calls differ in their arguments, so without a key all calls of that kind are one."""
+    own = key if key is not None else ("" if unique.delay_us is not None else job.payload)
+    return job._replace(
+        unique_key=encoding.digest(f"{job.tenant}\x1f{job.kind}\x1f{own}"),
+        unique_scope=unique.scope,
+        window_us=unique.window_us,
+        replaces=unique.replace,
+    )
+
+
+def _lane(definition: Definition, options: Options) -> dict[str, Any]:
+    limits = definition.limits
+    if options.lane is not None and (limits is None or not limits.own):
+        raise UsageError(
+            f"{definition.kind} has no limits that a lane could have for itself: declare it with concurrency= or rate=."
+        )
+    if not 1 <= options.cost < 2**31:
+        raise UsageError(f"cost must be at least 1, not {options.cost}.")
+    if limits is None:
+        return {}
+    lane = limits.lane
+    if options.lane is not None:
+        lane = f"{lane}/{encoding.check_text(options.lane, what='a lane')}"
+    return {
+        "lane": lane,
+        "cost": options.cost,
+        "concurrency": limits.concurrency,
+        "interval_us": limits.interval_us,
+        "burst": limits.burst,
+    }
 
 
 def _arguments(item: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

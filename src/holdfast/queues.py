@@ -9,6 +9,7 @@ from holdfast import durations
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.rates import rate
 
 OnOrphan = Literal["requeue", "fail"]
 
@@ -17,16 +18,38 @@ OnOrphan = Literal["requeue", "fail"]
 class Queue:
     """The policy of one queue; what a job declares itself comes first.
 
-    `on_orphan` says what becomes of a job whose worker died: run it again (default), or fail it as
-    `instance_disconnected`.
+    `concurrency` and `rate` limit all workers together: so many of its jobs at once, so many starts ("100/min").
+    `fair` gives every tenant its turn, however much another has enqueued. `on_orphan` says what becomes of a job whose
+    worker died: run it again (default), or fail it as `instance_disconnected`. Finished jobs are kept for `keep`, and
+    no more of them than `keep_jobs`.
     """
 
     retry: RetryPolicy | None = None
     timeout: Duration | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+    fair: bool = False
     on_orphan: OnOrphan = "requeue"
+    keep: Duration | None = None
+    keep_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout is not None:
-            durations.microseconds(self.timeout)
+        for given in (self.timeout, self.keep):
+            if given is not None:
+                durations.microseconds(given)
+        check_limits(self.concurrency, self.rate)
+        if self.keep_jobs is not None and self.keep_jobs < 0:
+            raise BadSetting(f"keep_jobs must be at least 0, not {self.keep_jobs}.")
         if self.on_orphan not in ("requeue", "fail"):
             raise BadSetting(f'on_orphan is "requeue" or "fail", not {self.on_orphan!r}.')
+
+    @property
+    def keep_us(self) -> int | None:
+        return None if self.keep is None else durations.microseconds(self.keep)
+
+
+def check_limits(concurrency: int | None, starts: str | None) -> None:
+    if concurrency is not None and not 1 <= concurrency < 2**31:
+        raise BadSetting(f"concurrency must be at least 1, not {concurrency}.")
+    if starts is not None:
+        rate(starts)

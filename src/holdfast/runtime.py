@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import ParamSpec, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
-from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.enqueue import enqueue, enqueue_once
+from holdfast.kernel.database import Database, Operation, Transaction
+from holdfast.kernel.enqueue import enqueue, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
+from holdfast.kernel.queues import set_queue
 from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
-from holdfast.kernel.workers import set_queue
 from holdfast.queues import Queue
 from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ROUTE_SECONDS = 3600.0
 _CHUNK = 1_000
@@ -44,7 +49,14 @@ class Runtime:
                 return
             await self.database.open()
             for name, queue in self._queues.items():
-                await self.database.transact(set_queue, name, on_orphan=queue.on_orphan)
+                await self.database.transact(
+                    set_queue,
+                    name,
+                    on_orphan=queue.on_orphan,
+                    fair=queue.fair,
+                    keep_us=queue.keep_us,
+                    keep_jobs=queue.keep_jobs,
+                )
             self._opened = True
 
     async def close(self) -> None:
@@ -58,18 +70,14 @@ class Runtime:
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
         await self.open()
         routes = self._unwritten([route])
-        if key is None:
-            await self.database.transact(enqueue, [job], routes, notify=notify)
-            accepted = job.id
-        else:
-            accepted = (await self.database.transact(enqueue_once, job, routes, key=key, notify=notify)).id
+        accepted = await accept(self.database, job, routes, key=key, notify=notify)
         self._remember(routes)
         return accepted
 
     async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
         await self.open()
         unwritten = self._unwritten(routes)
-        await self.database.transact(_enqueue_chunks, jobs, unwritten, notify)
+        await self.database.transact(enqueue_chunks, jobs, unwritten, notify)
         self._remember(unwritten)
 
     async def cancel(self, id: JobId, reason: str) -> str:
@@ -81,8 +89,7 @@ class Runtime:
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await self.open()
-        id = new_id(self.ports) if key is None else derived_id("signal", channel, key)
-        await self.database.transact(waiting.signal, id, channel, payload)
+        await self.database.transact(waiting.signal, signal_id(self.ports, channel, key), channel, payload)
 
     async def find(self, id: JobId) -> JobRow:
         await self.open()
@@ -151,6 +158,37 @@ class Runtime:
             self._written[route.id] = self.ports.clock.monotonic()
 
 
-async def _enqueue_chunks(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], notify: bool) -> None:
+class Transacting(Protocol):
+    """The database, or whatever else runs operations in a transaction."""
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+async def accept(store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool) -> JobId:
+    """Take one job in by the operation it needs; its id, or that of the job which is there in its place."""
+    if key is None and job.unique_key is None:
+        await store.transact(enqueue, [job], routes, notify=notify)
+        return job.id
+    return (await store.transact(submit, job, routes, key=key, notify=notify)).id
+
+
+def signal_id(ports: Ports, channel: str, key: str | None) -> JobId:
+    return new_id(ports) if key is None else derived_id("signal", channel, key)
+
+
+async def enqueue_chunks(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], notify: bool) -> None:
     for begin in range(0, len(jobs), _CHUNK):
-        await enqueue(tx, jobs[begin : begin + _CHUNK], routes if begin == 0 else [], notify=notify)
+        await enqueue(tx, _in_turn(jobs[begin : begin + _CHUNK]), routes if begin == 0 else [], notify=notify)
+
+
+def _in_turn(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Number the jobs of a fair queue: they take turns with those of other tenants, not one turn together."""
+    if not any(job.turn for job in jobs):
+        return jobs
+    turns: Counter[tuple[int, int, str]] = Counter()
+    numbered = []
+    for job in jobs:
+        line = (job.route, job.priority, job.tenant)
+        turns[line] += 1
+        numbered.append(job._replace(turn=turns[line]) if job.turn else job)
+    return numbered

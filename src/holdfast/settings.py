@@ -69,6 +69,8 @@ class Settings:
     progress_cap: int = _setting(16_384, "Bytes of JSON a progress report may have.")
     metadata_cap: int = _setting(16_384, "Bytes of JSON a job's metadata may have.")
     key_retention: timedelta = _time("7d", "How long an idempotency key outlives its job.")
+    retention: timedelta = _time("7d", "How long finished jobs are kept, unless their queue says otherwise.")
+    retention_jobs: int = _setting(1_000_000, "Most finished jobs kept in one queue, unless it says otherwise.")
     worker_retention: timedelta = _time("1d", "How long the rows of stopped workers are kept.")
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class Settings:
         for name in ("concurrency", "batch", "connections", "max_attempts", "payload_cap", "result_cap"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("threads", "prefetch", "max_rescues"):
+        for name in ("threads", "prefetch", "max_rescues", "retention_jobs"):
             if getattr(self, name) < 0:
                 raise BadSetting(f"{name} must be at least 0, not {getattr(self, name)}.")
         for name in ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl"):

@@ -21,7 +21,7 @@ from holdfast.errors import DuplicateWorker, IdempotencyConflict, LeaseLost, Not
 from holdfast.kernel import duties, ids, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.claim import claim, heads
-from holdfast.kernel.complete import complete, complete_children, ending, release, repeated
+from holdfast.kernel.complete import complete, complete_and_settle, ending, release, repeated
 from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.duties import DutyLost
@@ -138,7 +138,7 @@ class Mixer:
         self._leases = [lease for lease in self._leases if lease not in batch]
         parents = {lease.parent for lease in batch if lease.parent is not None}
         if parents:
-            ended = await self._do(complete_children, endings, sorted(parents))
+            ended = await self._do(complete_and_settle, endings, sorted(parents))
         else:
             ended = await self._do(complete, endings)
         if self._chance.random() < 0.2:
@@ -241,7 +241,7 @@ class Mixer:
         batch, self._leases = self._leases, []
         if batch:
             parents = sorted({lease.parent for lease in batch if lease.parent is not None})
-            await self._do(complete_children, [release(lease) for lease in batch], parents)
+            await self._do(complete_and_settle, [release(lease) for lease in batch], parents)
         await self._do(unregister, self.worker, reason="chance")
         await self.register()
         return bool(batch)

@@ -34,7 +34,7 @@ SHORT = {"lease_ttl": f"{TTL}s", "heartbeat": "1s", "worker_ttl": f"{TTL}s"}
 FAILPOINTS = [
     *(("claim", "after", 1), ("claim", "after", 3), ("store_step", "before", 2), ("store_step", "after", 3)),
     *(("enqueue_children", "after", 1), ("park", "before", 1), ("park", "after", 1)),
-    *(("complete_children", "before", 1), ("complete_children", "after", 1)),
+    *(("complete_and_settle", "before", 1), ("complete_and_settle", "after", 1)),
     *(("complete", "before", 1), ("complete", "after", 1)),
 ]
 

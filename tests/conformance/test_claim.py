@@ -118,7 +118,7 @@ async def test_only_pending_jobs_are_claimed(store: Store) -> None:
 
 async def test_a_gated_job_is_not_claimed(store: Store) -> None:
     id = await store.enqueue()
-    await store.query("update holdfast.job set gate = 'a key at its limit' returning seq")
+    await store.query("update holdfast.job set lane = 'full', gate = 'full' returning seq")
     worker = await store.worker()
     assert await store.claim(worker, 10) == []
     assert await store.do(heads, [route_for("default", "work").id]) == []

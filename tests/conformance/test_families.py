@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import LeaseLost, ParentCancelled
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.complete import complete_children, release
+from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Lease
@@ -112,7 +112,7 @@ async def test_children_that_end_together_are_counted_together(store: Store) -> 
     other, (cousin,) = await parent_of(store, 1)
     family = [*children[:2], cousin]
     endings = [store.ending(child, Done()) for child in family]
-    answer = await store.do(complete_children, endings, [parent.seq, other.seq])
+    answer = await store.do(complete_and_settle, endings, [parent.seq, other.seq])
     assert {(ended.seq, ended.parent) for ended in answer} == {(child.seq, child.parent) for child in family}
     assert (await store.state(parent.id), await open_children(store, parent)) == (State.WAITING, 1)
     assert (await store.state(other.id), await open_children(store, other)) == (State.PENDING, 0)
@@ -128,7 +128,7 @@ async def test_a_lost_child_in_a_batch_is_not_counted(store: Store) -> None:
     parent, children = await parent_of(store, 2)
     endings = [store.ending(child, Done()) for child in children]
     endings[0] = endings[0]._replace(token=9)
-    assert len(await store.do(complete_children, endings, [parent.seq])) == 1
+    assert len(await store.do(complete_and_settle, endings, [parent.seq])) == 1
     assert await open_children(store, parent) == 1
 
 
@@ -138,7 +138,7 @@ async def test_parent_and_child_may_end_in_one_batch(store: Store) -> None:
     await store.launch(parent)
     (child,) = await store.claim(worker, kind="child")
     endings = [store.ending(lease, Done()) for lease in (child, parent)]
-    assert len(await store.do(complete_children, endings, [parent.seq])) == 2
+    assert len(await store.do(complete_and_settle, endings, [parent.seq])) == 2
     row = await store.find(parent.id)
     assert (row.state, row.open_children) == (State.SUCCEEDED, 0)
 
@@ -228,7 +228,7 @@ async def test_the_end_and_the_count_are_one_transaction(store: Store) -> None:
     parent, (child,) = await parent_of(store, 1)
 
     async def end_then_fail(tx: Transaction) -> None:
-        await complete_children(tx, [store.ending(child, Done())], [parent.seq])
+        await complete_and_settle(tx, [store.ending(child, Done())], [parent.seq])
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -26,6 +26,8 @@ async def test_an_empty_store_shows_nothing(store: Store) -> None:
         cancellations=False,
         silent=False,
         routes_changed=None,
+        next_opening=None,
+        next_tick=None,
         pending=False,
         leased_elsewhere=False,
     )

@@ -11,11 +11,11 @@ import pytest
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import expire, renew
+from holdfast.kernel.queues import set_queue
 from holdfast.kernel.records import JobRow, Lease
 from holdfast.kernel.statements import Leases
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import wake
-from holdfast.kernel.workers import set_queue
 from holdfast.outcomes import Done
 from tests.support.stores import TTL_US, Store
 
@@ -42,7 +42,7 @@ async def test_the_first_loss_is_pending_at_once(store: Store) -> None:
     await store.advance("60s")
     (moved,) = await store.expire()
     row = await store.find(lease.id)
-    assert moved == (row.seq, row.id, State.PENDING, moved.route, None)
+    assert moved == (row.seq, row.id, State.PENDING, moved.route, None, None)
     assert (row.state, row.rescues, row.attempts, row.due_at) == (State.PENDING, 1, 0, None)
     assert (row.worker, row.lease_until, row.error, row.finished_at) == (None, None, None, None)
     assert row.token == lease.token

@@ -15,7 +15,7 @@ from holdfast.settings import Settings
 from tests.support.schemas import Table, Tables, objects_at, tables_at
 
 NAMES = {
-    *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty"),
+    *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
     *("step", "channel", "signal", "cancellation"),
 }
 
@@ -54,7 +54,7 @@ def test_each_table_agrees_in_its(both: tuple[Tables, Tables], part: str) -> Non
 def test_the_comparison_sees_what_it_compares(both: tuple[Tables, Tables]) -> None:
     job = both[0]["job"]
     assert len(job.columns) > 30
-    assert len(job.checks) == 5
+    assert len(job.checks) == 9
     assert {index.name for index in job.indexes} >= {"job_id", "job_claim", "job_running", "job_due"}
     assert next(index for index in job.indexes if index.name == "job_claim") == (
         "job_claim",
@@ -66,7 +66,11 @@ def test_the_comparison_sees_what_it_compares(both: tuple[Tables, Tables]) -> No
 
 def test_the_readable_views_are_the_same(sqlite_url: str, postgres_url: str) -> None:
     views = [{name for name in objects_at(url) if name.startswith("view ")} for url in (sqlite_url, postgres_url)]
-    assert views[0] == views[1] == {"view job_readable", "view attempt_readable", "view worker_readable"}
+    assert (
+        views[0]
+        == views[1]
+        == {*("view job_readable", "view attempt_readable", "view worker_readable", "view paused_route")}
+    )
 
 
 def test_no_index_holds_what_a_renewal_changes(both: tuple[Tables, Tables]) -> None:

@@ -10,7 +10,18 @@ import pytest
 
 from holdfast import kernel
 from holdfast.errors import StatementDrift
-from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, Statements, catalogue, render
+from holdfast.kernel.sql import (
+    Dialect,
+    Exec,
+    Many,
+    One,
+    Rendered,
+    Statement,
+    Statements,
+    catalogue,
+    render,
+    render_lent,
+)
 from holdfast.kernel.statements import GROUPS
 from tests.support.stores import Store
 
@@ -117,6 +128,25 @@ def test_membership_in_a_list_is_spelled_for_each_database() -> None:
     assert render(text, {}, "postgres", "hf").texts == ("select 1 where a = any(cast($1 as bigint[])) or b = any($1)",)
     member = "in (select value from json_each(:list))"
     assert render(text, {}, "sqlite", "hf").texts == (f"select 1 where a {member} or b {member}",)
+
+
+def test_a_lent_connection_is_given_the_placeholders_of_its_library() -> None:
+    text = "select :b, :a, :b, :items.name from holdfast.item where x like '50%' -- 100%"
+    dollar = render_lent(text, {"items": Item._fields}, {}, "hf", "dollar")
+    assert dollar.texts[0].rstrip() == "select $1, $2, $1, $3 from hf.item where x like '50%'"
+    named = render_lent(text, {"items": Item._fields}, {}, "hf", "pyformat")
+    assert named.texts[0].rstrip() == "select %(p1)s, %(p2)s, %(p1)s, %(p3)s from hf.item where x like '50%%'"
+    assert dollar.parameters == named.parameters
+    assert named.arguments({"a": 1, "b": 2, "items": [Item(3, "c"), Item(4, "d")]}) == [2, 1, ["c", "d"]]
+
+
+def test_what_a_lent_connection_may_encode_in_its_own_way_travels_as_text() -> None:
+    text = "select cast(:items.name as json[]), cast(:ids as uuid[]), cast(:n as bigint[]), :payload"
+    rendered = render_lent(text, {"items": Item._fields}, {"payload": "json"}, "hf", "dollar")
+    assert rendered.texts[0] == (
+        "select cast(cast($1 as text[]) as json[]), cast(cast($2 as text[]) as uuid[]), cast($3 as bigint[]), "
+        "cast(cast($4 as text) as json)"
+    )
 
 
 def test_a_script_for_sqlite_is_run_statement_by_statement() -> None:

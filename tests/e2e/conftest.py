@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Place
+from tests.support.commands import holdfast
 from tests.support.postgres import Cluster
 
 SHOP = '''
@@ -57,3 +59,10 @@ def bare_url(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
     name = f"holdfast_bare_{os.getpid()}_{next(_numbers)}"
     yield cluster.create_database(name)
     cluster.drop_database(name)
+
+
+@pytest.fixture
+def empty(place: Place) -> str:
+    """The URL of a database of each kind with Holdfast's tables and nothing in them."""
+    assert holdfast("migrate", "--url", place.url).code == 0
+    return place.url

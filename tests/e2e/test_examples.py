@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "jobs.py", "family.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "jobs.py", "family.py", "transactions.py"}
 
 
 def test_quickstart(tmp_path: Path) -> None:
@@ -46,6 +46,11 @@ def test_family(tmp_path: Path, place: Place) -> None:
     assert parent["attempts"] == 1
     children = holdfast("jobs", "ls", "--url", place.url, "--kind", "family.count_words", "--json").json
     assert {child["parent"] for child in children} == {parent["seq"]}
+
+
+def test_transactions(tmp_path: Path) -> None:
+    said = python(str(EXAMPLES / "transactions.py"), cwd=tmp_path)
+    assert said == (0, "A1 is confirmed\nA2 is out of stock\n1 order, 1 job\n", "")
 
 
 def test_a_worker_can_be_started_for_an_example(place: Place) -> None:

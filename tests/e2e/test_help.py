@@ -8,7 +8,13 @@ from holdfast.cli import COMMANDS
 from holdfast.version import VERSION
 from tests.support.commands import holdfast, python
 
-SUBCOMMANDS = {"jobs": ("ls", "show"), "workers": ("ls",), "epoch": ("bump",)}
+SUBCOMMANDS = {
+    "jobs": ("ls", "show", "why", "retry", "cancel", "tail"),
+    "queues": ("ls", "show", "pause", "resume"),
+    "workers": ("ls", "show", "drain"),
+    "schedules": ("ls", "pause", "resume", "run", "rm"),
+    "epoch": ("bump",),
+}
 
 
 def test_the_command_lists_its_commands() -> None:
@@ -27,7 +33,9 @@ def test_each_command_explains_itself(name: str) -> None:
     assert said.out.startswith(f"Usage: holdfast {name}" if "Usage: python" not in said.out else "Usage: python")
     for subcommand in SUBCOMMANDS.get(name, ()):
         assert subcommand in said.out
-        assert "--url" in holdfast(name, subcommand, "-h").out
+        explained = holdfast(name, subcommand, "-h").out
+        assert "--url" in explained
+        assert "--json" in explained
 
 
 def test_the_version_is_the_packages() -> None:

@@ -1,7 +1,11 @@
-"""`holdfast jobs`: what is in the store, for people and for programs."""
+"""`holdfast jobs`: what is in the store, for people and for programs, and what can be done about it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +16,7 @@ import pytest
 from holdfast import Holdfast, Retry
 from holdfast.workers.role import Role
 from tests.conftest import Place
+from tests.support.apps import working
 from tests.support.commands import environment, holdfast
 
 
@@ -84,20 +89,21 @@ def test_a_job_is_shown_for_programs(place: Place, ids: dict[str, str]) -> None:
     assert attempt["started_at"] < attempt["ended_at"]
 
 
-def test_a_job_that_is_not_there(place: Place) -> None:
+def test_a_job_that_is_not_there(empty: str) -> None:
     missing = "01890000-0000-7000-8000-000000000000"
-    line = holdfast("jobs", "show", missing, "--url", place.url).refused(2)
-    assert line == f"there is no job {missing} in this database."
-    assert holdfast("jobs", "show", "seven", "--url", place.url).refused(2) == "'seven' is not a job id."
+    for verb in ("show", "why", "retry", "cancel"):
+        line = holdfast("jobs", verb, missing, "--url", empty).refused(2)
+        assert line == f"there is no job {missing} in this database."
+    assert holdfast("jobs", "show", "seven", "--url", empty).refused(2) == "'seven' is not a job id."
 
 
-def test_nothing_to_list(place: Place) -> None:
-    assert holdfast("jobs", "ls", "--url", place.url).lines == ["no jobs"]
-    assert holdfast("jobs", "ls", "--url", place.url, "--json").json == []
+def test_nothing_to_list(empty: str) -> None:
+    assert holdfast("jobs", "ls", "--url", empty).lines == ["no jobs"]
+    assert holdfast("jobs", "ls", "--url", empty, "--json").json == []
 
 
-def test_a_reader_that_has_seen_enough_is_not_complained_about(place: Place, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "holdfast", "jobs", "ls", "--url", place.url]
+def test_a_reader_that_has_seen_enough_is_not_complained_about(empty: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "jobs", "ls", "--url", empty]
     errors = tmp_path / "errors"
     with errors.open("wb") as file:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, env=environment())
@@ -105,3 +111,123 @@ def test_a_reader_that_has_seen_enough_is_not_complained_about(place: Place, tmp
         process.stdout.close()
         process.wait(60)
     assert errors.read_text() == ""
+
+
+# Why
+
+
+def test_why_a_job_is_not_run(place: Place, ids: dict[str, str]) -> None:
+    (later,) = holdfast("jobs", "why", ids["later"], "--url", place.url).lines
+    assert later.startswith("it is due at ")
+    (ended,) = holdfast("jobs", "why", ids["bad"], "--url", place.url, "--json").json
+    assert ended["gate"] == "ended"
+    assert ended["sentence"].startswith("it has failed at ")
+    (due,) = holdfast("jobs", "why", ids["later"], "--url", place.url, "--json").json
+    assert due["until"].endswith("Z")
+
+
+async def test_why_nothing_stands_in_the_way(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="greet")
+    async def greet() -> None: ...
+
+    id = (await greet.enqueue()).id
+    assert "there is no live worker" in holdfast("jobs", "why", id, "--url", place.url).out
+    await hf.queues.pause("default", reason="lunch")
+    async with working(hf, Role(id="mill-1")):
+        (paused,) = holdfast("jobs", "why", id, "--url", place.url).lines
+        assert paused.endswith(": lunch")
+        (nobody,) = holdfast("jobs", "why", id, "--worker", "mill-2", "--url", place.url).lines
+        assert nobody == "there is no live worker 'mill-2' that takes jobs"
+        await hf.queues.resume("default")
+        await hf.jobs[id].result()
+    await hf.close()
+
+
+# Again
+
+
+async def test_an_ended_job_is_enqueued_again_as_a_new_one(place: Place, ids: dict[str, str]) -> None:
+    ((old, new),) = [
+        (made["retry_of"], made["id"])
+        for made in holdfast("jobs", "retry", ids["good"], "--url", place.url, "--json").json
+    ]
+    assert (old, new != old) == (ids["good"], True)
+    again = holdfast("jobs", "show", new, "--url", place.url, "--json").json
+    before = holdfast("jobs", "show", old, "--url", place.url, "--json").json
+    assert (again["state"], again["retry_of"], again["attempts"]) == ("pending", old, [])
+    for name in ("kind", "queue", "tenant", "payload", "metadata", "priority", "max_attempts", "timeout_us"):
+        assert again[name] == before[name], name
+    (line,) = holdfast("jobs", "retry", ids["good"].upper(), "--url", place.url).lines
+    assert line.startswith(f"{ids['good'].upper()} is enqueued again as ")
+
+
+def test_only_an_ended_job_is_enqueued_again(place: Place, ids: dict[str, str]) -> None:
+    line = holdfast("jobs", "retry", ids["later"], "--url", place.url).refused(3)
+    assert line == (f"job {ids['later']} is scheduled: only one that has ended can be enqueued again. Cancel it first.")
+
+
+def test_all_failed_jobs_are_enqueued_again_once(place: Place, ids: dict[str, str]) -> None:
+    def retry_all(*words: str) -> list[str]:
+        return [
+            made["retry_of"] for made in holdfast("jobs", "retry", "--all", "--url", place.url, "--json", *words).json
+        ]
+
+    assert retry_all("--queue", "default") == []
+    assert retry_all("--queue", "bad", "--limit", "5") == [ids["bad"]]
+    assert retry_all() == [], "it was enqueued again before"
+    assert retry_all("--state", "succeeded", "--kind", "greet") == [ids["good"]]
+    assert holdfast("jobs", "retry", "--all", "--url", place.url).lines == ["0 jobs enqueued again"]
+
+
+def test_which_jobs_to_enqueue_again_must_be_said(empty: str, ids: dict[str, str]) -> None:
+    for words in ((), (ids["bad"], "--all")):
+        line = holdfast("jobs", "retry", "--url", empty, *words).refused(2)
+        assert line == "name the jobs to enqueue again, or select them with --all."
+
+
+# Cancel
+
+
+def test_jobs_are_cancelled_with_a_reason(place: Place, ids: dict[str, str]) -> None:
+    said = holdfast("jobs", "cancel", ids["later"], ids["good"], "--reason", "no longer wanted", "--url", place.url)
+    assert said.lines == [f"{ids['later']} is cancelled", f"{ids['good']} had ended before, as succeeded"]
+    shown = holdfast("jobs", "show", ids["later"], "--url", place.url, "--json").json
+    assert (shown["state"], shown["error"]["message"]) == ("cancelled", "no longer wanted")
+    (again,) = holdfast("jobs", "cancel", ids["later"], "--url", place.url, "--json").json
+    assert again == {"id": ids["later"], "state": "cancelled"}
+
+
+# Tail
+
+
+async def test_changes_are_followed_until_interrupted(place: Place, ids: dict[str, str]) -> None:
+    words = ("jobs", "tail", "--url", place.url, "--json", "--interval", "50ms")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast", *words), stdout=asyncio.subprocess.PIPE, env=environment()
+    )
+    assert process.stdout is not None
+    lines = process.stdout
+
+    async def seen(count: int) -> set[tuple[str, str]]:
+        return {_change(await lines.readline()) for _ in range(count)}
+
+    try:
+        assert await seen(3) == {(ids["good"], "succeeded"), (ids["bad"], "failed"), (ids["later"], "scheduled")}
+        async with Holdfast(place.url, embedded=False) as hf:
+            await hf.jobs[ids["later"]].cancel()
+            assert await seen(1) == {(ids["later"], "cancelled")}
+            again = (await hf.jobs.retry(ids["bad"])).id
+            assert await seen(1) == {(again, "pending")}
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _change(line: bytes) -> tuple[str, str]:
+    change = json.loads(line)
+    return change["id"], change["state"]

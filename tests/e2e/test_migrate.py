@@ -46,6 +46,12 @@ def test_migrate_does_what_is_missing_and_then_nothing(bare_url: str, dialect: D
     assert holdfast("jobs", "ls", "--url", bare_url).lines == ["no jobs"]
 
 
+def test_migrate_tells_programs_what_it_did(bare_url: str, dialect: Dialect, latest: int) -> None:
+    assert migrate(bare_url, "--json").json == {"done": steps(dialect, "up")}
+    assert migrate(bare_url, "--json").json == {"done": []}
+    assert migrate(bare_url, "--check", "--json").json == {"schema": latest, "code": latest}
+
+
 def test_migrate_goes_to_any_version_and_back(bare_url: str, dialect: Dialect, latest: int) -> None:
     ups, downs = steps(dialect, "up"), steps(dialect, "down")
     assert migrate(bare_url, "--to", "1").lines == ups[:1]

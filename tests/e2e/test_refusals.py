@@ -92,7 +92,7 @@ def test_a_missing_extra(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    line = ls(f"sqlite:///{tmp_path}/file/deeper/store.db").refused(4)
+    line = holdfast("migrate", "--url", f"sqlite:///{tmp_path}/file/deeper/store.db").refused(4)
     assert f"{tmp_path}/file/deeper/store.db" in line
 
 
@@ -106,7 +106,7 @@ def unwritable(folder: Path) -> Path:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     folder = unwritable(tmp_path)
-    line = ls(f"sqlite:///{folder}/store.db").refused(4)
+    line = holdfast("migrate", "--url", f"sqlite:///{folder}/store.db").refused(4)
     assert f"{folder}/store.db cannot be used" in line
     assert "writable" in line
 
@@ -142,5 +142,31 @@ def test_debug_shows_where_a_refusal_comes_from(tmp_path: Path) -> None:
 
 
 def test_the_default_database_is_a_file_in_this_folder(tmp_path: Path) -> None:
+    assert holdfast("migrate", cwd=tmp_path, env=environment()).code == 0
     assert holdfast("jobs", "ls", cwd=tmp_path, env=environment()).lines == ["no jobs"]
     assert (tmp_path / ".holdfast" / "holdfast.db").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs", "ls"),
+        ("jobs", "tail"),
+        ("queues", "ls"),
+        ("queues", "pause", "mail"),
+        ("workers", "ls"),
+        ("schedules", "ls"),
+        ("top",),
+        ("doctor",),
+        ("prune",),
+        ("epoch", "bump"),
+    ],
+    ids=" ".join,
+)
+def test_looking_into_a_database_does_not_make_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    line = holdfast(*words, cwd=tmp_path, env=environment()).refused(3)
+    assert line == (
+        "there is no database at .holdfast/holdfast.db yet: a worker or the first enqueue makes it, "
+        "or run `holdfast migrate`."
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,21 +1,25 @@
-"""`holdfast workers`, `holdfast settings`, `holdfast epoch`."""
+"""`holdfast workers`: who works, on what, and asking one to leave. `holdfast settings`, `holdfast epoch`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.kernel.duties import DUTIES
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 from tests.conftest import Place
-from tests.support.apps import eventually, working
+from tests.e2e.test_worker import ended, started
+from tests.support.apps import eventually, in_state, working
 from tests.support.commands import environment, holdfast
 
 
@@ -28,7 +32,11 @@ async def worker(place: Place) -> AsyncIterator[Worker]:
         return f"hello, {name}"
 
     async with working(hf, Role(name="mill", id="mill-1", queues=("a",), capabilities=("tag:gpu=yes",))) as started:
-        await eventually(hf.workers.duties)
+
+        async def holds_all_duties() -> bool:
+            return len(await hf.workers.duties()) == len(DUTIES)
+
+        await eventually(holds_all_duties)
         yield started
     await hf.close()
 
@@ -38,7 +46,7 @@ async def test_workers_are_listed(place: Place, worker: Worker) -> None:
     assert heading.split() == ["WORKER", "NAME", "HOST", "PID", "STATUS", "BUSY", "HEARTBEAT", "PRESENCE", "DUTIES"]
     cells = line.split()
     assert cells[:6] == ["mill-1", "mill", socket.gethostname(), str(os.getpid()), "active", "0/20"]
-    assert cells[-3:] == ["ago", "yes", "cleanup"]
+    assert cells[-3:] == ["ago", "yes", "cleanup,schedules"]
 
 
 async def test_workers_are_listed_for_programs(place: Place, worker: Worker) -> None:
@@ -53,7 +61,7 @@ async def test_workers_are_listed_for_programs(place: Place, worker: Worker) -> 
         "active": 0,
     }
     assert (listed["capabilities"], listed["queues"]) == (["job:greet", "tag:gpu=yes"], ["a"])
-    assert (listed["presence"], listed["duties"]) == (True, ["cleanup"])
+    assert (listed["presence"], listed["duties"]) == (True, ["cleanup", "schedules"])
 
 
 async def test_workers_that_left_are_listed_when_asked_for(place: Place, worker: Worker) -> None:
@@ -61,6 +69,65 @@ async def test_workers_that_left_are_listed_when_asked_for(place: Place, worker:
     assert holdfast("workers", "ls", "--url", place.url).lines == ["no workers"]
     (gone,) = holdfast("workers", "ls", "--url", place.url, "--all", "--json").json
     assert (gone["status"], gone["reason"]) == ("stopped", "stopped")
+
+
+async def test_a_worker_is_shown_with_what_it_holds(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+    free = asyncio.Event()
+
+    @hf.job(name="stay")
+    async def stay() -> None:
+        await free.wait()
+
+    job = await stay.enqueue()
+    async with working(hf, Role(id="mill-1")):
+        await in_state(hf, job.id, "running")
+        shown = await asyncio.to_thread(holdfast, "workers", "show", "mill-1", "--url", place.url, "--json")
+        assert (shown.json["status"], shown.json["queues"], shown.json["leases"]) == ("active", None, 1)
+        assert [(held["id"], held["kind"]) for held in shown.json["jobs"]] == [(job.id, "stay")]
+        lines = (await asyncio.to_thread(holdfast, "workers", "show", "mill-1", "--url", place.url)).lines
+        assert "queues               every queue" in lines
+        assert lines[-1].split()[:3] == [job.id, "stay", "default"]
+        free.set()
+        await job.result()
+    await hf.close()
+
+
+def test_a_worker_that_is_not_there(empty: str) -> None:
+    line = holdfast("workers", "show", "mill-9", "--url", empty).refused(2)
+    assert line == "there is no worker 'mill-9' in this database."
+    line = holdfast("workers", "drain", "mill-9", "--url", empty).refused(2)
+    assert line == "there is no live worker 'mill-9'; `holdfast workers ls --all` shows those that left."
+
+
+async def test_a_worker_that_is_asked_to_drain_leaves(place: Place, shop: Path) -> None:
+    """Within its next heartbeat, which is minutes away here: the wake-up makes it come at once."""
+    async with Holdfast(place.url, embedded=False) as hf:
+        rare = ("--set", "lease_ttl=1h", "--set", "worker_ttl=1h", "--set", "heartbeat=20m")
+        with started(shop, "shop:hf", "--url", place.url, "--id", "mill-1", *rare) as process:
+            await eventually(hf.workers.list)
+            assert holdfast("workers", "drain", "mill-1", "--url", place.url).lines == [
+                "worker mill-1 was asked to drain"
+            ]
+            assert await ended(process) == 0
+        (row,) = await hf.workers.list(all=True)
+        assert (row.status, row.reason) == ("stopped", "stopped")
+
+
+async def test_an_embedded_worker_drains_when_asked(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="greet")
+    async def greet() -> None: ...
+
+    async with working(hf, Role(id="mill-1")):
+        await hf.workers.drain("mill-1")
+
+        async def gone() -> bool:
+            return not await hf.workers.list()
+
+        await eventually(gone)
+    await hf.close()
 
 
 def test_settings_are_listed_with_their_value_and_meaning() -> None:
@@ -79,12 +146,13 @@ def test_a_setting_in_the_environment_that_makes_no_sense() -> None:
     assert line.startswith("'soon' is not a duration")
 
 
-def test_the_epoch_rises(place: Place) -> None:
+def test_the_epoch_rises(empty: str) -> None:
     def bump() -> int:
-        (line,) = holdfast("epoch", "bump", "--url", place.url).lines
+        (line,) = holdfast("epoch", "bump", "--url", empty).lines
         prefix = "the cluster epoch is now "
         assert line.startswith(prefix)
         return int(line.removeprefix(prefix))
 
     first = bump()
     assert bump() == first + 1
+    assert holdfast("epoch", "bump", "--url", empty, "--json").json == {"epoch": first + 2}

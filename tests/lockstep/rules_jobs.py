@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize
 from holdfast.errors import IdempotencyConflict
 from holdfast.kernel import complete as completing
 from holdfast.kernel.claim import claim, heads
-from holdfast.kernel.complete import complete, complete_children, repeated
+from holdfast.kernel.complete import complete, complete_and_settle, repeated
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_once
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import Ending, Held, Lease, NewJob, Route
@@ -206,7 +206,7 @@ class JobRules(WorkerRules):
         asked = [e for e in mine if self.model.job(e.seq).cancel_requested_at is not None]
         late = [e for e in mine if self.model.job(e.seq) in self.model.lapsed(())]
         ended = (
-            self.ask_in_any_order(complete_children, endings, sorted(parents))
+            self.ask_in_any_order(complete_and_settle, endings, sorted(parents))
             if parents
             else self.ask_in_any_order(complete, endings)
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 
 from holdfast.errors import DuplicateWorker, NotFound
-from holdfast.kernel import duties, epoch, reading, waiting, workers
+from holdfast.kernel import duties, epoch, queues, reading, waiting, workers
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, DutyLost
@@ -182,7 +182,7 @@ class WorkerRules(Machine):
 
     @action(weight=SELDOM, queue=st.sampled_from(["default", "bulk"]), fail=st.booleans())
     def set_queue(self, queue: str, fail: bool) -> None:
-        self.ask(workers.set_queue, queue, on_orphan="fail" if fail else "requeue")
+        self.ask(queues.set_queue, queue, on_orphan="fail" if fail else "requeue")
         (self.model.orphans_fail.add if fail else self.model.orphans_fail.discard)(queue)
 
     @action(

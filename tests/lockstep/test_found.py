@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.kernel.cancel import cancel, cancel_family
-from holdfast.kernel.complete import complete_children
+from holdfast.kernel.complete import complete_and_settle
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.records import Ending, Lease
@@ -26,7 +26,7 @@ async def test_a_cancel_reaches_the_children_of_a_child_that_had_ended(store: St
     (child,) = await store.claim(worker)
     grandchild = await launch(store, child)
     succeeded = Ending(*child.held, "succeeded", State.SUCCEEDED, 0, 1, "1", None)
-    await store.do(complete_children, [succeeded], [parent.seq])
+    await store.do(complete_and_settle, [succeeded], [parent.seq])
 
     await store.do(cancel, parent.id, reason="no longer wanted")
     while await store.do(cancel_family, limit=10):

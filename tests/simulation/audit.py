@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -51,6 +51,8 @@ class Audit:
         self._issued: set[tuple[str, int, int]] = set()
         self._taken: set[str] = set()
         self._unread: Counter[str] = Counter()  # signals on each channel
+        self._lanes: dict[str, Row] = {}
+        self._starts: defaultdict[str, list[int]] = defaultdict(list)  # in each lane
         self._file = file
         self.ceiling_us = ceiling_us
         self._gone = gone
@@ -90,6 +92,8 @@ class Audit:
                 self.duties[str(change.key)] = change.new
             elif change.table == "worker" and change.new is not None:
                 self.workers[change.new["seq"]] = change.new
+            elif change.table == "lane" and change.new is not None:
+                self._lanes[change.new["name"]] = change.new
             elif change.table == "signal":
                 self._unread.update([change.new["channel"]] if change.new is not None else [])
                 self._unread.subtract([change.old["channel"]] if change.old is not None else [])
@@ -97,6 +101,7 @@ class Audit:
         for change in changes:
             if change.table == "job" and change.new is not None:
                 self._written_under_its_token(change.old, change.new)
+                self._within_its_lane(change.old, change.new)
                 if change.old is not None:
                     self._renewed_by_who_knows(change.old, change.new)
             elif change.table == "step" and change.new is not None:
@@ -117,6 +122,8 @@ class Audit:
         self.steps = {(s["job"], s["name"]): token_in(s["result"]) or "0.0" for s in whole["step"].values()}
         self._taken = {sent for step in whole["step"].values() if (sent := _signal_in(step["result"])) is not None}
         self._unread = Counter(row["channel"] for row in whole["signal"].values())
+        self._lanes = {row["name"]: row for row in whole["lane"].values()}
+        self._starts.clear()
         self.forgotten |= held - {_lease(row) for row in self.open.values() if row["state"] == State.RUNNING}
 
     def answer(self, result: object) -> None:
@@ -171,6 +178,23 @@ class Audit:
             parent = self.jobs[new["parent"]]
             if token_in(new["metadata"]) != f"{parent['epoch']}.{parent['token']}" or parent["state"] != "running":
                 raise Violation("fenced writes", f"child {_image(new)} of {_image(parent)}")
+
+    def _within_its_lane(self, old: Row | None, new: Row) -> None:
+        """No more run than the lane allows, and no more start than its rate allows, at any commit."""
+        lane = self._lanes.get(new["lane"] or "")
+        if lane is None or new["state"] != State.RUNNING or (old is not None and old["state"] == State.RUNNING):
+            return
+        running = [r for r in self.open.values() if r["lane"] == lane["name"] and r["state"] == State.RUNNING]
+        if lane["concurrency"] is not None and len(running) > lane["concurrency"]:
+            raise Violation("a lane keeps its limit", f"{len(running)} run in {dict(lane)}")
+        starts = self._starts[lane["name"]]
+        starts.append(new["claimed_at"])
+        if lane["interval_us"] is not None and len(starts) > lane["burst"]:
+            apart = starts[-1] - starts[-1 - lane["burst"]]
+            if apart < lane["interval_us"]:
+                raise Violation(
+                    "a lane keeps its rate", f"{lane['burst'] + 1} started within {apart} us in {dict(lane)}"
+                )
 
     def _renewed_by_who_knows(self, old: Row, new: Row) -> None:
         renewed = old["state"] == new["state"] == State.RUNNING and new["lease_until"] > old["lease_until"]

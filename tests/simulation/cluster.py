@@ -150,7 +150,7 @@ class Machine:
             id=f"{self.name}-id" if store.options.fixed_ids else "",
             queues=None if everything else ("default",),
             capabilities=(SPECIAL,) if everything else (),
-            until="stopped" if number == 0 else self._chance.choice(("stopped", "stopped", "stopped", "empty", "one")),
+            until=self._chance.choice(("stopped", "empty", "one")) if number and store.options.ephemeral else "stopped",
         )
 
     def start(self) -> None:

@@ -11,14 +11,14 @@ from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from holdfast.kernel.complete import complete, complete_children
+from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import ROUTE_AGE_US, clean_up
 from holdfast.kernel.families import settle
 from holdfast.kernel.leases import DEADLINE_ERROR, ORPHAN_ERROR, RESCUE_ERROR, Beat, beat, expire, renew
 from holdfast.kernel.records import Ended, Ending, Held, Kin, Moved, Sight, Term
 from holdfast.kernel.sql import Statement
-from holdfast.kernel.statements import Jobs, Leases, Waiting, Workers
+from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting, Workers
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.workers import look
 from holdfast.workers.worker import Worker
@@ -101,7 +101,7 @@ def _settle_later(world: World) -> None:
         store.loop.call_later(0.01, later, context=store.context)
         return ended
 
-    store.replaced[complete_children] = end_alone
+    store.replaced[complete_and_settle] = end_alone
 
 
 class RescueById(Worker):
@@ -187,6 +187,13 @@ MUTANTS: Final = (
         "lost wake-up without poll",
         "work is found by hints alone (Graphile #541, BullMQ #4729)",
         replace(look, _look_for_nothing),
+    ),
+    Mutant(
+        "lane that does not count",
+        "a claim forgets what already runs in its lane",
+        rewrite(
+            Lanes.lane_states, ("(select count(*) from job j where j.state = 'running' and j.lane = lane.name)", "0")
+        ),
     ),
     Mutant(
         "renewal of everything it owns",

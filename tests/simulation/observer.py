@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 from holdfast.errors import DuplicateWorker, IdempotencyConflict, LeaseLost
 from holdfast.kernel import duties, waiting, workers
 from holdfast.kernel.cancel import cancel_family
-from holdfast.kernel.complete import complete, complete_children, repeated
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, enqueue_once
+from holdfast.kernel.complete import complete, complete_and_settle, repeated
+from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, submit
 from holdfast.kernel.states import State
 from tests.simulation.audit import Audit
 from tests.simulation.rare import Rare
 from tests.support.snapshots import Change, Row
 
-ENDINGS: Final = (complete, complete_children)
+ENDINGS: Final = (complete, complete_and_settle)
 
 
 class Mortal(Protocol):
@@ -126,7 +126,7 @@ class Observer:
         elif operation is enqueue:
             if repeated_in_vain and answer == 0:
                 hit("commit-unknown enqueue repeated")
-        elif operation is enqueue_once:
+        elif operation is submit:
             if isinstance(answer, Accepted) and not answer.fresh:
                 hit("key names the same job")
         elif operation is waiting.list_steps:

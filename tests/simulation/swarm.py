@@ -67,6 +67,7 @@ class Options:
     fixed_ids: bool  # machines keep their worker id, as pods do
     repeats: bool  # the driver repeats a call whose connection was lost, as on PostgreSQL
     own_lifeline: bool  # heartbeats go on while the event loop stands still, as from a thread
+    ephemeral: bool  # some workers leave when there is nothing to do, and come again
     presence: Presence
     faults: Faults
     load: Load
@@ -103,6 +104,7 @@ def draw(seed: int, *, chaos_s: float | None = None) -> Options:
         fixed_ids=chance.random() < 0.4,
         repeats=chance.random() < 0.5,
         own_lifeline=chance.random() < 0.5,
+        ephemeral=chance.random() < 0.3,
         presence=chance.choice(("none", "steady", "steady", "flapping")),
         faults=_faults(chance, settings.lease_ttl.total_seconds()),
         load=Load(

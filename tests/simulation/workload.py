@@ -22,7 +22,7 @@ from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
 from holdfast.queues import Queue
 from holdfast.runtime import Runtime
 from holdfast.workers.context import JobContext
-from holdfast.workers.definitions import Definition, Registry
+from holdfast.workers.definitions import Definition, Limits, Registry
 from holdfast.workers.signatures import Signature
 from tests.simulation.audit import Violation, stamp
 from tests.simulation.store import Store
@@ -33,6 +33,11 @@ R = TypeVar("R")
 QUEUES: Final[Mapping[str, Queue]] = {"fragile": Queue(on_orphan="fail")}
 SPECIAL: Final = "tag:special"
 NEVER: Final = "never"  # channels of this name get no signal
+
+LIMITS: Final[Mapping[str, Limits]] = {
+    "sleepy": Limits("job:sleepy", True, 3, None, 1),
+    "flaky": Limits("job:flaky", True, None, 500_000, 3),
+}
 
 CHOICES: Final = ("done", "retry", "fail", "cancel", "discard", "snooze")
 
@@ -54,6 +59,9 @@ class App(NamedTuple):
     client: Runtime
 
     def runtime(self) -> Runtime:
+        return self.client
+
+    def intake(self, tx: object | None, *, sync: bool = False) -> Runtime:
         return self.client
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -93,6 +101,7 @@ class Workload:
                 deadline_us=None,
                 priority=100,
                 isolate=None,
+                limits=LIMITS.get(kind),
             )
             self.registry.add(definition)
             self.jobs[kind] = JobFunction(App(client), definition, definition.function)

@@ -126,6 +126,7 @@ _FIXED: Final = (
     *("deadline_at", "created_at", "parent", "retry_of", "payload", "metadata"),
 )
 _WHILE_RUNNING: Final = frozenset({"lease_until", "cancel_requested_at", "error", "progress", "open_children"})
+_WHILE_PENDING: Final = frozenset({"gate", "open_children"})  # its lane holds it back, or lets it through
 _COUNTER: Final = frozenset({"open_children"})
 _VERBS: Final = {  # how an attempt ended, and the verb that ended it
     "succeeded": Verb.COMPLETE,
@@ -213,7 +214,7 @@ def _change_is_legal(old: Row, new: Row) -> None:
         return
     if _pair(old) != _pair(new):
         return  # a claim of a running job; I6 says more
-    allowed = _WHILE_RUNNING if old["state"] == State.RUNNING else _COUNTER
+    allowed = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING}.get(State(old["state"]), _COUNTER)
     if other := names - allowed:
         raise Broken("I3", f"job {old['seq']} stayed {old['state']}, but {columns(old, new, other)}")
 

@@ -22,6 +22,8 @@ PRIMARY_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "duty": ("name",),
     "cluster": ("one",),
     "queue": ("name",),
+    "lane": ("name",),
+    "schedule": ("name",),
     "route": ("id",),
 }
 

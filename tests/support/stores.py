@@ -20,7 +20,7 @@ from holdfast import durations
 from holdfast.clock import Ports
 from holdfast.kernel import ids
 from holdfast.kernel.claim import claim
-from holdfast.kernel.complete import complete, complete_children, ending
+from holdfast.kernel.complete import complete, complete_and_settle, ending
 from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.postgres import PostgresDatabase
@@ -182,7 +182,7 @@ class Store:
     async def complete(self, lease: Lease, ending: Ending) -> list[Ended]:
         if lease.parent is None:
             return await self.do(complete, [ending])
-        return await self.do(complete_children, [ending], [lease.parent])
+        return await self.do(complete_and_settle, [ending], [lease.parent])
 
     async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Moved]:
         backoff_us = durations.microseconds(self.settings.rescue_backoff)

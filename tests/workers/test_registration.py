@@ -70,7 +70,11 @@ async def test_a_stopped_workers_id_is_free_and_its_number_is_not(make_app: Make
 async def test_a_worker_whose_id_was_taken_meanwhile_leaves(make_app: MakeApp) -> None:
     app, other = (with_a_job(make_app(embedded=False)) for _ in range(2))
     replaced = asyncio.create_task(app.work(Role(id="pod-1")))
-    await eventually(app.workers.list)
+
+    async def beating() -> bool:
+        return any(row.heartbeat_at > row.started_at for row in await app.workers.list())
+
+    await eventually(beating)
     (first,) = await app.workers.list()
     store = app.runtime().database
     await store.transact(lose_workers, gone={first.seq}, reason="given up")

@@ -1,7 +1,7 @@
 """The `holdfast` command: one module per noun. It calls the app and the kernel, and prints; it decides nothing.
 
-Exit codes: 0 done, 1 the answer is no (`--check`), 2 called wrongly, 3 the store refused, 4 the store or the world
-is unavailable, 70 a fault of Holdfast itself.
+Exit codes: 0 done, 1 the answer is no (`migrate --check`, or `doctor` found a problem), 2 called wrongly, 3 the store
+refused, 4 the store or the world is unavailable, 70 a fault of Holdfast itself, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,17 +10,27 @@ import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
 from holdfast.version import VERSION
 
 COMMANDS = {
+    "init": "Write a small program with a job and a schedule.",
+    "dev": "Run a worker that starts again when the code changes.",
     "worker": "Run jobs until stopped.",
     "migrate": "Bring the database's tables to this version, or to another.",
-    "jobs": "List and show jobs.",
-    "workers": "List workers.",
+    "jobs": "List, show, explain, retry, cancel and follow jobs.",
+    "queues": "List, show, pause and resume queues.",
+    "workers": "List, show and drain workers.",
+    "schedules": "List, pause, resume, run and remove schedules.",
+    "top": "Watch queues, workers, rates and failures live.",
+    "doctor": "Say what is wrong with the database or the work in it.",
+    "prune": "Remove finished jobs that are old enough.",
     "settings": "List every setting, its value and what it means.",
     "epoch": "Raise the cluster epoch after restoring a backup.",
+    "completion": "Print the script that completes commands in a shell.",
+    "bench": "Measure how fast jobs go through your own database.",
     "demo": "Watch jobs survive the death of their worker.",
 }
 
@@ -37,6 +47,10 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(f"holdfast.cli.{name}").command
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [CompletionItem(name, help=COMMANDS[name]) for name in COMMANDS if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -52,7 +66,7 @@ def group(debug: bool) -> None:
 def main() -> None:
     debug = "--debug" in sys.argv[1:2]
     try:
-        code = group.main(standalone_mode=False)
+        code = group.main(prog_name="holdfast", standalone_mode=False)
     except click.exceptions.Exit as left:
         code = left.exit_code
     except click.ClickException as problem:

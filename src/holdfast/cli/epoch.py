@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
-from holdfast.cli.options import app_for, url_option
+from holdfast.cli.options import ask, json_option, print_json, url_option
 from holdfast.kernel.epoch import bump
 
 
@@ -17,11 +15,11 @@ def command() -> None:
 
 @command.command("bump")
 @url_option
-def bump_command(url: str | None) -> None:
+@json_option
+def bump_command(url: str | None, as_json: bool) -> None:
     """From now on claims carry a new epoch, so no token from before the restore can be given out again."""
-    click.echo(f"the cluster epoch is now {asyncio.run(_bump(url))}")
-
-
-async def _bump(url: str | None) -> int:
-    async with app_for(url) as app:
-        return (await app.runtime().database.transact(bump)).epoch
+    epoch = ask(url, lambda app: app.runtime().database.transact(bump)).epoch
+    if as_json:
+        print_json({"epoch": epoch})
+    else:
+        click.echo(f"the cluster epoch is now {epoch}")

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from holdfast.cli.options import url_option
+from holdfast.cli.options import json_option, print_json, url_option
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import migrate
@@ -25,6 +25,7 @@ from holdfast.settings import Settings
 @click.option("--drop", is_flag=True, help="Remove all tables and the work in them.")
 @click.option("--yes", is_flag=True, help="Confirm --drop.")
 @url_option
+@json_option
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917  the options of the command
     ctx: click.Context,
@@ -35,6 +36,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     drop: bool,
     yes: bool,
     url: str | None,
+    as_json: bool,
 ) -> None:
     """Bring the database's tables to this version, or to another."""
     if drop and not yes:
@@ -45,30 +47,36 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         goal = migrate.code_version(database.dialect) if target is None else target
         click.echo(migrate.dump(source, goal, database.dialect, settings.schema), nl=False)
     elif check:
-        ctx.exit(0 if asyncio.run(_check(database)) else 1)
+        have, code = asyncio.run(_versions(database))
+        if as_json:
+            print_json({"schema": have, "code": code})
+        else:
+            click.echo(f"the database has schema {have}, this code has schema {code}")
+        ctx.exit(0 if have >= code else 1)
     else:
-        for line in asyncio.run(_migrate(database, settings.schema, target, drop=drop)):
+        done = asyncio.run(_migrate(database, settings.schema, target, drop=drop))
+        if as_json:
+            print_json({"done": done})
+            return
+        for line in [*done, "everything of Holdfast is removed"] if drop else done or ["nothing to do"]:
             click.echo(line)
 
 
-async def _check(database: Database) -> bool:
+async def _versions(database: Database) -> tuple[int, int]:
+    """What the tables are, and what this code is."""
     await database.connect()
     try:
         stored = await database.stored_schema()
     finally:
         await database.close()
-    code = migrate.code_version(database.dialect)
-    have = stored.version if stored else 0
-    click.echo(f"the database has schema {have}, this code has schema {code}")
-    return have >= code
+    return stored.version if stored else 0, migrate.code_version(database.dialect)
 
 
 async def _migrate(database: Database, schema: str, target: int | None, *, drop: bool) -> list[str]:
     await database.connect()
     try:
         if drop:
-            return [*await migrate.drop(database, schema), "everything of Holdfast is removed"]
-        done = await migrate.migrate(database, schema, target)
-        return done or ["nothing to do"]
+            return await migrate.drop(database, schema)
+        return await migrate.migrate(database, schema, target)
     finally:
         await database.close()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.errors import UsageError
+from holdfast.errors import StoreRefused, UsageError
+from holdfast.kernel.drivers import dialect_of, sqlite_path
+from holdfast.kernel.queues import CAP
 from holdfast.settings import Settings
+
+T = TypeVar("T")
 
 url_option = click.option("--url", help="Database URL; default: HOLDFAST_URL, else sqlite:///.holdfast/holdfast.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -24,8 +29,26 @@ set_option = click.option(
 
 
 def app_for(url: str | None) -> Holdfast:
-    """An app without jobs of its own, for looking into a store."""
-    return Holdfast(url, embedded=False)
+    """An app without jobs of its own, for looking into a store that is there."""
+    app = Holdfast(url, embedded=False)
+    if dialect_of(app.url) == "sqlite":
+        path = sqlite_path(app.url)
+        if path != ":memory:" and not Path(path).exists():
+            raise StoreRefused(
+                f"there is no database at {path} yet: a worker or the first enqueue makes it, "
+                f"or run `holdfast migrate`."
+            )
+    return app
+
+
+def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]]) -> T:
+    """The answer of the store to one question."""
+
+    async def asking() -> T:
+        async with app_for(url) as app:
+            return await question(app)
+
+    return asyncio.run(asking())
 
 
 def load_app(target: str) -> Holdfast:
@@ -65,14 +88,46 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def plain(text: str) -> str:
+    """Text that cannot command a terminal: what jobs and their errors say comes from anywhere."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
     if not rows:
         click.echo(empty)
         return
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(headings), *texts]) for i in range(len(headings))]
     for line in [list(headings), *texts]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """One thing, a line for each of its properties that is set."""
+    width = max([20, *map(len, pairs)])
+    for name, value in pairs.items():
+        if value not in (None, "", {}, []):
+            click.echo(f"{name:{width}} {value}")
+
+
+def counted(jobs: int) -> str:
+    """A count that stops at a cap."""
+    return f"{jobs:,}+" if jobs >= CAP else f"{jobs:,}"
+
+
+def rough(us: int) -> str:
+    """A stretch of time in one unit, for people."""
+    seconds = max(0, us) // 1_000_000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def progress(items: Sequence[T], label: str) -> Any:
+    """The items with a bar beside them, on a terminal; elsewhere without."""
+    return click.progressbar(items, label=label, file=sys.stderr, hidden=not sys.stderr.isatty())
 
 
 def moment(us: int | None) -> str | None:

@@ -17,7 +17,7 @@ from holdfast.kernel.families import lock_order, settle
 from holdfast.kernel.records import Ended, Ending, Lease
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.statements import Jobs
-from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
 
 RELEASED = "released"
@@ -25,16 +25,16 @@ RELEASED = "released"
 
 @single
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
-    """End attempts of jobs without parents: one statement for all."""
+    """End attempts of jobs without parents and lanes: one statement for all."""
     return await tx.many(Jobs.complete, endings=endings, seqs=sorted(e.seq for e in endings))
 
 
-async def complete_children(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
-    """End attempts of which some have parents; the parents' counters change in the same transaction."""
+async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+    """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
     seqs = [e.seq for e in endings]
     await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
     ended = await tx.many(Jobs.complete, endings=endings, seqs=sorted(seqs))
-    await settle(tx, [job for job in ended if job.state in TERMINAL])
+    await settle(tx, ended)
     return ended
 
 
@@ -46,16 +46,18 @@ async def repeated(tx: Transaction, endings: Sequence[Ending]) -> set[int]:
     return {e.seq for e in endings if (e.seq, e.epoch, e.token, e.outcome) in recorded}
 
 
-def ending(
+def ending(  # noqa: PLR0917  called for every job, from one place
     lease: Lease,
     outcome: Done | Retry | Fail | Cancel | Discard | Snooze,
-    *,
     policy: RetryPolicy,
     chance: random.Random,
     result_cap: int,
     error_cap: int,
 ) -> Ending:
     """What `outcome` means for this job: its next state, what it costs, what is stored. Pure."""
+    if isinstance(outcome, Done):  # most are: they need nothing of what follows
+        text = encoding.encode(outcome.result, what=f"the result of {lease.kind}", cap=result_cap)
+        return Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, text, None)
 
     def end(
         name: str,
@@ -72,9 +74,6 @@ def ending(
         return error_json(type, message, trace, cap=error_cap)
 
     match outcome:
-        case Done(result):
-            text = encoding.encode(result, what=f"the result of {lease.kind}", cap=result_cap)
-            return end("succeeded", State.SUCCEEDED, result=text)
         case Retry(after, message, type, trace):
             if lease.attempts + 1 >= lease.max_attempts:
                 return end("failed", State.FAILED, error=trouble(type, message, trace))

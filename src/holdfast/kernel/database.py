@@ -7,7 +7,7 @@ with others.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast.kernel.sql import Dialect, Exec, Many, One
@@ -84,6 +84,17 @@ class Database(Protocol):
         """The version of the tables that are there; None when there are none."""
 
 
+def drive(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never waits: what awaits only a transaction that answers at once."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("an operation awaited something other than its transaction")
+
+
 def single(operation: Operation[P, R]) -> Operation[P, R]:
     """Mark an operation that is one statement on PostgreSQL: it commits by itself, in one round trip."""
     operation.single = True  # type: ignore[attr-defined]
@@ -91,7 +102,8 @@ def single(operation: Operation[P, R]) -> Operation[P, R]:
 
 
 def reading(operation: Operation[P, R]) -> Operation[P, R]:
-    """Mark a single statement that changes nothing: on SQLite it takes no turn among the writers."""
+    """Mark what changes nothing: on SQLite it takes no turn among the writers. Several statements see one moment there,
+    on PostgreSQL each its own."""
     operation.reading = True  # type: ignore[attr-defined]
     return single(operation)
 

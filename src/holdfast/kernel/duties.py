@@ -11,10 +11,11 @@ from collections.abc import Collection
 from holdfast.errors import StoreRefused
 from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.records import Term
-from holdfast.kernel.statements import Waiting, Workers
+from holdfast.kernel.statements import Lanes, Waiting, Workers
 
 CLEANUP = "cleanup"
-DUTIES = (CLEANUP,)
+SCHEDULES = "schedules"
+DUTIES = (CLEANUP, SCHEDULES)
 ROUTE_AGE_US = 86_400_000_000
 
 
@@ -45,9 +46,10 @@ async def hold(tx: Transaction, term: Term, worker: int) -> None:
 
 
 async def clean_up(tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int) -> None:
-    """Remove what nobody needs any more: old workers, spent keys, unused routes and channels."""
+    """Remove what nobody needs any more: old workers, spent keys, unused routes, channels and lanes."""
     await hold(tx, term, worker)
     await tx.run(Workers.prune_workers, age_us=worker_age_us)
     await tx.run(Workers.prune_keys, age_us=key_age_us)
     await tx.run(Workers.prune_routes, age_us=ROUTE_AGE_US)
     await tx.run(Waiting.prune_channels)
+    await tx.run(Lanes.prune_lanes, age_us=ROUTE_AGE_US)

@@ -19,6 +19,8 @@ _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 def encode(value: object, *, what: str, cap: int) -> str:
     """The stored text of `value`, or `BadPayload` that says what about it cannot be stored."""
+    if value is None:
+        return "null"
     try:
         text = _encoder.encode(value)
         size = len(text.encode())

@@ -2,6 +2,7 @@
 
 The id is made before the call, so repeating it after a lost answer inserts nothing twice. A key makes repeated
 *submits* one job: same tenant, key, kind and payload is the same job, anything else under that key is refused.
+A unique key says that one such job is enough for now: while it is pending, while it lives, or for a window of time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.errors import IdempotencyConflict, LeaseLost, ParentCancelled
+from holdfast.errors import IdempotencyConflict, LeaseLost, ParentCancelled, StoreBusy
 from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.encoding import digest
+from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Lease, NewJob, Route
+from holdfast.kernel.records import Item, Lease, NewJob, Route, UniqueJob
 from holdfast.kernel.statements import Jobs, Waiting
+from holdfast.kernel.states import State
+
+_TRIES = 20
+_PLAIN = frozenset(NewJob._fields[: NewJob._fields.index("lane")]) - {"parent", "retry_of"}
+_PAYLOAD, _TURN = NewJob._fields.index("payload"), NewJob._fields.index("turn")
 
 
 class Accepted(NamedTuple):
@@ -24,9 +31,47 @@ class Accepted(NamedTuple):
 
 @single
 async def enqueue(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], *, notify: bool = True) -> int:
-    """Insert jobs that have no key; returns how many were not there yet. `routes`: those that may be new."""
-    done = await tx.one(Jobs.enqueue, jobs=jobs, routes=routes, notify=int(notify))
+    """Insert jobs; returns how many were not there yet. `routes`: those that may be new."""
+    if len(jobs) == 1 and not routes and _is_plain(jobs[0]):
+        done = await tx.one(Jobs.enqueue_plain, **_columns(jobs[0]), notify=int(notify))
+    else:
+        alike, items = _packed(jobs)
+        done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify))
     return done.inserted if done else 0
+
+
+def _is_plain(job: NewJob) -> bool:
+    return job.lane is None and job.unique_key is None and not job.turn and job.parent is None and job.retry_of is None
+
+
+def _columns(job: NewJob) -> dict[str, object]:
+    return {name: value for name, value in zip(NewJob._fields, job, strict=True) if name in _PLAIN}
+
+
+def _packed(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[Item]]:
+    """The different jobs, and what each has for itself: in a bulk they are all alike but for id and payload."""
+    alike: dict[tuple[object, ...], int] = {}
+    first: list[NewJob] = []
+    items: list[Item] = []
+    for job in jobs:
+        shared = job[1:_PAYLOAD] + job[_PAYLOAD + 1 : _TURN] + job[_TURN + 1 :]
+        number = alike.setdefault(shared, len(first) + 1)
+        if number > len(first):
+            first.append(job)
+        items.append(Item(job.id, job.payload, job.turn, number))
+    return first, items
+
+
+async def submit(
+    tx: Transaction, job: NewJob, routes: Sequence[Route], *, key: str | None = None, notify: bool = True
+) -> Accepted:
+    """Insert one job as its keys ask for."""
+    if key is not None:
+        return await enqueue_once(tx, job, routes, key=key, notify=notify)
+    if job.unique_key is not None:
+        return await enqueue_unique(tx, job, routes, notify=notify)
+    await enqueue(tx, [job], routes, notify=notify)
+    return Accepted(job.id, fresh=True)
 
 
 async def enqueue_once(
@@ -36,11 +81,43 @@ async def enqueue_once(
     meaning = digest(f"{job.kind}\x1f{job.payload}")
     owner = await tx.one(Jobs.take_key, tenant=job.tenant, key=key, digest=meaning, job=job.id)
     if owner is None or owner.job == job.id:
-        await tx.one(Jobs.enqueue, jobs=[job], routes=routes, notify=int(notify))
+        await enqueue(tx, [job], routes, notify=notify)
         return Accepted(job.id, fresh=True)
     if owner.digest != meaning:
         raise IdempotencyConflict(key, owner.job)
     return Accepted(owner.job, fresh=False)
+
+
+async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> Accepted:
+    """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says."""
+    for _ in range(_TRIES):
+        if await enqueue(tx, [job], routes, notify=notify):
+            return Accepted(job.id, fresh=True)
+        holder = await tx.one(
+            Jobs.find_unique, id=job.id, unique_key=job.unique_key, scope=job.unique_scope, window_us=job.window_us or 1
+        )
+        if holder is None:
+            continue  # it let go of the key in between
+        if holder.id != job.id and job.replaces:
+            await _replace(tx, holder, job, notify=notify)
+        return Accepted(holder.id, fresh=holder.id == job.id)
+    raise StoreBusy(f"the unique key of job {job.id} changes hands all the time; try again.")
+
+
+async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: bool) -> None:
+    replaced = await tx.one(
+        Jobs.replace,
+        seq=holder.seq,
+        payload=job.payload,
+        metadata=job.metadata,
+        priority=job.priority,
+        due_at=job.due_at,
+        delay_us=job.delay_us,
+        timeout_us=job.timeout_us,
+        deadline_us=job.deadline_us,
+    )
+    if notify and replaced is not None and replaced.state == State.PENDING:
+        await hint(tx, [replaced.route])
 
 
 async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> None:
@@ -51,6 +128,5 @@ async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[Ne
     if fence.cancel_requested_at is not None:
         raise ParentCancelled(parent.id)
     mine = [child._replace(parent=parent.seq) for child in children]
-    done = await tx.one(Jobs.enqueue, jobs=mine, routes=routes, notify=1)
-    if done and done.inserted:
-        await tx.run(Waiting.add_children, seq=parent.seq, added=done.inserted)
+    if inserted := await enqueue(tx, mine, routes):
+        await tx.run(Waiting.add_children, seq=parent.seq, added=inserted)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.records import Ended, Kin, Moved
 from holdfast.kernel.statements import Jobs
 from holdfast.kernel.states import TERMINAL, State
@@ -21,7 +22,7 @@ def lock_order(family: Iterable[Kin | tuple[int, int | None]]) -> list[int]:
 
 
 async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
-    """Tell the parents of those that ended; wake whoever now has work to claim."""
+    """Tell the parents of those that ended and the lanes they left; wake whoever now has work to claim."""
     moved = list(moved)
     pending = {job.route for job in moved if job.state == State.PENDING}
     ended = Counter(job.parent for job in moved if job.parent is not None and job.state in TERMINAL)
@@ -30,6 +31,7 @@ async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
         if settled is not None and settled.state == State.PENDING:
             pending.add(settled.route)
     await hint(tx, pending)
+    await free_lanes(tx, {job.lane for job in moved if job.lane is not None})
 
 
 async def hint(tx: Transaction, routes: Iterable[int]) -> None:

@@ -20,7 +20,8 @@ def new_id(ports: Ports) -> JobId:
     chance = ports.random.getrandbits(_RANDOM_BITS)
     high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | chance >> 62
     low = _VARIANT | chance & (1 << 62) - 1
-    return JobId(str(uuid.UUID(int=high << 64 | low)))
+    digits = f"{high << 64 | low:032x}"
+    return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 
 def derived_id(*parts: str | int) -> JobId:

@@ -29,6 +29,7 @@ class Beat(NamedTuple):
     registered: bool  # False: this incarnation was given up for lost and must register again
     renewed: list[Renewed]
     lost: list[Held]  # stop these attempts and drop their results
+    draining: bool = False  # as the store has it: someone may have asked for it there
 
 
 async def beat(
@@ -37,7 +38,7 @@ async def beat(
     """Show life and renew the leases this worker knows it holds, and no others."""
     status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
     renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us)
-    return Beat(status is not None, renewed, lost)
+    return Beat(status is not None, renewed, lost, status is not None and status.status == "draining")
 
 
 async def renew(

@@ -14,6 +14,14 @@ NEWEST = 2**63 - 1
 
 
 @reading
+async def now(tx: Transaction) -> int:
+    """The store's clock, which decides everything but self-fencing."""
+    moment = await tx.one(Jobs.now)
+    assert moment is not None
+    return moment.at
+
+
+@reading
 async def find_job(tx: Transaction, id: JobId) -> JobRow:
     job = await tx.one(Jobs.find_job, id=id)
     if job is None:

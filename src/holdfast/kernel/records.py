@@ -46,6 +46,25 @@ class NewJob(NamedTuple):
     retry_of: JobId | None
     payload: str
     metadata: str
+    lane: str | None = None
+    cost: int = 1
+    concurrency: int | None = None  # of its lane, as are the next two
+    interval_us: int | None = None
+    burst: int = 1
+    turn: int = 0  # from 1, among the jobs of its tenant in this call, if its queue is fair
+    unique_key: str | None = None
+    unique_scope: str | None = None
+    window_us: int | None = None
+    replaces: bool = False  # the job that has its unique key, if nobody has claimed that one yet
+
+
+class Item(NamedTuple):
+    """What one job of many has for itself; `alike` is the number, from 1, of the job it is otherwise like."""
+
+    id: JobId
+    payload: str
+    turn: int
+    alike: int
 
 
 class Enqueued(NamedTuple):
@@ -57,6 +76,12 @@ class Enqueued(NamedTuple):
 class KeyOwner(NamedTuple):
     digest: str
     job: JobId
+
+
+class UniqueJob(NamedTuple):
+    seq: int
+    id: JobId
+    state: str
 
 
 class Held(NamedTuple):
@@ -89,6 +114,7 @@ class Lease(NamedTuple):
     lease_until: int
     created_at: int
     parent: int | None
+    lane: str | None
     payload: str
     metadata: str
 
@@ -123,6 +149,7 @@ class Ended(NamedTuple):
     state: str
     route: int
     parent: int | None
+    lane: str | None
     hinted: int | None
 
 
@@ -177,6 +204,7 @@ class Moved(NamedTuple):
     state: str
     route: int
     parent: int | None
+    lane: str | None
 
 
 class Woken(NamedTuple):
@@ -354,5 +382,7 @@ class Sight(NamedTuple):
     cancellations: bool
     silent: bool
     routes_changed: int | None
+    next_opening: int | None
+    next_tick: int | None
     pending: bool
     leased_elsewhere: bool

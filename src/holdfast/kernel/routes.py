@@ -13,16 +13,20 @@ from collections.abc import Collection, Iterable
 from holdfast.kernel.encoding import check_text
 from holdfast.kernel.records import Route
 
+LANE = "lane"  # required by every route whose jobs have lanes; workers that know of lanes have it, older ones do not
+
 
 def capability_of(kind: str) -> str:
     """What a worker must offer to run this kind; every job requires it."""
     return f"job:{kind}"
 
 
-def route_for(queue: str, kind: str, requires: Iterable[str] = ()) -> Route:
+def route_for(queue: str, kind: str, requires: Iterable[str] = (), *, laned: bool = False) -> Route:
     """The route of a job. `requires` must be drawn from a bounded set: never a tenant or a user."""
     check_text(queue, what="a queue name")
-    needed = sorted({capability_of(kind), *(check_text(r, what="a capability") for r in requires)})
+    needed = sorted(
+        {capability_of(kind), *(check_text(r, what="a capability") for r in requires)} | ({LANE} if laned else set())
+    )
     capabilities = json.dumps(needed, ensure_ascii=False, separators=(",", ":"))
     digest = hashlib.sha256(f"{queue}\x1f{capabilities}".encode()).digest()
     return Route(int.from_bytes(digest[:8], "big") >> 1, queue, capabilities)
@@ -32,4 +36,8 @@ def serves(route: Route, queues: Collection[str] | None, capabilities: Collectio
     """Can a worker with these queues (None: every queue) and capabilities run jobs on this route?"""
     if queues is not None and route.queue not in queues:
         return False
-    return all(needed in capabilities for needed in json.loads(route.capabilities))
+    return all(needed == LANE or needed in capabilities for needed in json.loads(route.capabilities))
+
+
+def is_laned(route: Route) -> bool:
+    return LANE in json.loads(route.capabilities)

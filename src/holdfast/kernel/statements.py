@@ -18,6 +18,7 @@ from holdfast.kernel.records import (
     Fence,
     Held,
     HeldToken,
+    Item,
     JobRow,
     KeyOwner,
     Kin,
@@ -36,16 +37,44 @@ from holdfast.kernel.records import (
     Signal,
     Step,
     Term,
+    UniqueJob,
     Woken,
     WorkerRow,
     WorkerStatus,
 )
+from holdfast.kernel.records_flow import (
+    Candidate,
+    Charge,
+    FinishedCount,
+    FinishedQueue,
+    LaneName,
+    LaneRow,
+    LaneState,
+    Moment,
+    PausedQueue,
+    QueueCount,
+    QueueRow,
+    ScheduleRow,
+    Tick,
+    WhyJob,
+)
+from holdfast.kernel.sightings import Backlog, Change, Symptoms
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
 
-class Jobs(Statements, file="jobs.sql", rows={"jobs": NewJob, "routes": Route, "endings": Ending}):
+class Jobs(
+    Statements,
+    file="jobs.sql",
+    rows={"jobs": NewJob, "items": Item, "routes": Route, "endings": Ending},
+    types={"id": "uuid", "job": "uuid", "payload": "json", "metadata": "jsonb"},
+):
     enqueue: One[Enqueued]
+    enqueue_plain: One[Enqueued]
+    now: One[Moment]
     take_key: One[KeyOwner]
+    find_unique: One[UniqueJob]
+    replace: One[Settled]
+    enqueue_again: One[Settled]
     claim: Many[Lease]
     heads: Many[RouteId]
     complete: Many[Ended]
@@ -69,7 +98,54 @@ class Leases(Statements, file="leases.sql", rows={"held": Held}):
     expire: Many[Moved]
 
 
-class Waiting(Statements, file="waiting.sql"):
+class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
+    candidates: Many[Candidate]
+    lock_lanes: Many[LaneName]
+    due_lanes: Many[LaneName]
+    lane_states: Many[LaneState]
+    take: Many[Lease]
+    block: Exec
+    unblock: Many[Woken]
+    charge: Exec
+    prune_lanes: Exec
+
+
+class Queues(Statements, file="queues.sql"):
+    set_queue: Exec
+    pause_queue: One[PausedQueue]
+    resume_queue: One[PausedQueue]
+    hint_all: Exec
+    find_queue: One[QueueRow]
+    list_queues: Many[QueueRow]
+    count_pending: Many[QueueCount]
+    count_later: Many[QueueCount]
+    count_blocked: Many[QueueCount]
+    count_running: Many[QueueCount]
+    count_finished: Many[FinishedCount]
+    list_lanes: Many[LaneRow]
+
+
+class Retention(Statements, file="retention.sql"):
+    finished_queues: Many[FinishedQueue]
+    last_kept: One[Moment]
+    find_prunable: Many[Kin]
+    prune_attempts: Exec
+    prune_steps: Exec
+    prune: Many[Seq]
+
+
+class Schedules(Statements, file="schedules.sql"):
+    put_schedule: Exec
+    due_schedules: Many[ScheduleRow]
+    list_schedules: Many[ScheduleRow]
+    find_schedule: One[ScheduleRow]
+    advance_schedule: One[Tick]
+    pause_schedule: One[Tick]
+    resume_schedule: One[Tick]
+    remove_schedule: One[Tick]
+
+
+class Waiting(Statements, file="waiting.sql", types={"id": "uuid", "payload": "json"}):
     wake: Many[Woken]
     find_overdue: Many[Kin]
     overdue: Many[Moved]
@@ -97,6 +173,23 @@ class Waiting(Statements, file="waiting.sql"):
     prune_channels: Exec
 
 
+class Watch(Statements, file="watch.sql"):
+    created_since: Many[Change]
+    claimed_since: Many[Change]
+    ended_since: Many[Change]
+    states_of: Many[Change]
+    held_by: Many[Change]
+    count_ended: Many[QueueCount]
+    backlogs: Many[Backlog]
+    symptoms: One[Symptoms]
+
+
+class Why(Statements, file="why.sql"):
+    why_job: One[WhyJob]
+    lane_line: Many[Candidate]
+    paused_routes: Many[RouteId]
+
+
 class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     cluster: One[Cluster]
     adopt_identity: One[Cluster]
@@ -116,7 +209,6 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     look: One[Sight]
     list_routes: Many[Route]
     add_routes: Exec
-    set_queue: Exec
     acquire_duty: One[Term]
     renew_duty: One[Term]
     release_duty: Exec
@@ -126,4 +218,4 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     prune_routes: Exec
 
 
-GROUPS: tuple[type[Statements], ...] = (Jobs, Leases, Waiting, Workers)
+GROUPS: tuple[type[Statements], ...] = (Jobs, Lanes, Leases, Queues, Retention, Schedules, Waiting, Watch, Why, Workers)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from holdfast.errors import LeaseLost
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import hint, lock_order, settle
+from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.leases import DEADLINE_ERROR
 from holdfast.kernel.records import Child, Lease, Moved, Step, Woken
 from holdfast.kernel.statements import Jobs, Leases, Waiting
@@ -32,6 +33,8 @@ async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us
     await tx.run(Waiting.record_parked, **lease.held._asdict(), started_at=lease.claimed_at)
     if parked.state == State.PENDING:
         await hint(tx, [parked.route])
+    if lease.lane is not None:
+        await free_lanes(tx, [lease.lane])
     return parked.state
 
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from holdfast.errors import DuplicateWorker
+from holdfast.errors import DuplicateWorker, NotFound
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.records import DutyRow, Route, Sight, WorkerRow
-from holdfast.kernel.statements import Workers
+from holdfast.kernel.statements import Waiting, Workers
 
 
 class Registration(NamedTuple):
@@ -73,6 +73,15 @@ async def drain(tx: Transaction, worker: int) -> None:
     await tx.one(Workers.drain, seq=worker)
 
 
+async def ask_to_drain(tx: Transaction, id: str) -> None:
+    """Mark a live worker as draining: it learns of it by its next heartbeat, which the hint makes come at once."""
+    found = await tx.one(Workers.find_live_worker, id=id, incarnation="")
+    if found is None:
+        raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.")
+    await tx.one(Workers.drain, seq=found.seq)
+    await tx.run(Waiting.hint_cancel, workers=str(found.seq))
+
+
 @single
 async def unregister(tx: Transaction, worker: int, *, reason: str) -> None:
     await tx.run(Workers.unregister, seq=worker, reason=reason)
@@ -110,8 +119,3 @@ async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
 @reading
 async def list_routes(tx: Transaction, *, since: int) -> list[Route]:
     return await tx.many(Workers.list_routes, since=since)
-
-
-@single
-async def set_queue(tx: Transaction, name: str, *, on_orphan: str) -> None:
-    await tx.run(Workers.set_queue, name=name, on_orphan=on_orphan)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import sys
 import traceback
@@ -67,37 +66,46 @@ class Attempts:
 
     async def run(self, definition: Definition, holding: Holding, *, now_us: int) -> Outcome | None:
         """The outcome of one attempt; None when its lease was lost."""
-        limits = Limits(holding.lease, now_us)
+        lease = holding.lease
+        if lease.timeout_us is None and lease.deadline_at is None:
+            try:
+                return await conclude(self._call(definition, holding, _no_limits))
+            except asyncio.CancelledError:
+                return self._interrupted(holding)
+        limits = Limits(lease, now_us)
         if limits.passed:
             return Fail("its deadline passed before it started", "deadline_exceeded")
         try:
             async with limits.timer:
-                return await conclude(self._call(definition, holding, limits))
+                return await conclude(self._call(definition, holding, limits.begin))
         except TimeoutError:
             holding.cancelled.set()
             return limits.outcome()
         except asyncio.CancelledError:
             return self._interrupted(holding)
 
-    async def _call(self, definition: Definition, holding: Holding, limits: Limits) -> Outcome | None:
+    async def _call(self, definition: Definition, holding: Holding, begin: Callable[[], None]) -> Outcome | None:
         payload = encoding.decode(holding.lease.payload)
-        ledger = StoreLedger(holding, self._database, self._ports)
-        context = JobContext(holding.lease, ledger, self._settings)
-        if definition.isolate != "process":
-            on_thread = partial(self._on_thread, holding, limits)
-            if inspect.iscoroutinefunction(definition.function):
-                limits.begin()
-            return await call(definition.function, definition.signature, context, payload, on_thread)
-        if self._processes is None:
-            return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
-        limits.begin()
-        return await self._processes.run(definition, context, payload)
+        if definition.isolate == "process":
+            if self._processes is None:
+                return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
+            begin()
+            return await self._processes.run(definition, self._context(holding), payload)
+        context = self._context(holding) if definition.signature.takes_context else None
+        if definition.is_async:
+            begin()
+            return await call(definition.function, definition.signature, context, payload, None)
+        on_thread = partial(self._on_thread, holding, begin)
+        return await call(definition.function, definition.signature, context, payload, on_thread)
 
-    async def _on_thread(self, holding: Holding, limits: Limits, function: Callable[[], R]) -> R:
+    def _context(self, holding: Holding) -> JobContext:
+        return JobContext(holding.lease, StoreLedger(holding, self._database, self._ports), self._settings)
+
+    async def _on_thread(self, holding: Holding, begin: Callable[[], None], function: Callable[[], R]) -> R:
         loop = asyncio.get_running_loop()
 
         def run() -> R:
-            loop.call_soon_threadsafe(limits.begin)
+            loop.call_soon_threadsafe(begin)
             return function()
 
         # A thread cannot be stopped: when the attempt ends first, the worker keeps its slot until it returns.
@@ -113,6 +121,10 @@ class Attempts:
                 return None
             case _:
                 raise asyncio.CancelledError
+
+
+def _no_limits() -> None:
+    """Most attempts have none to begin."""
 
 
 class Limits:
@@ -173,20 +185,19 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
 async def call(
     function: Callable[..., Any],
     signature: Signature,
-    context: JobContext,
+    context: JobContext | None,
     payload: Any,
-    on_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    on_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None,
 ) -> Outcome:
-    """Call a handler with its stored arguments: on the loop if it is async, else where `on_thread` takes it."""
+    """Call a handler with its stored arguments: on the loop, or where `on_thread` takes it."""
     try:
         arguments = signature.decode(payload)
     except BadPayload as misfit:
         return Fail(str(misfit), "invalid_input")
     given = (context,) if signature.takes_context else ()
-    bound = partial(function, *given, **arguments)
-    if inspect.iscoroutinefunction(function):
-        return _outcome(signature, await bound())
-    value, problem = await on_thread(partial(_carry, bound))
+    if on_thread is None:
+        return _outcome(signature, await function(*given, **arguments))
+    value, problem = await on_thread(partial(_carry, partial(function, *given, **arguments)))
     if problem is not None:
         raise problem
     return _outcome(signature, value)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import inspect
 import logging
 import os
 import signal
@@ -110,7 +111,8 @@ class Job:
         context = JobContext(self.lease, ledger, self.settings)
         try:
             with relayed(ledger, self.log_level, self.settings.error_cap):
-                return await conclude(call(function, signature, context, self.payload, asyncio.to_thread))
+                elsewhere = None if inspect.iscoroutinefunction(function) else asyncio.to_thread
+                return await conclude(call(function, signature, context, self.payload, elsewhere))
         except BaseException:  # noqa: BLE001  what gets past `conclude` ends the attempt, not this process
             return raised()
         finally:

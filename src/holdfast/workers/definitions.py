@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,10 +11,32 @@ from holdfast.errors import UsageError
 from holdfast.kernel.records import Route
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import capability_of, route_for
+from holdfast.kernel.schedules import NewSchedule
 from holdfast.workers.addresses import address_of
 from holdfast.workers.signatures import Signature
 
 Isolation = Literal["process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many at once and how often, across all workers: the job's own, or its queue's."""
+
+    lane: str
+    own: bool  # the job's own: each `lane=` of a call then has these limits for itself
+    concurrency: int | None
+    interval_us: int | None
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """One such job is enough: while it is pending, while it lives, or for a window of time."""
+
+    scope: Literal["pending", "live", "window"]
+    window_us: int | None = None
+    replace: bool = False
+    delay_us: int | None = None  # a debounced job starts so long after the last call
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +53,18 @@ class Definition:
     deadline_us: int | None
     priority: int
     isolate: Isolation | None
+    limits: Limits | None = None
+    fair: bool = False
+    unique: Unique | None = None
+    route: Route = field(init=False)
+    is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         if self.isolate == "process":
             address_of(self.function)
-
-    @property
-    def route(self) -> Route:
-        return route_for(self.queue, self.kind, self.requires)
+        route = route_for(self.queue, self.kind, self.requires, laned=self.limits is not None)
+        object.__setattr__(self, "route", route)
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
 
 @dataclass(slots=True)
@@ -45,6 +72,7 @@ class Registry:
     """The definitions of one app, by kind."""
 
     definitions: dict[str, Definition] = field(default_factory=dict)
+    schedules: list[NewSchedule] = field(default_factory=list)
 
     def add(self, definition: Definition) -> None:
         known = self.definitions.get(definition.kind)

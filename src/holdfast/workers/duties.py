@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 
 from holdfast.clock import Ports
+from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.kernel import duties
+from holdfast.kernel import duties, schedules
 from holdfast.kernel.database import Database
 from holdfast.kernel.duties import DutyLost
-from holdfast.kernel.records import Term
+from holdfast.kernel.records import Sight, Term
+from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.duties")
+
+_LIMIT = 500
+_BREATH = 0.01
 
 
 class Duties:
@@ -39,6 +44,21 @@ class Duties:
             await self._keep(name)
         if duties.CLEANUP in self._held:
             await self._clean_up(self._held[duties.CLEANUP])
+
+    def tick(self, sight: Sight) -> int | None:
+        """When the next schedule is due, if that is this worker's business."""
+        return sight.next_tick if duties.SCHEDULES in self._held else None
+
+    async def fire_schedules(self) -> None:
+        """Enqueue what schedules ask for."""
+        under = (self._held[duties.SCHEDULES], self._worker)
+        for row in await self._database.transact(schedules.due_schedules, limit=_LIMIT):
+            try:
+                fired = await self._database.transact(schedules.fire, row, next_tick, under=under)
+            except DutyLost:
+                self._held.pop(duties.SCHEDULES, None)
+                return
+            log.info("schedule %s enqueued %d", row.name, len(fired))
 
     async def release(self) -> None:
         """Give back whatever this worker holds, also what it took in a call whose answer never came."""
@@ -80,5 +100,12 @@ class Duties:
                 key_age_us=microseconds(self._settings.key_retention),
                 worker_age_us=microseconds(self._settings.worker_retention),
             )
+            await self._prune(term)
         except DutyLost:
             self._held.pop(term.name, None)
+
+    async def _prune(self, term: Term) -> None:
+        """As much as there is, some at a time, so that nobody waits for it."""
+        keep = Keep(microseconds(self._settings.retention), self._settings.retention_jobs)
+        while await self._database.transact(prune, keep, limit=_LIMIT, under=(term, self._worker)) >= _LIMIT:
+            await self._ports.clock.sleep(_BREATH)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload
-from holdfast.kernel.complete import complete, complete_children, error_json, repeated
+from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
 from holdfast.kernel.states import State
@@ -91,8 +91,8 @@ class Endings:
         endings = [ending for _, ending in batch]
         # Every parent, whatever the outcome: a cancel that came meanwhile ends the child all the same.
         parents = sorted({lease.parent for lease, _ in batch if lease.parent is not None})
-        if parents:
-            ended = await self._database.transact(complete_children, endings, parents)
+        if parents or any(lease.lane is not None for lease, _ in batch):
+            ended = await self._database.transact(complete_and_settle, endings, parents)
         else:
             ended = await self._database.transact(complete, endings)
         states = {row.seq: row.state for row in ended}

@@ -6,10 +6,15 @@ served routes refreshes them, whenever a claim comes back short.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-from holdfast.kernel.records import Route
-from holdfast.kernel.routes import serves
+from holdfast.kernel.claim import claim
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.lanes import claim_in_lanes
+from holdfast.kernel.records import Lease, Route
+from holdfast.kernel.routes import is_laned, serves
+
+Claim = Callable[[Transaction, int, Sequence[int], int, int], Awaitable[list[Lease]]]
 
 MOST_HOT = 32
 
@@ -20,7 +25,9 @@ class Routing:
         self._capabilities = frozenset(capabilities)
         self._known: set[int] = set()
         self._served: dict[int, None] = {}
+        self._laned: set[int] = set()
         self._hot: dict[int, None] = {}
+        self._lanes_first = False
         self.changed_at = 0
 
     @property
@@ -31,6 +38,14 @@ class Routing:
     def hot(self) -> list[int]:
         return list(self._hot)
 
+    def turns(self) -> list[tuple[Claim, list[int]]]:
+        """The hot routes by how they are claimed: those without lanes, those with. Who comes first takes turns."""
+        plain = [route for route in self._hot if route not in self._laned]
+        laned = [route for route in self._hot if route in self._laned]
+        turns: list[tuple[Claim, list[int]]] = [(claim, plain), (claim_in_lanes, laned)]
+        self._lanes_first = not self._lanes_first
+        return [turn for turn in (reversed(turns) if self._lanes_first else turns) if turn[1]]
+
     def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> bool:
         """Remember routes read from the store, and serve those this worker can; True when there are new ones."""
         before = len(self._served)
@@ -40,6 +55,8 @@ class Routing:
             self._known.add(route.id)
             if serves(route, self._queues, self._capabilities):
                 self._served[route.id] = None
+                if is_laned(route):
+                    self._laned.add(route.id)
         self.changed_at = max(self.changed_at, changed_at or 0)
         return len(self._served) > before
 

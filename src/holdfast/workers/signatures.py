@@ -28,7 +28,7 @@ class Signature:
         self._kind = kind
         self._function = function
         parameters = list(inspect.signature(function).parameters.values())
-        self.takes_context = bool(parameters) and _names(parameters[0].annotation, context)
+        self.takes_context = bool(parameters) and _is_context(parameters[0].annotation, context)
         self._parameters = parameters[1:] if self.takes_context else parameters
         for parameter in self._parameters:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
@@ -43,8 +43,7 @@ class Signature:
 
         named = self._bind(args, kwargs)
         try:
-            checked = self._model.model_validate(named)
-            dumped: dict[str, Any] = checked.model_dump(mode="json", by_alias=True)
+            dumped: dict[str, Any] = self._dump(self._validate(named), mode="json", by_alias=True)
         except ValidationError as problem:
             raise BadPayload(f"arguments of job {self._kind!r}: {_first(problem)}") from None
         except (ValueError, TypeError) as problem:
@@ -53,15 +52,20 @@ class Signature:
 
     def decode(self, payload: Any) -> dict[str, Any]:
         """Stored arguments as the function's annotations promise them."""
+        if not payload and not self._parameters:
+            return {}
         from pydantic import ValidationError
 
         try:
-            checked = self._model.model_validate(payload)
+            checked = self._validate(payload)
         except ValidationError as problem:
             raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
-        return {parameter.name: getattr(checked, field) for field, parameter in self._fields.items()}
+        values = checked.__dict__
+        return {name: values[field] for field, name in self._names}
 
     def encode_result(self, value: Any) -> Any:
+        if value is None and self._may_be_nothing:
+            return None
         try:
             return self._result.model_construct(value=value).model_dump(mode="json", warnings="error")["value"]
         except (ValueError, TypeError, RecursionError) as problem:
@@ -78,6 +82,24 @@ class Signature:
     def _fields(self) -> dict[str, inspect.Parameter]:
         """Parameters by names that a model may have: theirs can be `json`, `copy` or `_x`."""
         return {f"argument_{number}": parameter for number, parameter in enumerate(self._parameters)}
+
+    @cached_property
+    def _names(self) -> list[tuple[str, str]]:
+        return [(field, parameter.name) for field, parameter in self._fields.items()]
+
+    # Every job passes here, so pydantic's own compiled functions are called without the methods around them.
+
+    @cached_property
+    def _validate(self) -> Callable[[Any], Any]:
+        return self._model.__pydantic_validator__.validate_python
+
+    @cached_property
+    def _dump(self) -> Callable[..., Any]:
+        return self._model.__pydantic_serializer__.to_python
+
+    @cached_property
+    def _may_be_nothing(self) -> bool:
+        return self._hints.get("return", Any) in (Any, None, type(None))
 
     @cached_property
     def _model(self) -> type[BaseModel]:
@@ -121,7 +143,7 @@ def _result_of(annotation: Any) -> Any:
     return Any if annotation in _OUTCOMES else annotation
 
 
-def _names(annotation: object, context: str) -> bool:
+def _is_context(annotation: object, context: str) -> bool:
     """Is this annotation the context's class, however it is written?"""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return text.rsplit(".", 1)[-1] == context

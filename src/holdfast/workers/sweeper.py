@@ -7,14 +7,16 @@ due, fail what is overdue, rescue what was lost, go on with families being cance
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel import workers
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.database import Database
+from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import expire
-from holdfast.kernel.records import Sight
+from holdfast.kernel.records import Moved, Sight
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.settings import Settings
 
@@ -43,20 +45,26 @@ class Sweeper:
         if sight.lapsed or gone or self._again:
             moved = await self.expire(gone | self._again)
             self._again = gone
-        if sight.next_due is not None and sight.next_due <= sight.now:
-            while woken := await self._database.transact(wake, limit=LIMIT):
-                moved = True
-                if woken < LIMIT:
-                    break
-        if sight.next_deadline is not None and sight.next_deadline <= sight.now:
-            while failed := await self._database.transact(overdue, limit=LIMIT):
-                moved = True
-                if len(failed) < LIMIT:
-                    break
+        if _passed(sight.next_due, sight):
+            moved = await self._drain(wake) or moved
+        if _passed(sight.next_opening, sight):
+            moved = await self._drain(open_lanes) or moved
+        if _passed(sight.next_deadline, sight):
+            moved = await self._drain(overdue) or moved
         if sight.cancellations:
             while await self._database.transact(cancel_family, limit=LIMIT):
                 moved = True
         return moved
+
+    async def _drain(self, operation: Callable[..., Awaitable[int | Sequence[Moved]]]) -> bool:
+        """Repeat a bounded operation while there is more for it to do; True when there was anything."""
+        moved = False
+        while True:
+            answer = await self._database.transact(operation, limit=LIMIT)
+            count = answer if isinstance(answer, int) else len(answer)
+            moved = moved or count > 0
+            if count < LIMIT:
+                return moved
 
     async def gone(self) -> set[int]:
         """Workers whose presence was missing at two looks, at least the grace apart."""
@@ -84,3 +92,7 @@ class Sweeper:
             total += len(moved)
             if len(moved) < LIMIT:
                 return total > 0
+
+
+def _passed(moment: int | None, sight: Sight) -> bool:
+    return moment is not None and moment <= sight.now

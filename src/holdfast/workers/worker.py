@@ -9,24 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import statistics
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from holdfast.clock import Ports
+from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import BadPayload, DuplicateWorker, LeaseLost, Unavailable
+from holdfast.errors import BadPayload, DuplicateWorker, Unavailable
 from holdfast.kernel import workers as registry
-from holdfast.kernel.claim import claim, heads
+from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.records import Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
-from holdfast.kernel.waiting import park
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.attempt import Attempts, Processes
@@ -35,6 +34,8 @@ from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.pace import Pace
+from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
@@ -43,9 +44,8 @@ from holdfast.workers.sweeper import Sweeper
 
 log = logging.getLogger("holdfast.worker")
 
-_SHORT_ATTEMPT = 0.05
-_REMEMBERED = 33
 _DUE_LOOK = 0.005
+_NO_POLICY = RetryPolicy()
 _HAND_BACK = 2.0
 
 
@@ -75,7 +75,7 @@ class Worker:
         self._ready: deque[Holding] = deque()
         self._running = 0
         self._started = 0
-        self._durations: deque[float] = deque(maxlen=_REMEMBERED)
+        self._pace = Pace()
         self._routing = Routing(role.queues, registry.capabilities(role.capabilities))
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
@@ -93,9 +93,8 @@ class Worker:
         self._idle.set()
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self._claiming = asyncio.Lock()
-        self._draining = False
         self._stopping: asyncio.Task[None] | None = None
-        self._replaced = asyncio.Event()  # a live worker of our id took our place while we were away
+        self._leaving = asyncio.Event()  # nothing more is taken; there is no way back
         self._hurry = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
         self._reregistering: asyncio.Task[None] | None = None
@@ -106,6 +105,8 @@ class Worker:
         """Register, show presence, listen, and begin to take work."""
         await self._database.open()
         await to_the_end(self._register())
+        for schedule in self._registry.schedules:
+            await self._database.transact(put_schedule, schedule, next_tick)
         self._routing.learn(await self._database.transact(registry.list_routes, since=0))
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
@@ -118,7 +119,7 @@ class Worker:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
         try:
             await self.start()
-            await first_of(self._replaced, *(() if self._role.until == "stopped" else (self._quiet,)))
+            await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
 
@@ -131,7 +132,7 @@ class Worker:
         await asyncio.shield(self._stopping)
 
     async def _stop(self, grace: float | None) -> None:
-        self._draining = True
+        self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id)
         with contextlib.suppress(Unavailable):
@@ -195,7 +196,6 @@ class Worker:
             pass  # the next heartbeat finds out again
         except DuplicateWorker as problem:
             log.warning("worker %s was replaced and leaves: %s", self.id, problem)
-            self._replaced.set()
             await self.stop()
         self._look.set()
 
@@ -206,7 +206,7 @@ class Worker:
             await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self._draining and await self._claim_once():
+                while not self._leaving.is_set() and await self._claim_once():
                     pass
 
     async def _claim_once(self) -> bool:
@@ -217,18 +217,21 @@ class Worker:
             return False
         if self._ports.clock.monotonic() - self._probed_at >= self._settings.poll_interval.total_seconds():
             await self._probe()  # however busy the hot routes are, the others get their look
-        routes = self._routing.hot
-        sent_at = self._ports.clock.monotonic()
-        leases = await self._database.transact(claim, self.seq, routes, room, self._ttl_us) if routes else []
-        self._accept(leases, sent_at)
-        if len(leases) == room:
+        taken, turns = 0, self._routing.turns()
+        for operation, routes in turns:
+            if taken < room:
+                sent_at = self._ports.clock.monotonic()
+                leases = await self._database.transact(operation, self.seq, routes, room - taken, self._ttl_us)
+                self._accept(leases, sent_at)
+                taken += len(leases)
+        if taken == room:
             return True
         await self._probe()
         if not self._routing.hot:
             if not len(self._holdings):
                 self._quiet.set()
             return False
-        if not leases and routes:  # others hold what we saw: let them finish
+        if not taken and turns:  # others hold what we saw: let them finish
             await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
         return True
 
@@ -244,19 +247,17 @@ class Worker:
         if self._endings.backlog > 2 * self._settings.batch:
             return 0
         slots = self._settings.concurrency
-        ahead = slots * self._settings.prefetch if self._attempts_are_short() else 0
+        ahead = slots * self._settings.prefetch if self._pace.short else 0
         return slots + ahead - self._running - len(self._ready)
 
-    def _attempts_are_short(self) -> bool:
-        return len(self._durations) == _REMEMBERED and statistics.median(self._durations) < _SHORT_ATTEMPT
-
     def _accept(self, leases: list[Lease], sent_at: float) -> None:
+        fence_at = self._fence(sent_at, sent_at)
         for lease in sorted(leases, key=lambda each: each.rescues == 0):
             self._idle.clear()
             self._quiet.clear()
             self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=self._fence(sent_at, sent_at))
-            if self._draining:
+            holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
+            if self._leaving.is_set():
                 self._release(holding)
             elif lease.rescues and self._running >= self._settings.concurrency:
                 self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
@@ -268,8 +269,7 @@ class Worker:
         while self._ready and self._running < self._settings.concurrency:
             holding = self._ready.popleft()
             self._running += 1
-            name = f"job {holding.lease.id}"
-            holding.task = asyncio.create_task(self._attempt(holding), name=name)
+            holding.task = asyncio.create_task(self._attempt(holding), name=f"job {holding.lease.id}")
 
     # Attempts
 
@@ -293,7 +293,7 @@ class Worker:
             log.exception("the outcome of job %s cannot be told", holding.lease.id)
             self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
-            self._durations.append(self._ports.clock.monotonic() - begun)
+            self._pace.note(self._ports.clock.monotonic() - begun)
             self._running -= 1
             self._start_ready()
             if self._full:
@@ -314,44 +314,27 @@ class Worker:
         return await self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
 
     async def _park(self, holding: Holding, wish: Park) -> None:
-        timeout_us = None if wish.timeout is None else microseconds(wish.timeout)
-        while True:
-            try:
-                await self._database.transact(park, holding.lease, channel=wish.channel, timeout_us=timeout_us)
-            except LeaseLost:
-                if holding.stop is Stop.LOST or self._ports.clock.monotonic() >= holding.fence_at:
-                    self._drop(holding)
-                else:  # a cancel was accepted first; if not, the store says so
-                    self._end(holding, Cancel("cancelled before it could wait"))
-                return
-            except Unavailable:
-                if self._ports.clock.monotonic() >= holding.fence_at:
-                    self._drop(holding)
-                    return
-                await self._ports.clock.sleep(0.2)
-                continue
-            if timeout_us is not None:
-                self._look.set()  # for when it is due
-            self._forget(holding)
-            return
+        match await parked(self._database, self._ports, holding, wish):
+            case "parked":
+                if wish.timeout is not None:
+                    self._look.set()  # for when it is due
+                self._forget(holding)
+            case "lost":
+                self._drop(holding)
+            case "refused":
+                self._end(holding, Cancel("cancelled before it could wait"))
 
     def _end(self, holding: Holding, outcome: Outcome) -> None:
         assert not isinstance(outcome, Park)
         holding.ending = True
         lease = holding.lease
         definition = self._registry.definitions.get(lease.kind)
-        write = partial(
-            ending,
-            lease,
-            policy=definition.retry if definition else RetryPolicy(),
-            chance=self._ports.random,
-            result_cap=self._settings.result_cap,
-            error_cap=self._settings.error_cap,
-        )
+        policy = definition.retry if definition else _NO_POLICY
+        caps = self._settings.result_cap, self._settings.error_cap
         try:
-            written = write(outcome)
+            written = ending(lease, outcome, policy, self._ports.random, *caps)
         except BadPayload as problem:
-            written = write(Fail(str(problem), "result_error"))
+            written = ending(lease, Fail(str(problem), "result_error"), policy, self._ports.random, *caps)
         self._endings.put(lease, written)
 
     def _release(self, holding: Holding) -> None:
@@ -397,11 +380,14 @@ class Worker:
                 polled_at = now
                 if sight.pending or not self._started:
                     self._work.set()
-            due = sight.next_due is not None and sight.next_due <= sight.now
+            due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
             if due or sight.leased_elsewhere or now - swept_at >= self._settings.sweep_interval.total_seconds():
                 swept_at = now
                 if await self._sweeper.sweep(sight):
                     self._work.set()  # a hint may never come
+            if (tick := self._duties.tick(sight)) is not None and tick <= sight.now:
+                await self._duties.fire_schedules()
+                self._work.set()
             await self._pause(sight)
 
     async def _learn_routes(self, sight: Sight, now: float) -> None:
@@ -421,8 +407,9 @@ class Worker:
         pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
         if sight.leased_elsewhere or self._sweeper.suspects:
             pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
-        if sight.next_due is not None:  # if it is due now, there may be another right behind it
-            pause = min(pause, max(_DUE_LOOK, (sight.next_due - sight.now) / 1e6))
+        for due in (sight.next_due, sight.next_opening, self._duties.tick(sight)):
+            if due is not None:  # if it is due now, there may be another right behind it
+                pause = min(pause, max(_DUE_LOOK, (due - sight.now) / 1e6))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._look.wait()
@@ -474,7 +461,10 @@ class Worker:
         return Pulse(self.seq, self._running, self._holdings.named(), self._ttl_us, ceiling)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
-        if not beat.registered and not self._draining and (self._reregistering is None or self._reregistering.done()):
+        if beat.draining and self._stopping is None:  # someone asked for it in the store
+            self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
+        again = self._reregistering
+        if not beat.registered and not self._leaving.is_set() and (again is None or again.done()):
             self._reregistering = asyncio.create_task(self._register_again())
         for renewed in beat.renewed:
             holding = self._holdings.find(renewed.seq, renewed.epoch, renewed.token)

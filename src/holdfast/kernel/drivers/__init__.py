@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from holdfast.clock import Ports
 from holdfast.errors import BadUrl, MissingExtra
 from holdfast.kernel.database import Database
+from holdfast.kernel.sql import Dialect
 from holdfast.settings import Settings
 
 SCHEMES = "sqlite:///path, sqlite://:memory: or postgresql://user@host/database"
@@ -12,25 +15,44 @@ SCHEMES = "sqlite:///path, sqlite://:memory: or postgresql://user@host/database"
 
 def connect(url: str, settings: Settings, ports: Ports) -> Database:
     """The database a URL names; nothing is opened yet."""
-    scheme, separator, rest = url.partition("://")
+    if dialect_of(url) == "sqlite":
+        from holdfast.kernel.drivers.sqlite import SqliteDatabase
+
+        return SqliteDatabase(sqlite_path(url), settings, ports)
+    try:
+        from holdfast.kernel.drivers.postgres import PostgresDatabase
+    except ModuleNotFoundError as missing:
+        if missing.name != "asyncpg":
+            raise
+        raise MissingExtra("postgres", "a postgresql:// database") from None
+    return PostgresDatabase(url, settings, ports)
+
+
+def dialect_of(url: str) -> Dialect:
+    scheme, separator, _ = url.partition("://")
     if not separator:
         raise BadUrl(f"{url!r} is not a database URL; write {SCHEMES}.")
     if scheme == "sqlite":
-        from holdfast.kernel.drivers.sqlite import SqliteDatabase
-
-        return SqliteDatabase(_sqlite_path(url, rest), settings, ports)
+        return "sqlite"
     if scheme in ("postgresql", "postgres"):
-        try:
-            from holdfast.kernel.drivers.postgres import PostgresDatabase
-        except ModuleNotFoundError as missing:
-            if missing.name != "asyncpg":
-                raise
-            raise MissingExtra("postgres", "a postgresql:// database") from None
-        return PostgresDatabase(url, settings, ports)
+        return "postgres"
     raise BadUrl(f"{scheme}:// is not a database Holdfast knows; write {SCHEMES}.")
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def describe_url(url: str) -> str:
+    """Where a URL points, for people: without its password."""
+    if dialect_of(url) == "sqlite":
+        return f"sqlite {sqlite_path(url)}"
+    try:
+        parts = urlsplit(url)
+        return f"postgresql {parts.hostname or 'localhost'}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    except ValueError:
+        return "postgresql"
+
+
+def sqlite_path(url: str) -> str:
+    """The file a sqlite:// URL names, or `:memory:`."""
+    rest = url.partition("://")[2]
     if rest in (":memory:", "/:memory:"):
         return ":memory:"
     if not rest.startswith("/") or rest == "/":

@@ -43,9 +43,11 @@ select pg_backend_pid() as pid, cast(current_setting('server_version_num') as in
     pg_is_in_recovery() as standby
 """
 # A cached plan outlives the empty tables it was made for, where scanning them was right. The price that this puts on
-# the scans that remain (of tables with one row) must not make the server compile them.
+# the scans that remain (of tables with one row) must not make the server compile them. Every statement has one plan
+# that is right for all its values, and planning takes longer than most of them run: so each is planned once.
 _SESSION = """
 set default_transaction_isolation = 'read committed'; set enable_seqscan = off; set jit = off;
+set plan_cache_mode = force_generic_plan;
 set idle_in_transaction_session_timeout = {frozen_ms}
 """
 # The control file's timeline is stale right after a promotion; the name of the current WAL file is not.
@@ -305,12 +307,8 @@ class PostgresTransaction:
 
     async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> list[Any]:
         rendered = self._statements[statement]
-        arguments = [
-            parameters[name] if position is None else [row[position] for row in parameters[name]]
-            for name, position in rendered.parameters
-        ]
         self._line.ask()
-        rows: list[Any] = await self._line.connection.fetch(rendered.texts[0], *arguments)
+        rows: list[Any] = await self._line.connection.fetch(rendered.texts[0], *rendered.arguments(parameters))
         return rows
 
 

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import asyncpg
 from asyncpg import exceptions as pg
 
-from holdfast.errors import BadPayload, BadUrl, HoldfastError, SchemaTooOld, StoreBusy, StoreFull, StoreUnavailable
+from holdfast.errors import BadUrl, HoldfastError, StoreUnavailable
+from holdfast.kernel.drivers.sqlstates import answered
 
 # The transaction did not happen and may simply be run again.
 CONFLICT = (pg.DeadlockDetectedError, pg.SerializationError)
@@ -30,43 +31,22 @@ AWAY = (
 )
 
 
-def typed(url: str, problem: Exception) -> Exception:  # noqa: PLR0911  one for each kind of answer
+def typed(url: str, problem: Exception) -> Exception:
     """The error a caller should see; unknown ones stay as they are."""
-    place = describe(url)
+    server = f"PostgreSQL at {describe(url)}"
     match problem:
         case HoldfastError():
             return problem
-        case pg.DiskFullError():
-            return StoreFull(f"PostgreSQL at {place} has no space left; nothing was written. Free some and try again.")
-        case (
-            pg.DeadlockDetectedError() | pg.SerializationError() | pg.LockNotAvailableError() | pg.QueryCanceledError()
-        ):
-            return StoreBusy(
-                f"PostgreSQL at {place} gave a transaction up ({problem}); nothing was written. Try again."
-            )
-        case pg.TooManyConnectionsError():
-            return StoreUnavailable(
-                f"PostgreSQL at {place} takes no more connections: {problem}. "
-                f"Raise its max_connections, or lower the setting `connections`."
-            )
-        case pg.InsufficientResourcesError():
-            return StoreUnavailable(f"PostgreSQL at {place} is short of resources: {problem}. Try again later.")
-        case pg.UndefinedTableError() | pg.InvalidSchemaNameError() | pg.UndefinedFunctionError():
-            return SchemaTooOld(f"PostgreSQL at {place} lacks Holdfast's tables ({problem}). Run `holdfast migrate`.")
-        case pg.InvalidPasswordError() | pg.InvalidAuthorizationSpecificationError() | pg.InvalidCatalogNameError():
-            return BadUrl(f"PostgreSQL at {place} refuses: {problem}. Check user, password and database in the URL.")
-        case pg.DataError():
-            return BadPayload(f"PostgreSQL cannot hold a value: {problem}.")
+        case pg.PostgresError(sqlstate=str(code)) if known := answered(server, code, problem):
+            return known
         case asyncpg.ClientConfigurationError() | ValueError():
             return BadUrl(
                 f"the postgresql:// URL cannot be read: {problem}. Write postgresql://user@host:port/database."
             )
-        case pg.ReadOnlySQLTransactionError():
-            return StoreUnavailable(f"PostgreSQL at {place} is read-only (a standby?). Point the URL at the primary.")
         case _ if isinstance(problem, AWAY):
             reason = str(problem) or type(problem).__name__
             return StoreUnavailable(
-                f"PostgreSQL at {place} cannot be reached: {reason}. Check that it runs and that the URL is right."
+                f"{server} cannot be reached: {reason}. Check that it runs and that the URL is right."
             )
         case _:
             return problem

@@ -101,6 +101,10 @@ class SqliteDatabase:
     async def stored_schema(self) -> StoredSchema | None:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.stored_schema()))
 
+    async def describe(self) -> tuple[str, str, int]:
+        """The library's version, the journal mode, and how synchronous this connection is."""
+        return await asyncio.wrap_future(self._thread.call(lambda file: file.describe()))
+
     @property
     def _thread(self) -> Writer:
         if self._writer is None:

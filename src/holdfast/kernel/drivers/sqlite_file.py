@@ -7,6 +7,7 @@ nothing but its transaction, so it is driven to its end without an event loop.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -24,7 +25,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
-from holdfast.kernel.database import StoredSchema
+from holdfast.kernel.database import StoredSchema, drive
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
@@ -38,15 +39,54 @@ _PATIENCE_STEP_MS = 100
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class SqliteFile:
-    """The connection, its clock, and what a commit will tell others. Also the `Transaction` operations see."""
+class SqliteStatements(ABC):
+    """The `Transaction` operations see: named statements, each run to its end at once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._statements: Mapping[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
+
+    @abstractmethod
+    def cursor(self) -> apsw.Cursor: ...
+
+    def execute(self, text: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            # apsw runs lazily: only a cursor that is read to its end has done its work.
+            return list(self.cursor().execute(text, parameters))
+        except apsw.Error as problem:
+            known = typed(self.path, problem)
+            if known is problem:
+                raise
+            raise known from problem
+
+    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
+        return list(starmap(statement.record, self._rows(statement, parameters)))
+
+    async def one(self, statement: One[T], /, **parameters: object) -> T | None:
+        rows = self._rows(statement, parameters)
+        return statement.record(*rows[0]) if rows else None
+
+    async def run(self, statement: Exec, /, **parameters: object) -> None:
+        self._rows(statement, parameters)
+
+    def _rows(self, statement: Statement, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+        bound = {
+            name: _dumps(value) if isinstance(value, list | tuple) else value for name, value in parameters.items()
+        }
+        rows: list[tuple[Any, ...]] = []
+        for text in self._statements[statement].texts:
+            rows = self.execute(text, bound)
+        return rows
+
+
+class SqliteFile(SqliteStatements):
+    """The connection, its clock, and what a commit will tell others."""
 
     def __init__(self, path: str, *, now: Callable[[], int], durable: bool, busy_ms: int) -> None:
-        self.path = path
+        super().__init__(path)
         self.now = now
         self.hints: list[str] = []
         self._instant = 0
-        self._statements: Mapping[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
         version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
         if version < OLDEST_SQLITE:
             raise StoreUnfit(
@@ -59,11 +99,10 @@ class SqliteFile:
         try:
             self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
-            raise _typed(path, problem) from problem
+            raise typed(path, problem) from problem
         self._busy_ms = 0
         self.be_patient(busy_ms / 1_000)
-        self.connection.create_scalar_function("now_us", self._clock, 0)
-        self.connection.create_scalar_function("hint", self._hint, 1)
+        add_functions(self.connection, now_us=self._clock, hint=self._hint)
         for pragma in ("journal_mode = wal", f"synchronous = {'full' if durable else 'normal'}", "temp_store = memory"):
             self.execute(f"pragma {pragma}")
 
@@ -74,15 +113,8 @@ class SqliteFile:
             self.connection.set_busy_timeout(wanted)
             self._busy_ms = wanted
 
-    def execute(self, text: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        try:
-            # apsw runs lazily: only a cursor that is read to its end has done its work.
-            return list(self.connection.execute(text, parameters))
-        except apsw.Error as problem:
-            typed = _typed(self.path, problem)
-            if typed is problem:
-                raise
-            raise typed from problem
+    def cursor(self) -> apsw.Cursor:
+        return self.connection.cursor()
 
     def commit_together(
         self, operations: Sequence[Callable[[], Coroutine[Any, Any, Any]]], *, reading: bool
@@ -140,27 +172,13 @@ class SqliteFile:
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
         return StoredSchema(version, oldest)
 
+    def describe(self) -> tuple[str, str, int]:
+        ((journal,),) = self.execute("pragma journal_mode")
+        ((synchronous,),) = self.execute("pragma synchronous")
+        return apsw.sqlite_lib_version(), journal, synchronous
+
     def close(self) -> None:
         self.connection.close()
-
-    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
-        return list(starmap(statement.record, self._rows(statement, parameters)))
-
-    async def one(self, statement: One[T], /, **parameters: object) -> T | None:
-        rows = self._rows(statement, parameters)
-        return statement.record(*rows[0]) if rows else None
-
-    async def run(self, statement: Exec, /, **parameters: object) -> None:
-        self._rows(statement, parameters)
-
-    def _rows(self, statement: Statement, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
-        bound = {
-            name: _dumps(value) if isinstance(value, list | tuple) else value for name, value in parameters.items()
-        }
-        rows: list[tuple[Any, ...]] = []
-        for text in self._statements[statement].texts:
-            rows = self.execute(text, bound)
-        return rows
 
     def _attempt(self, operation: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool) -> Any:
         self._instant = self.now()
@@ -193,14 +211,10 @@ class SqliteFile:
             self.execute("rollback")
 
 
-def drive(operation: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits."""
-    try:
-        operation.send(None)
-    except StopIteration as done:
-        return done.value
-    operation.close()
-    raise RuntimeError("an operation awaited something other than its transaction")
+def add_functions(connection: apsw.Connection, *, now_us: Callable[..., int], hint: Callable[..., int]) -> None:
+    """What statements call as `holdfast.now_us()` and `holdfast.hint()`; PostgreSQL has them in its schema."""
+    connection.create_scalar_function("now_us", now_us, 0)
+    connection.create_scalar_function("hint", hint, 1)
 
 
 def _make_folder(file: Path) -> None:
@@ -212,7 +226,8 @@ def _make_folder(file: Path) -> None:
         ) from problem
 
 
-def _typed(path: str, problem: Exception) -> Exception:
+def typed(path: str, problem: Exception) -> Exception:
+    """The error a caller should see; unknown ones stay as they are."""
     match problem:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"another program kept {path} locked for too long. Try again, or end what holds it.")

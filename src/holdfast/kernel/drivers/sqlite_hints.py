@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _LARGEST = 4096
@@ -70,8 +70,8 @@ class Hints:
             except OSError:
                 continue  # its buffer is full, so it has hints enough to wake up
 
-    def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._ear is not None:
+    def close(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        if self._ear is not None and loop is not None:
             loop.remove_reader(self._ear)
             self._ear.close()
         if self._address is not None:
@@ -85,3 +85,14 @@ class Hints:
         with contextlib.suppress(BlockingIOError):
             while data := self._ear.recv(_LARGEST):
                 heard(data.decode(errors="replace"))
+
+
+def tell(folder: Path, notes: Iterable[str]) -> None:
+    """Send hints without listening for any: every process hears them, this one too. Nothing is raised."""
+    with contextlib.suppress(OSError):  # no socket to be had; polling finds the work
+        mouth = Hints(folder)
+        try:
+            for note in dict.fromkeys(notes):
+                mouth.send(note)
+        finally:
+            mouth.close()

@@ -7,6 +7,9 @@ Importing this package reads no file.
 In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
 column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:list)` tests membership on both.
 `holdfast.` is the schema.
+
+A connection that a caller lends us has its own ways: it spells parameters as its library does, and it may turn
+every `json` or `uuid` into something else. So there such values travel as text, and are cast by the server.
 """
 
 from __future__ import annotations
@@ -21,12 +24,16 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 from holdfast.errors import StatementDrift
 
 Dialect = Literal["sqlite", "postgres"]
+Style = Literal["dollar", "pyformat"]  # how a lent connection spells a parameter: $1, or %(p1)s
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _HEADER = re.compile(r"^-- name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?$")
 _SCHEMA = re.compile(r"\bholdfast\.")
 _MEMBER = re.compile(r"= any\((?:cast\()?(:[a-z_]+)(?: as [a-z]+\[\]\))?\)")
+_LIST_AS_TEXT = re.compile(r"cast\((:[a-z_.]+) as (json|jsonb|uuid)\[\]\)")
+_PLACEHOLDER: Mapping[Style, str] = {"dollar": "${}", "pyformat": "%(p{})s"}
 NO_ROWS: Mapping[str, type[tuple[Any, ...]]] = {}
+NO_TYPES: Mapping[str, str] = {}
 _TOKEN = re.compile(r"'[^']*'|--[^\n]*|(?<![:\w]):(?P<name>[a-z_]+)(?:\.(?P<field>[a-z_]+))?")
 
 
@@ -63,15 +70,19 @@ class Exec(Statement):
 class Statements:
     """The statements of one file: `class Jobs(Statements, file="jobs.sql"): claim: Many[Lease]`.
 
-    `rows` names the parameters that are lists of records, and the record of each.
+    `rows` names the parameters that are lists of records, and the record of each. `types` names the parameters
+    that PostgreSQL takes as `json` or `uuid` without a cast that says so.
     """
 
     declared: ClassVar[dict[str, Statement]]
     file: ClassVar[str]
     rows: ClassVar[dict[str, tuple[str, ...]]]
+    types: ClassVar[Mapping[str, str]]
 
-    def __init_subclass__(cls, *, file: str, rows: Mapping[str, type[tuple[Any, ...]]] = NO_ROWS) -> None:
-        cls.declared, cls.file = {}, file
+    def __init_subclass__(
+        cls, *, file: str, rows: Mapping[str, type[tuple[Any, ...]]] = NO_ROWS, types: Mapping[str, str] = NO_TYPES
+    ) -> None:
+        cls.declared, cls.file, cls.types = {}, file, types
         cls.rows = {name: record._fields for name, record in rows.items()}  # type: ignore[attr-defined]
         for name, hint in get_type_hints(cls, localns={"Exec": Exec}).items():
             if get_origin(hint) is ClassVar:
@@ -95,6 +106,13 @@ class Rendered(NamedTuple):
 
     texts: tuple[str, ...]
     parameters: tuple[Parameter, ...]
+
+    def arguments(self, given: Mapping[str, Any]) -> list[Any]:
+        """What is given by name, in the order of the parameters."""
+        return [
+            given[name] if position is None else [row[position] for row in given[name]]
+            for name, position in self.parameters
+        ]
 
 
 class Source(NamedTuple):
@@ -125,15 +143,20 @@ def sources(file: str) -> tuple[Source, ...]:
 
 
 @cache
-def catalogue(groups: tuple[type[Statements], ...], dialect: Dialect, schema: str) -> Mapping[Statement, Rendered]:
-    """Every declared statement, rendered for one database; raise `StatementDrift` when files disagree."""
+def catalogue(
+    groups: tuple[type[Statements], ...], dialect: Dialect, schema: str, lent: Style | None = None
+) -> Mapping[Statement, Rendered]:
+    """Every declared statement, rendered for one database; raise `StatementDrift` when files disagree.
+
+    With `lent`, for a PostgreSQL connection of somebody else's that spells parameters in this style.
+    """
     rendered: dict[Statement, Rendered] = {}
     for group in groups:
-        rendered.update(_bind(group, dialect, schema))
+        rendered.update(_bind(group, dialect, schema, lent))
     return rendered
 
 
-def _bind(group: type[Statements], dialect: Dialect, schema: str) -> dict[Statement, Rendered]:
+def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | None) -> dict[Statement, Rendered]:
     spelled = [source for source in sources(group.file) if source.dialect in (None, dialect)]
     names = [source.name for source in spelled]
     if extra := sorted(set(names) ^ set(group.declared)):
@@ -146,7 +169,11 @@ def _bind(group: type[Statements], dialect: Dialect, schema: str) -> dict[Statem
         statement = group.declared[source.name]
         if statement.cardinality != source.cardinality:
             raise StatementDrift(f"{statement} is :{source.cardinality} in SQL and {statement.cardinality} in Python.")
-        rendered[statement] = render(source.text, group.rows, dialect, schema)
+        rendered[statement] = (
+            render(source.text, group.rows, dialect, schema)
+            if lent is None
+            else render_lent(source.text, group.rows, group.types, schema, lent)
+        )
     return rendered
 
 
@@ -168,11 +195,26 @@ def render(text: str, rows: Mapping[str, Sequence[str]], dialect: Dialect, schem
     found = parameters(text, rows)
     if dialect == "postgres":
         numbers = {parameter: f"${number}" for number, parameter in enumerate(found, 1)}
-        text = _TOKEN.sub(lambda m: numbers[_parameter(m, rows)] if m["name"] else _uncommented(m), text)
-        return Rendered((in_schema(text, dialect, schema),), tuple(found))
+        return Rendered((in_schema(_spell(text, rows, numbers), dialect, schema),), tuple(found))
     text = _MEMBER.sub(r"in (select value from json_each(\1))", text)
     text = _TOKEN.sub(lambda m: str(_parameter(m, rows).position) if m["field"] else _uncommented(m), text)
     return Rendered(tuple(split(in_schema(text, dialect, schema))), tuple(found))
+
+
+def render_lent(
+    text: str, rows: Mapping[str, Sequence[str]], types: Mapping[str, str], schema: str, style: Style
+) -> Rendered:
+    """The statement for a PostgreSQL connection of somebody else's."""
+    found = parameters(text, rows)
+    spelled: dict[Parameter, str] = {}
+    for number, parameter in enumerate(found, 1):
+        spelled[parameter] = _PLACEHOLDER[style].format(number)
+        if parameter.position is None and parameter.name in types:
+            spelled[parameter] = f"cast(cast({spelled[parameter]} as text) as {types[parameter.name]})"
+    if style == "pyformat":
+        text = text.replace("%", "%%")
+    text = _spell(_LIST_AS_TEXT.sub(r"cast(cast(\1 as text[]) as \2[])", text), rows, spelled)
+    return Rendered((in_schema(text, "postgres", schema),), tuple(found))
 
 
 def in_schema(text: str, dialect: Dialect, schema: str) -> str:
@@ -191,6 +233,10 @@ def _parameter(match: re.Match[str], rows: Mapping[str, Sequence[str]]) -> Param
     if field not in rows.get(name, ()):
         raise StatementDrift(f":{name}.{field} is not a field of a declared list of records.")
     return Parameter(name, rows[name].index(field))
+
+
+def _spell(text: str, rows: Mapping[str, Sequence[str]], spelled: Mapping[Parameter, str]) -> str:
+    return _TOKEN.sub(lambda m: spelled[_parameter(m, rows)] if m["name"] else _uncommented(m), text)
 
 
 def _uncommented(match: re.Match[str]) -> str:

@@ -1,38 +1,75 @@
 -- The life of a job from enqueue to its end, in that order. Waiting is in waiting.sql, lost leases in leases.sql.
 
 -- name: enqueue :one on postgres
--- One statement, so that it is one round trip and can run inside the caller's own transaction. Routes are written
--- in one order by everybody: no deadlock.
-with item as materialized (
+-- One statement, so that it is one round trip and can run inside the caller's own transaction, which may be long: so
+-- routes and lanes are written only when they are new, changed or nearly forgotten, and no row of theirs stays locked
+-- because it was used. What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
+-- `turn` numbers the jobs of one tenant on a fair queue, from 1: they come after this tenant's last one, but before the
+-- second turn of the others. A job that is there already, or whose unique key is taken, is not inserted.
+with alike as materialized (
     select * from unnest(
-        cast(:jobs.id as uuid[]), cast(:jobs.kind as text[]), cast(:jobs.queue as text[]),
-        cast(:jobs.route as bigint[]), cast(:jobs.tenant as text[]), cast(:jobs.priority as integer[]),
+        cast(:jobs.kind as text[]), cast(:jobs.queue as text[]), cast(:jobs.route as bigint[]), cast(:jobs.tenant as text[]), cast(:jobs.priority as integer[]),
         cast(:jobs.delay_us as bigint[]), cast(:jobs.due_at as bigint[]), cast(:jobs.timeout_us as bigint[]),
         cast(:jobs.deadline_us as bigint[]), cast(:jobs.deadline_at as bigint[]),
         cast(:jobs.max_attempts as integer[]), cast(:jobs.max_rescues as integer[]),
         cast(:jobs.parent as bigint[]), cast(:jobs.retry_of as uuid[]),
-        cast(:jobs.payload as json[]), cast(:jobs.metadata as jsonb[])
-    ) as i (id, kind, queue, route, tenant, priority, delay_us, due_at, timeout_us, deadline_us, deadline_at,
-        max_attempts, max_rescues, parent, retry_of, payload, metadata)
-), known as (
-    insert into holdfast.route (id, queue, capabilities, used_at)
-    select r.id, r.queue, r.capabilities, holdfast.now_us()
+        cast(:jobs.metadata as jsonb[]), cast(:jobs.lane as text[]),
+        cast(:jobs.cost as integer[]), cast(:jobs.concurrency as integer[]), cast(:jobs.interval_us as bigint[]),
+        cast(:jobs.burst as integer[]), cast(:jobs.unique_key as text[]),
+        cast(:jobs.unique_scope as text[]), cast(:jobs.window_us as bigint[])
+    ) with ordinality as a (kind, queue, route, tenant, priority, delay_us, due_at, timeout_us, deadline_us,
+        deadline_at, max_attempts, max_rescues, parent, retry_of, metadata, lane, cost, concurrency, interval_us, burst,
+        unique_key, unique_scope, window_us, number)
+), item as materialized (
+    select i.id, i.payload, i.turn, a.* from unnest(
+        cast(:items.id as uuid[]), cast(:items.payload as json[]), cast(:items.turn as integer[]),
+        cast(:items.alike as bigint[])
+    ) with ordinality as i (id, payload, turn, alike, place)
+    join alike a on a.number = i.alike order by i.place
+), given_lane as materialized (
+    select distinct on (lane) lane as name, concurrency, interval_us, burst from alike where lane is not null order by lane
+), new_lane as (
+    insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
+    select name, concurrency, interval_us, burst, holdfast.now_us() from given_lane
+    on conflict (name) do nothing
+), changed_lane as (
+    update holdfast.lane l set concurrency = g.concurrency, interval_us = g.interval_us, burst = g.burst,
+        updated_at = holdfast.now_us()
+    from given_lane g
+    where l.name = g.name and ((l.concurrency, l.interval_us, l.burst)
+        is distinct from (g.concurrency, g.interval_us, g.burst) or l.updated_at < holdfast.now_us() - 3600000000)
+), given_route as materialized (
+    select r.id, r.queue, r.capabilities
     from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
-        as r (id, queue, capabilities)
-    order by r.id
-    on conflict (id) do update set used_at = excluded.used_at
+        as r (id, queue, capabilities) order by r.id
+), new_route as (
+    insert into holdfast.route (id, queue, capabilities, used_at)
+    select id, queue, capabilities, holdfast.now_us() from given_route
+    on conflict (id) do nothing
+), used_route as (
+    update holdfast.route r set used_at = holdfast.now_us() from given_route g
+    where r.id = g.id and r.used_at < holdfast.now_us() - 1800000000
 ), fresh as (
     insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at)
+        max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
+        unique_scope, slot)
     select id, kind, queue, route, tenant,
         case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end,
         priority,
         case when delay_us > 0 then holdfast.now_us() + delay_us
             when due_at > holdfast.now_us() then due_at end,
         timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us()
+        max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
+        unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end,
+        unique_scope,
+        case when turn = 0 then 0 else turn - 1 + greatest(
+            (select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
+                and h.state = 'pending' and h.gate is null order by h.slot limit 1),
+            (select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
+                and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1),
+            1) end
     from item
-    on conflict (id) do nothing
+    on conflict do nothing
     returning route, state
 )
 select (select count(*) from fresh) as inserted, holdfast.now_us() as now,
@@ -40,36 +77,94 @@ select (select count(*) from fresh) as inserted, holdfast.now_us() as now,
         where state = 'pending' and :notify = 1) as hinted;
 
 -- name: enqueue :one on sqlite
--- No data-modifying CTE here: three statements in the one transaction.
+-- No data-modifying CTE here: four statements in the one transaction, which locks the whole file anyway.
+insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
+select value ->> :jobs.lane, value ->> :jobs.concurrency, value ->> :jobs.interval_us, value ->> :jobs.burst,
+    holdfast.now_us()
+from json_each(:jobs) where value ->> :jobs.lane is not null
+on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
+    burst = excluded.burst, updated_at = excluded.updated_at
+where (lane.concurrency, lane.interval_us, lane.burst)
+    is not (excluded.concurrency, excluded.interval_us, excluded.burst) or lane.updated_at < holdfast.now_us() - 3600000000;
 insert into holdfast.route (id, queue, capabilities, used_at)
 select value ->> :routes.id, value ->> :routes.queue, value ->> :routes.capabilities, holdfast.now_us()
 from json_each(:routes) where true
-on conflict (id) do update set used_at = excluded.used_at;
+on conflict (id) do update set used_at = excluded.used_at where route.used_at < holdfast.now_us() - 1800000000;
 insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-    max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at)
+    max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
+    unique_scope, slot)
 select id, kind, queue, route, tenant,
     case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end,
     priority,
     case when delay_us > 0 then holdfast.now_us() + delay_us
         when due_at > holdfast.now_us() then due_at end,
     timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
-    max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us()
+    max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
+    unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end,
+    unique_scope,
+    case when turn = 0 then 0 else turn - 1 + max(
+        coalesce((select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
+            and h.state = 'pending' and h.gate is null order by h.slot limit 1), 1),
+        coalesce((select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
+            and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1), 1)) end
 from (
-    select value ->> :jobs.id as id, value ->> :jobs.kind as kind, value ->> :jobs.queue as queue,
-        value ->> :jobs.route as route, value ->> :jobs.tenant as tenant, value ->> :jobs.priority as priority,
-        value ->> :jobs.delay_us as delay_us, value ->> :jobs.due_at as due_at,
-        value ->> :jobs.timeout_us as timeout_us, value ->> :jobs.deadline_us as deadline_us,
-        value ->> :jobs.deadline_at as deadline_at, value ->> :jobs.max_attempts as max_attempts,
-        value ->> :jobs.max_rescues as max_rescues, value ->> :jobs.parent as parent,
-        value ->> :jobs.retry_of as retry_of, value ->> :jobs.payload as payload,
-        value ->> :jobs.metadata as metadata
-    from json_each(:jobs)
-) where true
-on conflict (id) do nothing;
+    select i.value ->> :items.id as id, i.value ->> :items.payload as payload, i.value ->> :items.turn as turn,
+        a.value ->> :jobs.kind as kind, a.value ->> :jobs.queue as queue,
+        a.value ->> :jobs.route as route, a.value ->> :jobs.tenant as tenant, a.value ->> :jobs.priority as priority,
+        a.value ->> :jobs.delay_us as delay_us, a.value ->> :jobs.due_at as due_at,
+        a.value ->> :jobs.timeout_us as timeout_us, a.value ->> :jobs.deadline_us as deadline_us,
+        a.value ->> :jobs.deadline_at as deadline_at, a.value ->> :jobs.max_attempts as max_attempts,
+        a.value ->> :jobs.max_rescues as max_rescues, a.value ->> :jobs.parent as parent,
+        a.value ->> :jobs.retry_of as retry_of, a.value ->> :jobs.metadata as metadata,
+        a.value ->> :jobs.lane as lane, a.value ->> :jobs.cost as cost, a.value ->> :jobs.unique_key as unique_key,
+        a.value ->> :jobs.unique_scope as unique_scope, a.value ->> :jobs.window_us as window_us
+    from json_each(:items) as i cross join json_each(:jobs) as a on a.key = (i.value ->> :items.alike) - 1
+    order by i.key
+) as item where true
+on conflict do nothing;
 select changes() as inserted, holdfast.now_us() as now,
     (select holdfast.hint('route ' || group_concat(distinct value ->> :jobs.route)) from json_each(:jobs)
         where coalesce(value ->> :jobs.delay_us, 0) = 0
             and coalesce(value ->> :jobs.due_at, 0) <= holdfast.now_us() and :notify = 1) as hinted;
+
+-- name: enqueue_plain :one on postgres
+-- What most calls are: one job on a route that is known, without lane, unique key or turn. It inserts the row that
+-- `enqueue` would, and starts a third as many parts of a plan.
+with fresh as (
+    insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
+        max_attempts, max_rescues, payload, metadata, created_at)
+    values (:id, :kind, :queue, :route, :tenant,
+        case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or cast(:delay_us as bigint) > 0
+            then 'scheduled' else 'pending' end,
+        :priority,
+        case when cast(:delay_us as bigint) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
+            when cast(:due_at as bigint) > holdfast.now_us() then cast(:due_at as bigint) end,
+        :timeout_us, coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)),
+        :max_attempts, :max_rescues, :payload, :metadata, holdfast.now_us())
+    on conflict do nothing
+    returning route, state
+)
+select count(*) as inserted, holdfast.now_us() as now,
+    max(case when state = 'pending' and :notify = 1 then holdfast.hint('route ' || route) end) as hinted
+from fresh;
+
+-- name: enqueue_plain :one on sqlite
+-- No data-modifying CTE here: two statements in the one transaction.
+insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
+    max_attempts, max_rescues, payload, metadata, created_at)
+values (:id, :kind, :queue, :route, :tenant,
+    case when coalesce(:due_at, 0) > holdfast.now_us() or :delay_us > 0 then 'scheduled' else 'pending' end,
+    :priority,
+    case when :delay_us > 0 then holdfast.now_us() + :delay_us when :due_at > holdfast.now_us() then :due_at end,
+    :timeout_us, coalesce(:deadline_at, holdfast.now_us() + :deadline_us),
+    :max_attempts, :max_rescues, :payload, :metadata, holdfast.now_us())
+on conflict do nothing;
+select changes() as inserted, holdfast.now_us() as now,
+    (select holdfast.hint('route ' || :route) where changes() = 1 and :notify = 1 and coalesce(:delay_us, 0) = 0
+        and coalesce(:due_at, 0) <= holdfast.now_us()) as hinted;
+
+-- name: now :one
+select holdfast.now_us() as at;
 
 -- name: take_key :one
 -- The first to write the key owns it. The update of nothing makes the loser wait for, and see, the winner's row.
@@ -78,13 +173,63 @@ values (:tenant, :key, :digest, :job, holdfast.now_us())
 on conflict (tenant, key) do update set key = excluded.key
 returning digest, cast(job as text) as job;
 
+-- name: find_unique :one
+-- The job itself, if it was inserted by a call whose answer was lost; else the one that has its unique key.
+select seq, cast(id as text) as id, state from holdfast.job where id = :id
+union all
+select seq, cast(id as text) as id, state from holdfast.job
+where unique_scope = 'pending' and token = 0 and state in ('scheduled', 'pending') and unique_key = :unique_key
+    and :scope = 'pending'
+union all
+select seq, cast(id as text) as id, state from holdfast.job
+where unique_scope = 'live' and state in ('scheduled', 'pending', 'running', 'waiting') and unique_key = :unique_key
+    and :scope = 'live'
+union all
+select seq, cast(id as text) as id, state from holdfast.job
+where unique_scope = 'window' and :scope = 'window'
+    and unique_key = :unique_key || ':' || (holdfast.now_us() / cast(:window_us as bigint))
+limit 1;
+
+-- name: replace :one
+-- The newer call takes the place of one that nobody has claimed yet: what it says, and when it is due.
+update holdfast.job set payload = :payload, metadata = :metadata, priority = :priority,
+    state = case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or coalesce(cast(:delay_us as bigint), 0) > 0
+        then 'scheduled' else 'pending' end,
+    due_at = case when coalesce(cast(:delay_us as bigint), 0) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
+        when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() then cast(:due_at as bigint) end,
+    timeout_us = :timeout_us, deadline_at = holdfast.now_us() + cast(:deadline_us as bigint)
+where seq = :seq and token = 0 and state in ('scheduled', 'pending')
+returning seq, route, state;
+
+-- name: enqueue_again :one
+-- A new job that says what an ended one said. Its deadline is as far away as the old one's was; on a fair queue it
+-- comes after its tenant's last one, as in `enqueue`.
+insert into holdfast.job (id, kind, queue, route, tenant, state, priority, timeout_us, deadline_at, max_attempts,
+    max_rescues, retry_of, payload, metadata, created_at, lane, cost, slot)
+select :id, o.kind, o.queue, o.route, o.tenant, 'pending', o.priority, o.timeout_us,
+    holdfast.now_us() + (o.deadline_at - o.created_at), o.max_attempts, o.max_rescues, o.id, o.payload, o.metadata,
+    holdfast.now_us(), o.lane, o.cost,
+    case when o.slot = 0 then 0 else (select max(s.slot) from (
+        select 1 as slot
+        union all select (select h.slot from holdfast.job h where h.route = o.route and h.priority = o.priority
+            and h.state = 'pending' and h.gate is null order by h.slot limit 1)
+        union all select (select t.slot + 1 from holdfast.job t where t.route = o.route and t.priority = o.priority
+            and t.tenant = o.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1)
+    ) as s) end
+from holdfast.job o where o.seq = :seq and o.state in ('succeeded', 'failed', 'cancelled')
+on conflict do nothing
+returning seq, route, state;
+
 -- name: claim :many on postgres
 -- Pick without locks, count what each route may give, then lock that many per route. Locking the picks
 -- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
 -- took the last of every picked route meanwhile, `spare` takes from the routes that were not picked.
 -- Updating by array keeps the plan on the primary key, with or without statistics.
-with pick as materialized (
-    select p.route from unnest(cast(:routes as bigint[])) as served (route)
+with served as materialized (
+    select s.route from unnest(cast(:routes as bigint[])) as s (route)
+    where s.route <> all(array(select p.id from holdfast.paused_route p))
+), pick as materialized (
+    select p.route from served
     cross join lateral (
         select j.route, j.priority, j.seq from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
@@ -101,7 +246,7 @@ with pick as materialized (
         order by j.priority, j.slot, j.seq limit quota.n for update skip locked
     ) as h
 ), spare as materialized (
-    select s.seq from unnest(cast(:routes as bigint[])) as served (route)
+    select s.seq from served
     cross join lateral (
         select j.seq from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
@@ -113,7 +258,7 @@ update holdfast.job set state = 'running', token = token + 1, epoch = (select c.
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
 where seq = any(array(select seq from held union all select seq from spare))
 returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
-    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, payload, metadata;
+    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
 
 -- name: claim :many on sqlite
 -- No row locks and no lateral: there is one writer, and it is us. The quota rule is the same.
@@ -125,6 +270,7 @@ with pick as materialized (
         select k.seq from holdfast.job k
         where k.route = served.value and k.state = 'pending' and k.gate is null
         order by k.priority, k.slot, k.seq limit :n)
+    where served.value not in (select p.id from holdfast.paused_route p)
 ), quota as materialized (
     select route, count(*) as n from (select route from pick order by priority, seq limit :n) group by route
 )
@@ -132,7 +278,7 @@ update holdfast.job set state = 'running', token = token + 1, epoch = (select c.
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
 where seq in (select pick.seq from pick join quota on quota.route = pick.route where pick.place <= quota.n)
 returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
-    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, payload, metadata;
+    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
 
 -- name: heads :many on postgres
 -- Which of these routes have something to claim, the most urgent and then the oldest first: one index probe each.
@@ -143,6 +289,7 @@ cross join lateral (
     where j.route = served.route and j.state = 'pending' and j.gate is null
     order by j.priority, j.slot, j.seq limit 1
 ) as head
+where served.route <> all(array(select p.id from holdfast.paused_route p))
 order by head.priority, head.seq;
 
 -- name: heads :many on sqlite
@@ -152,6 +299,7 @@ cross join holdfast.job head on head.seq = (
     select j.seq from holdfast.job j
     where j.route = served.value and j.state = 'pending' and j.gate is null
     order by j.priority, j.slot, j.seq limit 1)
+where served.value not in (select p.id from holdfast.paused_route p)
 order by head.priority, head.seq;
 
 -- name: complete :many on postgres
@@ -182,14 +330,14 @@ with ending as materialized (
     from ending e
     where j.seq = any(array(select seq from mine)) and j.seq = e.seq and j.state = e.source
         and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-    returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.claimed_at, e.outcome, e.error
+    returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.lane, j.claimed_at, e.outcome, e.error
 ), logged as (
     insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
     select seq, epoch, token, worker, case state when 'cancelled' then 'cancelled' else outcome end,
         claimed_at, holdfast.now_us(), error
     from ended
 )
-select seq, epoch, token, state, route, parent,
+select seq, epoch, token, state, route, parent, lane,
     (select holdfast.hint('route ' || string_agg(distinct cast(route as text), ',')) from ended
         where state = 'pending') as hinted
 from ended;
@@ -226,7 +374,7 @@ update holdfast.job as j set
 from e
 where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
     and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-returning seq, epoch, token, state, route, parent, null as hinted;
+returning seq, epoch, token, state, route, parent, lane, null as hinted;
 
 -- name: ended_attempts :many
 -- Which of these jobs' attempts have ended, and how: tells a repeated completion from a lost lease.

@@ -72,7 +72,7 @@ order by seq desc limit :limit;
 -- name: list_duties :many
 select name, term, holder, held_until from holdfast.duty where holder is not null order by name;
 
--- name: look :one
+-- name: look :one on postgres
 -- One cheap question a poll: is there anything to claim, wake, end or rescue? The first row in an index's order, never
 -- `exists` or `min`: those may be planned as a walk through the table to a match that is not there, or through all
 -- that is there.
@@ -86,8 +86,34 @@ select holdfast.now_us() as now,
     exists (select 1 from holdfast.worker
         where status in ('active', 'draining') and heartbeat_at + ttl_us <= holdfast.now_us()) as silent,
     (select max(used_at) from holdfast.route) as routes_changed,
-    (select route from holdfast.job where route = any(cast(:routes as bigint[])) and state = 'pending' and gate is null
-        order by route, priority, slot, seq limit 1) is not null as pending,
+    (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
+    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select j.seq from unnest(cast(:routes as bigint[])) as served (route)
+        cross join lateral (select k.seq from holdfast.job k
+            where k.route = served.route and k.state = 'pending' and k.gate is null limit 1) as j
+        where served.route <> all(array(select p.id from holdfast.paused_route p)) limit 1) is not null as pending,
+    coalesce((select worker from holdfast.job where state = 'running' order by worker limit 1) <> :worker
+        or (select worker from holdfast.job where state = 'running' order by worker desc limit 1) <> :worker, false)
+        as leased_elsewhere;
+
+-- name: look :one on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest.
+select holdfast.now_us() as now,
+    coalesce((select min(lease_until) from holdfast.job where state = 'running') <= holdfast.now_us(), false) as lapsed,
+    (select due_at from holdfast.job where state in ('scheduled', 'waiting') and due_at is not null
+        order by due_at limit 1) as next_due,
+    (select deadline_at from holdfast.job where state in ('scheduled', 'pending', 'waiting')
+        and deadline_at is not null order by deadline_at limit 1) as next_deadline,
+    exists (select 1 from holdfast.cancellation) as cancellations,
+    exists (select 1 from holdfast.worker
+        where status in ('active', 'draining') and heartbeat_at + ttl_us <= holdfast.now_us()) as silent,
+    (select max(used_at) from holdfast.route) as routes_changed,
+    (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
+    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select served.value from json_each(:routes) as served
+        where (select k.seq from holdfast.job k
+                where k.route = served.value and k.state = 'pending' and k.gate is null limit 1) is not null
+            and served.value not in (select p.id from holdfast.paused_route p) limit 1) is not null as pending,
     coalesce((select worker from holdfast.job where state = 'running' order by worker limit 1) <> :worker
         or (select worker from holdfast.job where state = 'running' order by worker desc limit 1) <> :worker, false)
         as leased_elsewhere;
@@ -110,10 +136,6 @@ insert into holdfast.route (id, queue, capabilities, used_at)
 select value ->> :routes.id, value ->> :routes.queue, value ->> :routes.capabilities, holdfast.now_us()
 from json_each(:routes) where true
 on conflict (id) do update set used_at = excluded.used_at;
-
--- name: set_queue :exec
-insert into holdfast.queue (name, on_orphan, updated_at) values (:name, :on_orphan, holdfast.now_us())
-on conflict (name) do update set on_orphan = excluded.on_orphan, updated_at = excluded.updated_at;
 
 -- name: acquire_duty :one
 -- Free, run out, held by someone whose presence is gone, or ours by a call whose answer was lost: whoever comes

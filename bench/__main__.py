@@ -1,0 +1,122 @@
+"""`python -m bench`: set up, measure, print, write the page."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from bench import machine, report
+from bench.catalogue import WORKS
+from bench.contenders import CONTENDERS
+from bench.environments import told
+from bench.places import LAST, NOTES, PAGE
+from bench.players import scratch_folder
+from bench.progress import Progress
+from bench.results import Results
+from bench.scale import FULL, QUICK, Scale
+from bench.session import Session
+from bench.targets import judge_all
+
+Names = frozenset[str] | None
+
+
+def _names(known: list[str]) -> Callable[[click.Context, click.Parameter, str | None], Names]:
+    def parse(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Names:
+        if text is None:
+            return None
+        given = frozenset(name.strip() for name in text.split(",") if name.strip())
+        if unknown := sorted(given - set(known)):
+            raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}.")
+        return given
+
+    return parse
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Fewer rounds and smaller numbers.")
+@click.option("--only", callback=_names([work.name for work in WORKS]), help="Only these works, separated by commas.")
+@click.option(
+    "--contenders",
+    callback=_names(list(dict.fromkeys(each.name for each in CONTENDERS))),
+    help="Only these contenders, separated by commas.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write every sample to this file.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write the page here; default: docs/performance.md.")
+@click.option("--again", is_flag=True, help="Measure nothing: make the page of the last complete run again.")
+def command(  # noqa: PLR0917  the options of the command
+    quick: bool, only: Names, contenders: Names, json_file: Path | None, page: Path | None, again: bool
+) -> None:
+    """Measure Holdfast, its peers and a bare loop of SQL, interleaved, on a throw-away PostgreSQL.
+
+    The page is written when everything was measured; after a part of it only where --page says so.
+    """
+    complete = only is None and contenders is None
+    if again:
+        if not LAST.is_file():
+            raise click.UsageError("there is no complete run to make the page from; leave --again out.")
+        results = Results.load(LAST)
+    else:
+        results = measure(QUICK if quick else FULL, only, contenders)
+        if complete:
+            results.save(LAST)
+    told_all = report_on(results)
+    click.echo(report.terminal(told_all))
+    if json_file is not None:
+        results.save(json_file)
+    target = page or (PAGE if complete else None)
+    if target is not None:
+        target.write_text(report.page(told_all))
+        click.echo(f"written to {target.name}")
+
+
+def measure(scale: Scale, only: Names, contenders: Names) -> Results:
+    signal.signal(signal.SIGTERM, _leave)
+    works = [work for work in WORKS if only is None or work.name in only]
+    progress = Progress()
+    with scratch_folder(), Session(scale, contenders, progress) as session:
+        for work in works:
+            session.work = work.name
+            try:
+                work.measure(session)
+            except Exception as problem:  # noqa: BLE001  what was measured so far must not be lost with it
+                session.absent("all", told(problem))
+        facts = machine.describe(session.postgres.facts(), session.sqlite.folder)
+    progress.clear()
+    return Results(
+        scale=scale.name,
+        machine=facts,
+        works=[work.name for work in works],
+        contenders=list(dict.fromkeys(each.name for each in CONTENDERS if session.has(each.name))),
+        figures=session.figures,
+        absences=session.absences,
+    )
+
+
+def report_on(results: Results) -> report.Report:
+    scale = FULL if results.scale == FULL.name else QUICK
+    works = [work for work in WORKS if work.name in results.works]
+    return report.Report(
+        scale=scale.name,
+        rounds=f"{scale.rounds} rounds; {scale.long_rounds} of what takes minutes.",
+        machine=results.machine,
+        contenders=[each for each in CONTENDERS if each.name in results.contenders],
+        works=[(work.title, work.module.HOW, work.keys) for work in works],
+        figures=results.figures,
+        judged=judge_all(results.figures, results.works, full=scale is FULL),
+        absences=results.absences,
+        notes=NOTES.read_text(),
+    )
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """End as by Ctrl-C: whatever was started is stopped on the way out."""
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,46 @@
+"""The works in the order in which they are measured and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from bench.session import Session
+from bench.works import backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    name: str
+    title: str
+    module: ModuleType
+    keys: tuple[str, ...]
+
+    @property
+    def measure(self) -> Callable[[Session], None]:
+        found: Callable[[Session], None] = self.module.measure
+        return found
+
+
+WORKS = (
+    Work("drain", "Drain", drain, (drain.ONE.key, drain.TWO.key)),
+    Work("enqueue", "Enqueue", enqueue, (enqueue.ONE.key, enqueue.BULK.key)),
+    Work("latency", "Latency of an idle worker", latency, (latency.P50.key, latency.P99.key, latency.COLD.key)),
+    Work("backlog", "A large table", backlog, (backlog.EMPTY.key, backlog.PENDING.key, backlog.FINISHED.key)),
+    Work("steady", "Steady state", steady, (steady.FIRST.key, steady.LAST.key)),
+    Work(
+        "routes",
+        "Routes",
+        routes,
+        (routes.ALONE.key, routes.CONTENDING.key, routes.SINGLE.key, routes.EMPTY.key, routes.REFRESH.key),
+    ),
+    Work("sqlite", "SQLite", sqlite, (sqlite.ONE.key, sqlite.FOUR.key, sqlite.SHARE.key, sqlite.ENQUEUE.key)),
+    Work(
+        "idle",
+        "Idle workers",
+        idle,
+        (idle.QUERIES.key, idle.CPU.key, idle.CROWD_QUERIES.key, idle.CROWD_CPU.key, idle.CROWD_SERVER.key),
+    ),
+    Work("startup", "Start-up and memory", startup, (startup.HELP.key, startup.READY.key, startup.MEMORY.key)),
+)

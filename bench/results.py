@@ -1,0 +1,65 @@
+"""The results of a run as a file, so that the page can be made again: when the notes change, for example."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.figures import Absence, Figures, Sample, Subject
+from bench.meter import UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What was measured, by whom, and on what; works and contenders by their names."""
+
+    scale: str
+    machine: Sequence[tuple[str, str]]
+    works: Sequence[str]
+    contenders: Sequence[str]
+    figures: Figures
+    absences: Sequence[Absence]
+
+    def save(self, path: Path) -> None:
+        figures = [
+            {
+                "subject": asdict(figure.subject),
+                "contender": figure.contender,
+                "note": figure.note,
+                "samples": [_written(sample) for sample in figure.samples],
+            }
+            for figure in self.figures
+        ]
+        facts = {"scale": self.scale, "machine": self.machine, "works": self.works, "contenders": self.contenders}
+        absences = [asdict(absence) for absence in self.absences]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**facts, "figures": figures, "absences": absences}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """What `save` wrote."""
+        told = json.loads(path.read_text())
+        figures = Figures()
+        for figure in told["figures"]:
+            for sample in figure["samples"]:
+                figures.add(Subject(**figure["subject"]), figure["contender"], _read(sample), note=figure["note"])
+        return cls(
+            scale=told["scale"],
+            machine=[(name, text) for name, text in told["machine"]],
+            works=told["works"],
+            contenders=told["contenders"],
+            figures=figures,
+            absences=[Absence(**absence) for absence in told["absences"]],
+        )
+
+
+def _written(sample: Sample) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in asdict(sample).items()}
+
+
+def _read(sample: dict[str, float | None]) -> Sample:
+    return Sample(**{name: UNKNOWN if value is None else value for name, value in sample.items()})

@@ -1,0 +1,84 @@
+"""How much of everything: a full run, and a quick one that shows that all works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    name: str
+    rounds: int  # of everything that is compared
+    long_rounds: int  # of what takes minutes
+    limit: float  # seconds that one process may take
+    drain: int
+    drain_two: int
+    enqueue_one: int
+    enqueue_bulk: int
+    latency: int
+    backlog_drain: int
+    backlog_pending: int
+    backlog_finished: int
+    steady: int
+    steady_part: int
+    steady_ahead: int
+    routes: int
+    routes_blocked: int
+    routes_claims: int
+    sqlite: int
+    sqlite_four: int
+    idle_seconds: float
+    idle_workers: int
+    startup: int
+
+
+FULL = Scale(
+    name="full",
+    rounds=5,
+    long_rounds=3,
+    limit=1200,
+    drain=20_000,
+    drain_two=40_000,
+    enqueue_one=3_000,
+    enqueue_bulk=100_000,
+    latency=500,
+    backlog_drain=20_000,
+    backlog_pending=500_000,
+    backlog_finished=1_000_000,
+    steady=1_000_000,
+    steady_part=100_000,
+    steady_ahead=10_000,
+    routes=10_000,
+    routes_blocked=100_000,
+    routes_claims=50,
+    sqlite=20_000,
+    sqlite_four=40_000,
+    idle_seconds=30,
+    idle_workers=200,
+    startup=5,
+)
+QUICK = Scale(
+    name="quick",
+    rounds=2,
+    long_rounds=1,
+    limit=120,
+    drain=8_000,
+    drain_two=16_000,
+    enqueue_one=600,
+    enqueue_bulk=20_000,
+    latency=150,
+    backlog_drain=5_000,
+    backlog_pending=60_000,
+    backlog_finished=60_000,
+    steady=60_000,
+    steady_part=15_000,
+    steady_ahead=5_000,
+    routes=10_000,
+    routes_blocked=100_000,
+    routes_claims=20,
+    sqlite=8_000,
+    sqlite_four=12_000,
+    idle_seconds=8,
+    idle_workers=20,
+    startup=3,
+)

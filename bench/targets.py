@@ -1,0 +1,170 @@
+"""The targets, as data, and the judgement on them.
+
+They are meant for a quiet machine. A ratio is of the same run, so it holds on a busy one too, as far as the rounds
+were equally busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.contenders import BARE, CONTENDERS, HOLDFAST
+from bench.figures import Figure, Figures, Subject, ratio
+from bench.meter import UNKNOWN
+from bench.works import backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+
+Verdict = Literal["met", "missed", "too small to tell", "not measured"]
+Sense = Literal["≥", "≤", "<"]
+Reader = Callable[[Figures], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`limit` is the least or the most that is good enough; `unit` is shown with both figures."""
+
+    work: str
+    what: str
+    sense: Sense
+    limit: float
+    unit: str
+    read: Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    target: Target
+    measured: float
+    verdict: Verdict
+
+
+def value(subject: Subject) -> Reader:
+    """Holdfast's median."""
+    return lambda figures: figure.median if (figure := figures.find(subject.key, HOLDFAST)) else UNKNOWN
+
+
+def cpu(subject: Subject) -> Reader:
+    """Holdfast's CPU microseconds per job."""
+    return lambda figures: figure.cpu_us if (figure := figures.find(subject.key, HOLDFAST)) else UNKNOWN
+
+
+def against(subject: Subject, contender: str) -> Reader:
+    """Holdfast's figure as a multiple of another contender's."""
+    return lambda figures: compare(figures.find(subject.key, HOLDFAST), figures.find(subject.key, contender))
+
+
+def within(one: Subject, other: Subject) -> Reader:
+    """One of Holdfast's figures as a multiple of another."""
+    return lambda figures: compare(figures.find(one.key, HOLDFAST), figures.find(other.key, HOLDFAST))
+
+
+def against_best_postgres_peer(subject: Subject) -> Reader:
+    """Holdfast's figure as a multiple of the lowest one that a peer on PostgreSQL has."""
+    peers = [each.name for each in CONTENDERS if each.store == "postgres" and each.requires]
+
+    def read(figures: Figures) -> float:
+        theirs = [figure for name in peers if (figure := figures.find(subject.key, name))]
+        return compare(figures.find(subject.key, HOLDFAST), min(theirs, key=lambda each: each.median, default=None))
+
+    return read
+
+
+def compare(one: Figure | None, other: Figure | None) -> float:
+    return ratio(one, other) if one and other else UNKNOWN
+
+
+def group(work: str, *targets: tuple[str, Sense, float, str, Reader]) -> tuple[Target, ...]:
+    return tuple(Target(work, *target) for target in targets)
+
+
+# What they are about is a size, and a quick run is smaller.
+SIZED = frozenset({"a large table", "steady state", "a crowd of idle workers"})
+
+# By the name of the work that measures them.
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "drain": (
+        *group(
+            drain.ONE.title,
+            ("rate", "≥", 12_000, "jobs/s", value(drain.ONE)),
+            ("CPU of the whole machine", "≤", 90, "µs/job", cpu(drain.ONE)),
+            ("against pgqueuer at its best", "≥", 1.2, "×", against(drain.ONE, "pgqueuer")),
+            ("against procrastinate", "≥", 20, "×", against(drain.ONE, "procrastinate")),
+            ("against the bare loop", "≥", 0.55, "×", against(drain.ONE, BARE)),
+        ),
+        *group(
+            drain.TWO.title,
+            ("rate", "≥", 20_000, "jobs/s", value(drain.TWO)),
+            ("against pgqueuer at its best", "≥", 1.1, "×", against(drain.TWO, "pgqueuer")),
+        ),
+    ),
+    "enqueue": group(
+        "enqueue",
+        ("one by one", "≥", 1_800, "jobs/s", value(enqueue.ONE)),
+        ("one by one, against pgqueuer", "≥", 1.1, "×", against(enqueue.ONE, "pgqueuer")),
+        ("in bulk", "≥", 50_000, "jobs/s", value(enqueue.BULK)),
+        ("in bulk, against pgqueuer", "≥", 1.5, "×", against(enqueue.BULK, "pgqueuer")),
+    ),
+    "latency": group(
+        "idle worker, one job per 20 ms",
+        ("p50", "≤", 1.5, "ms", value(latency.P50)),
+        ("p99", "≤", 10, "ms", value(latency.P99)),
+        ("p50 against the bare loop", "≤", 2.5, "×", against(latency.P50, BARE)),
+        ("p50 against the best PostgreSQL peer", "<", 1, "×", against_best_postgres_peer(latency.P50)),
+    ),
+    "backlog": group(
+        "a large table",
+        ("pending, never analyzed, against the empty case", "≥", 0.7, "×", within(backlog.PENDING, backlog.EMPTY)),
+        ("finished, vacuumed, against the empty case", "≥", 0.7, "×", within(backlog.FINISHED, backlog.EMPTY)),
+    ),
+    "steady": group(
+        "steady state", ("the last part against the first", "≥", 0.85, "×", within(steady.LAST, steady.FIRST))
+    ),
+    "routes": group(
+        "10,000 routes",
+        ("claim of 100 from 25, alone", "≤", 5, "ms", value(routes.ALONE)),
+        ("claim of 100 from 25, 4 contending, against 1", "≤", 2.5, "×", within(routes.CONTENDING, routes.SINGLE)),
+        ("empty answers while work waited", "≤", 0, "", value(routes.EMPTY)),
+        ("refresh of 5,000", "≤", 40, "ms", value(routes.REFRESH)),
+    ),
+    "sqlite": group(
+        "SQLite, synchronous=FULL",
+        ("one process", "≥", 10_000, "jobs/s", value(sqlite.ONE)),
+        ("one process, against huey", "≥", 3, "×", against(sqlite.ONE, "huey")),
+        ("4 processes: the least-served, of an even share", "≥", 25, "%", value(sqlite.SHARE)),
+    ),
+    "idle": (
+        *group(
+            "idle worker",
+            ("statements", "≤", 1.5, "/s", value(idle.QUERIES)),
+            ("CPU", "≤", 0.5, "% of a core", value(idle.CPU)),
+        ),
+        *group(
+            "a crowd of idle workers",
+            ("statements of each", "≤", 1.5, "/s", value(idle.CROWD_QUERIES)),
+            ("CPU of each", "≤", 0.5, "% of a core", value(idle.CROWD_CPU)),
+            ("CPU of PostgreSQL", "≤", 10, "% of a core", value(idle.CROWD_SERVER)),
+        ),
+    ),
+    "startup": group(
+        "start-up",
+        ("holdfast --help", "≤", 0.4, "s", value(startup.HELP)),
+        ("job worker ready", "≤", 1.5, "s", value(startup.READY)),
+        ("memory of an idle worker", "≤", 90, "MB", value(startup.MEMORY)),
+    ),
+}
+
+
+def judge(target: Target, figures: Figures, *, full: bool = True) -> Judged:
+    measured = target.read(figures)
+    if math.isnan(measured):
+        return Judged(target, measured, "not measured")
+    if target.work in SIZED and not full:
+        return Judged(target, measured, "too small to tell")
+    good = {"≥": measured >= target.limit, "≤": measured <= target.limit, "<": measured < target.limit}
+    return Judged(target, measured, "met" if good[target.sense] else "missed")
+
+
+def judge_all(figures: Figures, works: Iterable[str] = TARGETS, *, full: bool = True) -> list[Judged]:
+    return [judge(target, figures, full=full) for work in works for target in TARGETS[work]]

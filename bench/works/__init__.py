@@ -1,0 +1,1 @@
+"""The measured works, one module each: what it measures, how, and nothing about what is good enough."""

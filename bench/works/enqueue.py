@@ -1,0 +1,46 @@
+"""Enqueue: one caller accepts jobs, one by one and in bulk, each call committed when it returns."""
+
+from __future__ import annotations
+
+from bench import meter
+from bench.contenders import Contender
+from bench.contenders.protocol import Order
+from bench.figures import Sample, Subject
+from bench.players import Player
+from bench.session import Session
+from bench.stores import filled
+
+ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
+BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
+CHUNK = 1_000
+
+HOW = """
+One process, one caller, no worker. One by one: each call returns before the next begins. In bulk: 1,000 jobs a call,
+by the contender's own bulk call; those that have none are left out.
+"""
+
+
+def measure(session: Session) -> None:
+    def one(contender: Contender) -> None:
+        jobs = session.scale.enqueue_one
+        session.record(ONE, contender.name, rate(session, contender, jobs=jobs, chunk=1))
+
+    def bulk(contender: Contender) -> None:
+        jobs = round(session.scale.enqueue_bulk * contender.pace)
+        session.record(BULK, contender.name, rate(session, contender, jobs=jobs, chunk=CHUNK))
+
+    contenders = session.contenders("postgres", "redis")
+    session.rounds(contenders, one)
+    session.rounds([each for each in contenders if each.bulk], bulk)
+
+
+def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sample:
+    with session.stores(contender).lend(contender, filled(0)) as store:
+        order = Order(url=store.url, n=jobs, chunk=chunk)
+        with Player.of(contender, "enqueue", order, limit=session.scale.limit) as player:
+            player.expect("ready")
+            before = meter.read()
+            player.go()
+            seconds = player.expect("done")["seconds"]
+            lap = meter.lap(before, meter.read())
+    return Sample.of(jobs / seconds, lap, jobs=jobs)

@@ -1,0 +1,122 @@
+"""`holdfast bench`: how fast jobs go through this very database, with one worker, in this process.
+
+It uses a queue of its own and removes what it made. The numbers say what this machine and this database do with jobs
+that do nothing; they are for comparing settings, not products.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import asdict, dataclass
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
+from holdfast.kernel.drivers import describe_url
+from holdfast.kernel.retention import Keep, prune
+from holdfast.workers.role import Role
+
+QUEUE = "holdfast-bench"
+_CHUNK = 1_000
+_SINGLES = 100
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    jobs: int
+    enqueue_per_second: float
+    work_per_second: float
+    latency_p50_ms: float
+    latency_p95_ms: float
+
+
+@click.command()
+@click.option("--jobs", type=click.IntRange(1, 100_000), default=5_000, show_default=True, help="How many to run.")
+@url_option
+@json_option
+@set_option
+def command(jobs: int, url: str | None, as_json: bool, changes: tuple[str, ...]) -> None:
+    """Measure how fast jobs go through your own database: enqueue, run, and how soon a single one starts.
+
+    The jobs do nothing and are removed afterwards; queue holdfast-bench is used for them.
+    """
+    logging.basicConfig(level=logging.ERROR)
+    app = Holdfast(url, embedded=False)
+    app.settings = changed(app.settings, changes)
+    measured = asyncio.run(Bench(app).run(jobs))
+    if as_json:
+        print_json(asdict(measured))
+        return
+    click.echo(f"database  {describe_url(app.url)}")
+    click.echo(f"enqueue   {measured.enqueue_per_second:,.0f} jobs/s, {_CHUNK:,} to a transaction")
+    click.echo(f"work      {measured.work_per_second:,.0f} jobs/s, one worker with {app.settings.concurrency} slots")
+    click.echo(
+        f"latency   {measured.latency_p50_ms:.1f} ms from enqueue to start, 95 of 100 within "
+        f"{measured.latency_p95_ms:.1f} ms"
+    )
+
+
+class Bench:
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+        self._started: dict[int, float] = {}
+        self._job = app.job(name="holdfast.bench", queue=QUEUE)(self._note)
+
+    async def _note(self, number: int) -> None:
+        self._started[number] = time.perf_counter()
+
+    async def run(self, jobs: int) -> Measured:
+        async with self._app:
+            try:
+                enqueued = await self._enqueue(jobs)
+                worked = await self._work()
+                latencies = sorted(await self._singles())
+            finally:
+                await self._clean()
+        return Measured(
+            jobs=jobs,
+            enqueue_per_second=jobs / enqueued,
+            work_per_second=jobs / worked,
+            latency_p50_ms=latencies[len(latencies) // 2] * 1_000,
+            latency_p95_ms=latencies[len(latencies) * 95 // 100] * 1_000,
+        )
+
+    async def _enqueue(self, jobs: int) -> float:
+        begun = time.perf_counter()
+        with progress(range(0, jobs, _CHUNK), "enqueue") as bar:
+            for first in bar:
+                await self._job.enqueue_many((n,) for n in range(first, min(jobs, first + _CHUNK)))
+        return time.perf_counter() - begun
+
+    async def _work(self) -> float:
+        worker = self._app.make_worker(Role(name="bench", queues=(QUEUE,), until="empty"))
+        begun = time.perf_counter()
+        await worker.run()
+        return max(self._started.values(), default=begun + 1e-6) - begun
+
+    async def _singles(self) -> list[float]:
+        """One at a time, while a worker waits: from before the call until the handler starts."""
+        worker = self._app.make_worker(Role(name="bench", queues=(QUEUE,)))
+        await worker.start()
+        seconds: list[float] = []
+        try:
+            with progress(range(-_SINGLES, 0), "latency") as bar:
+                for number in bar:
+                    begun = time.perf_counter()
+                    job = await self._job.enqueue(number)
+                    await job.result()
+                    seconds.append(self._started[number] - begun)
+        finally:
+            await worker.stop()
+        return seconds
+
+    async def _clean(self) -> None:
+        for row in await self._app.jobs.list(state="pending", queue=QUEUE, limit=10_000):  # it was interrupted
+            await self._app.jobs[row.id].cancel("the bench was interrupted")
+        database = self._app.runtime().database
+        while await database.transact(prune, Keep(0, 0, firm=True), limit=_BATCH, queue=QUEUE):
+            pass

@@ -1,0 +1,88 @@
+"""`holdfast dev`: a worker in a child process that starts again whenever a Python file here changes.
+
+The child is a worker like any other and is drained, with a short grace. It holds a pipe to us: when we die, it drains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+_LOOK = 0.5
+_GRACE = "2s"
+_LONGEST_GOODBYE = 10.0
+_IGNORED = frozenset({".git", ".hg", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules", ".holdfast"})
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("target", metavar="MODULE:APP")
+@click.argument("options", metavar="[WORKER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def command(target: str, options: tuple[str, ...]) -> None:
+    """Run a worker for MODULE:APP, and start it again when a .py file under this folder changes; Ctrl-C ends it.
+
+    What follows MODULE:APP are options of `holdfast worker`.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    worker = [sys.executable, "-m", "holdfast", "worker", target, "--leash", "--set", f"drain_grace={_GRACE}", *options]
+    folder = Path.cwd()
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            seen = stamps(folder)
+            with running(worker) as child:
+                click.echo(f"worker {child.pid} runs {target}; it starts again when the code changes")
+                changed = _watch(folder, seen, child)
+            click.echo(f"{changed} changed")
+    click.echo("stopped")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(folder: Path, seen: dict[Path, float], child: subprocess.Popen[bytes]) -> Path:
+    """Until a file changes; which one, seen from here."""
+    said = False
+    while True:
+        time.sleep(_LOOK)
+        now = stamps(folder)
+        for path in [*now, *seen]:
+            if now.get(path) != seen.get(path):
+                return path.relative_to(folder)
+        if child.poll() is not None and not said:
+            said = True
+            click.echo(f"the worker ended with {child.returncode}; it starts again when the code changes")
+
+
+def stamps(folder: Path) -> dict[Path, float]:
+    """When each Python file under a folder was last changed."""
+    found: dict[Path, float] = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _IGNORED]
+        for name in files:
+            if name.endswith(".py"):
+                with contextlib.suppress(OSError):  # it has just been moved away
+                    found[Path(place, name)] = Path(place, name).stat().st_mtime
+    return found
+
+
+@contextlib.contextmanager
+def running(worker: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker in a session of its own, so that a Ctrl-C is ours to pass on; gone at the end."""
+    child = subprocess.Popen(worker, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(_LONGEST_GOODBYE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

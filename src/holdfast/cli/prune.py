@@ -1,0 +1,70 @@
+"""`holdfast prune`: remove finished jobs now; workers do the same by themselves, as queues and settings say."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.options import ask, counted, json_option, print_json, url_option
+from holdfast.durations import microseconds
+from holdfast.kernel.queues import CAP
+from holdfast.kernel.retention import Keep, prunable, prune
+from holdfast.settings import Settings
+
+_BATCH = 500
+_FOR_EVER_US = 2**62
+_ALL_JOBS = 2**62
+
+
+@click.command()
+@click.option("--older-than", metavar="AGE", help="Only what finished longer ago than this, such as 7d.")
+@click.option("--keep", type=click.IntRange(0), help="Keep so many of each queue, the newest; remove the others.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--dry-run", is_flag=True, help="Only say how many there are; counts stop at 10,000.")
+@url_option
+@json_option
+def command(
+    *, older_than: str | None, keep: int | None, queue: str | None, dry_run: bool, url: str | None, as_json: bool
+) -> None:
+    """Remove finished jobs with their attempts and steps.
+
+    Without --older-than and --keep, what each queue's policy and the settings no longer keep; with them, what they say
+    whatever the policies are. A child goes after its parent.
+    """
+    kept = _kept(older_than, keep, Settings.from_environment())
+
+    async def count(app: Holdfast) -> dict[str, int]:
+        return await app.runtime().database.transact(prunable, kept, cap=CAP, queue=queue)
+
+    async def remove(app: Holdfast) -> int:
+        database = app.runtime().database
+        total = sum((await count(app)).values())
+        with click.progressbar(length=total, label="removing", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+            removed = 0
+            while gone := await database.transact(prune, kept, limit=_BATCH, queue=queue):
+                removed += gone
+                bar.length = max(total, removed)  # more than were counted: the count stops at a cap
+                bar.update(gone)
+        return removed
+
+    if not dry_run:
+        removed = ask(url, remove)
+        print_json({"removed": removed}) if as_json else click.echo(f"{removed:,} jobs removed")
+        return
+    found = ask(url, count)
+    if as_json:
+        print_json({"prunable": found})
+        return
+    for name, jobs in sorted(found.items()):
+        click.echo(f"{counted(jobs)} jobs of queue {name} would be removed")
+    if not found:
+        click.echo("nothing would be removed")
+
+
+def _kept(older_than: str | None, keep: int | None, settings: Settings) -> Keep:
+    if older_than is None and keep is None:
+        return Keep(microseconds(settings.retention), settings.retention_jobs)
+    age = _FOR_EVER_US if older_than is None else microseconds(older_than)
+    return Keep(age, _ALL_JOBS if keep is None else keep, firm=True)

@@ -1,0 +1,116 @@
+"""Text for a terminal: styled spans, fitted to columns, with bars and sparklines. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Style = Literal["plain", "title", "head", "dim", "good", "busy", "warn", "bad", "chosen"]
+
+_ANSI: dict[Style, str] = {
+    "plain": "",
+    "title": "1;36",
+    "head": "1;2",
+    "dim": "2",
+    "good": "32",
+    "busy": "36",
+    "warn": "33",
+    "bad": "1;31",
+    "chosen": "1;7",
+}
+
+
+class Glyphs(NamedTuple):
+    """What bars and sparklines are drawn with; from nothing to full."""
+
+    steps: str
+    full: str
+    empty: str
+    paused: str
+    more: str
+
+
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "░", "‖", "…")
+ASCII = Glyphs(".:-=+*%#", "#", ".", "!", "~")
+
+
+class Span(NamedTuple):
+    text: str
+    style: Style = "plain"
+
+
+Line = list[Span]
+
+
+def columns(text: str) -> int:
+    """How many columns a terminal gives to this text."""
+    return sum(_width(char) for char in text)
+
+
+def fit(text: str, width: int, *, right: bool = False, glyphs: Glyphs = UNICODE) -> str:
+    """Exactly so many columns: padded, or cut with a sign that it was."""
+    clean = "".join(char if char.isprintable() else " " for char in text)
+    have = columns(clean)
+    if have > width:
+        clean, have = _cut(clean, width - 1) + glyphs.more[: max(0, width)], width
+        clean += " " * (width - columns(clean))
+    return " " * (width - have) + clean if right else clean + " " * (width - have)
+
+
+def clip(line: Iterable[Span], width: int) -> Line:
+    """The spans that fit into so many columns."""
+    kept: Line = []
+    left = width
+    for span in line:
+        text = span.text if columns(span.text) <= left else _cut(span.text, left)
+        if text:
+            kept.append(Span(text, span.style))
+        left -= columns(text)
+    return kept
+
+
+def spark(counts: Sequence[int], width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """The last counts as a row of bars, the highest as high as can be; what is nothing is dim."""
+    shown = list(counts)[-width:] if width > 0 else []
+    top = max(shown, default=0)
+    line: Line = [Span(" " * (width - len(shown)))]
+    for count in shown:
+        step = 0 if not count else max(1, -(-count * (len(glyphs.steps) - 1) // top))
+        style: Style = "good" if count else "dim"
+        if line[-1].style == style:
+            line[-1] = Span(line[-1].text + glyphs.steps[step], style)
+        else:
+            line.append(Span(glyphs.steps[step], style))
+    return [span for span in line if span.text]
+
+
+def bar(part: int, whole: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """How much of the whole is used; any use shows, and full is another colour."""
+    filled = 0 if whole <= 0 else min(width, max(1 if part else 0, part * width // whole))
+    style: Style = "warn" if whole and part >= whole else "busy"
+    return [Span(glyphs.full * filled, style), Span(glyphs.empty * (width - filled), "dim")]
+
+
+def ansi(line: Iterable[Span]) -> str:
+    return "".join(f"\x1b[{_ANSI[span.style]}m{span.text}\x1b[0m" if _ANSI[span.style] else span.text for span in line)
+
+
+def text(line: Iterable[Span]) -> str:
+    return "".join(span.text for span in line).rstrip()
+
+
+def _cut(given: str, width: int) -> str:
+    kept, used = "", 0
+    for char in given:
+        used += _width(char)
+        if used > width:
+            break
+        kept += char
+    return kept
+
+
+def _width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

@@ -1,0 +1,240 @@
+"""One frame of `top`: a sample of the store, laid out for a terminal of a given size. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.cli.options import counted, rough
+from holdfast.cli.top.cells import UNICODE, Glyphs, Line, Span, Style, bar, clip, fit, spark, text
+from holdfast.cli.top.sample import BUCKET_US, BUCKETS, Sample
+from holdfast.kernel.queues import QueueStats
+from holdfast.kernel.records import WorkerRow
+from holdfast.kernel.records_flow import LaneRow
+from holdfast.kernel.sightings import Change
+
+PANELS = ("QUEUES", "WORKERS", "LANES", "FAILURES")
+_HEADER, _FOOTER = 2, 1
+_WIDE = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the person at the terminal wants to see it."""
+
+    width: int
+    height: int
+    chosen: int = 0  # the panel that gets the room there is
+    offset: int = 0  # how far it is scrolled
+    paused: bool = False
+    interval: float = 1.0
+    trouble: str = ""  # why the store does not answer
+    glyphs: Glyphs = UNICODE
+
+
+class Panel(NamedTuple):
+    head: Line
+    rows: list[Line]
+
+
+def frame(sample: Sample, look: Look) -> list[Line]:
+    """As many lines as the terminal has rows, none longer than it has columns."""
+    panels = [_queues(sample, look), _workers(sample, look), _lanes(sample, look), _failures(sample, look)]
+    lines = _header(sample, look)
+    room = look.height - _HEADER - _FOOTER
+    for number, (panel, share) in enumerate(zip(panels, _shares(panels, room, look.chosen), strict=True)):
+        lines += _shown(panel, share, look, chosen=number == look.chosen)
+    lines = lines[: look.height - _FOOTER]
+    lines += [[] for _ in range(look.height - _FOOTER - len(lines))]
+    return [clip(line, look.width) for line in [*lines, _footer(look)]]
+
+
+def plain_frame(sample: Sample, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """Everything, as text without colours: for a pipe, or a look in passing."""
+    tall = Look(width, 10_000, glyphs=glyphs, chosen=-1)
+    lines = [text(line) for line in frame(sample, tall)[:-_FOOTER]]
+    while lines and not lines[-1]:
+        lines.pop()
+    return "\n".join(lines)
+
+
+def _header(sample: Sample, look: Look) -> list[Line]:
+    clock = datetime.fromtimestamp(sample.now / 1e6, UTC).strftime("%H:%M:%S UTC")
+    facts = f"schema {sample.schema} · epoch {sample.epoch} · {clock}"
+    name = fit(sample.database, max(0, look.width - len(facts) - 12), glyphs=look.glyphs)
+    first = [Span("holdfast ", "title"), Span(f"{name} "), Span(facts, "dim")]
+    if look.trouble:
+        return [first, [Span(f"the store does not answer: {look.trouble}", "bad")]]
+    taking = [row for row in sample.workers if row.status == "active"]
+    busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
+    done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
+    second = [
+        Span(f"{len(taking)} workers", "good" if taking else "bad"),
+        Span(f" · {busy}/{slots} slots "),
+        *bar(busy, slots, 20 if look.width < _WIDE else 40, look.glyphs),
+        Span(f" · {done:,} done/min"),
+        Span(f" · {failed:,} failed/min", "bad" if failed else "dim"),
+    ]
+    return [first, second]
+
+
+def _footer(look: Look) -> Line:
+    state = "paused" if look.paused else f"every {look.interval:g} s"
+    keys = " q quit   p pause   tab panel   ↑↓ scroll "
+    return [Span(fit(keys, max(0, look.width - len(state) - 1), glyphs=look.glyphs), "dim"), Span(state, "dim")]
+
+
+def _queues(sample: Sample, look: Look) -> Panel:
+    busy_first = sorted(sample.queues, key=lambda row: (not _moves(row, sample), row.queue.name))
+    name = _name_width([row.queue.name for row in busy_first], look, least=12, most=14 if look.width < _WIDE else 36)
+    head = f"{fit('QUEUES', name + 2)} PENDING BLOCKED RUNNING   LATER  DONE/M FAIL/M  "
+    left = max(0, look.width - len(head))
+    minutes = BUCKETS * BUCKET_US // 60_000_000
+    title = f"ENDED, LAST {minutes} MIN" if left >= 18 else "ENDED"
+    return Panel([Span(head + title, "head")], [_queue(row, sample, look, name, left) for row in busy_first])
+
+
+def _queue(row: QueueStats, sample: Sample, look: Look, name: int, left: int) -> Line:
+    paused = row.queue.paused_at is not None
+    line: Line = [
+        Span(fit(row.queue.name, name, glyphs=look.glyphs), "warn" if paused else "plain"),
+        Span(f" {look.glyphs.paused}" if paused else "  ", "warn"),
+        _count(row.pending, 8, "warn"),
+        _count(row.blocked, 8, "warn"),
+        _count(row.running, 8, "busy"),
+        _count(row.later, 8, "plain"),
+        _count(row.succeeded, 8, "good"),
+        _count(row.failed, 7, "bad"),
+        Span("  "),
+    ]
+    if paused:
+        reason = f": {row.queue.pause_reason}" if row.queue.pause_reason else ""
+        since = rough(sample.now - (row.queue.paused_at or 0))
+        return [*line, Span(fit(f"paused {since}{reason}", left, glyphs=look.glyphs), "warn")]
+    return [*line, *spark(sample.history.get(row.queue.name, []), min(left, BUCKETS), look.glyphs)]
+
+
+def _workers(sample: Sample, look: Look) -> Panel:
+    wide = look.width >= _WIDE
+    name = _name_width([row.id for row in sample.workers], look, least=12, most=20 if not wide else 36)
+    host = 10 if not wide else 20
+    head = f"{fit('WORKERS', name)}  {fit('HOST', host)}  STATUS    {fit('BUSY', 20)}    BEAT  DUTIES"
+    rows = [_worker(row, sample, look, name, host) for row in sample.workers]
+    return Panel([Span(head, "head")], rows or [[Span("no worker is alive", "bad")]])
+
+
+def _worker(row: WorkerRow, sample: Sample, look: Look, name: int, host: int) -> Line:
+    silent = sample.now - row.heartbeat_at
+    beat: Style = "bad" if silent > row.ttl_us else "warn" if silent > row.ttl_us // 2 else "plain"
+    duties = " ".join(duty.name for duty in sample.duties if duty.holder == row.seq)
+    only = json.loads(row.queues)
+    ahead = f"+{row.leases - row.slots}" if row.leases > row.slots else ""  # claimed, and waiting for a slot
+    serves = f"  only {', '.join(only)}" if only and look.width >= _WIDE else ""
+    return [
+        Span(f"{fit(row.id, name, glyphs=look.glyphs)}  {fit(row.hostname, host, glyphs=look.glyphs)}  "),
+        Span(fit(row.status, 8), "good" if row.status == "active" else "warn"),
+        Span("  "),
+        *bar(row.leases, row.slots, 10, look.glyphs),
+        Span(fit(f"{min(row.leases, row.slots)}/{row.slots}{ahead}", 10, right=True)),
+        Span(fit(rough(silent), 8, right=True), beat),
+        Span(f"  {duties}{serves}", "dim"),
+    ]
+
+
+def _lanes(sample: Sample, look: Look) -> Panel:
+    fullest = sorted(sample.lanes, key=lambda lane: (-lane.blocked, lane.name))
+    name = _name_width([lane.name for lane in fullest], look, least=20, most=30 if look.width < _WIDE else 60)
+    head = f"{fit('LANES THAT HOLD BACK', name)} RUNNING BLOCKED  RATE             OPENS"
+    return Panel([Span(head, "head")], [_lane(lane, sample, look, name) for lane in fullest])
+
+
+def _lane(lane: LaneRow, sample: Sample, look: Look, name: int) -> Line:
+    full = lane.concurrency is not None and lane.running >= lane.concurrency
+    running = str(lane.running) if lane.concurrency is None else f"{lane.running}/{lane.concurrency}"
+    pace = "-" if lane.interval_us is None else f"{_per_minute(lane.interval_us)}/min"
+    opens = "when one ends" if full or lane.opens_at is None else _until(lane.opens_at - sample.now)
+    return [
+        Span(fit(lane.name, name, glyphs=look.glyphs)),
+        Span(fit(running, 8, right=True), "warn" if full else "plain"),
+        _count(lane.blocked, 8, "warn"),
+        Span(f"  {fit(pace, 15)}  {opens}"),
+    ]
+
+
+def _failures(sample: Sample, look: Look) -> Panel:
+    queue = _name_width([f.queue for f in sample.failures], look, least=8, most=12 if look.width < _WIDE else 24)
+    kind = _name_width([f.kind for f in sample.failures], look, least=8, most=20 if look.width < _WIDE else 36)
+    head = f"{fit('FAILURES', 9)} {fit('QUEUE', queue)}  {fit('KIND', kind)}  MESSAGE"
+    rows: list[Line] = []
+    for failure in sample.failures:
+        ago = f"{rough(sample.now - failure.at)} ago"
+        rows.append(
+            [
+                Span(fit(ago, 9), "dim"),
+                Span(
+                    f" {fit(failure.queue, queue, glyphs=look.glyphs)}  {fit(failure.kind, kind, glyphs=look.glyphs)}"
+                ),
+                Span(f"  {fit(_message(failure), max(0, look.width - 14 - queue - kind), glyphs=look.glyphs)}", "bad"),
+            ]
+        )
+    return Panel([Span(head, "head")], rows or [[Span("none in the last hour", "dim")]])
+
+
+def _shares(panels: Sequence[Panel], room: int, chosen: int) -> list[int]:
+    """How many lines each panel gets: a gap, its head, its rows. The chosen one is served first, then in turn."""
+    wants = [2 + len(panel.rows) if panel.rows else 0 for panel in panels]
+    shares = [min(3, want) for want in wants]
+    order = sorted(range(len(panels)), key=lambda number: number != chosen)
+    left = room - sum(shares)
+    if 0 <= chosen < len(panels):
+        given = max(0, min(left, wants[chosen] - shares[chosen]))
+        shares[chosen] += given
+        left -= given
+    while left > 0 and any(share < want for share, want in zip(shares, wants, strict=True)):
+        for number in order:
+            if left > 0 and shares[number] < wants[number]:
+                shares[number] += 1
+                left -= 1
+    return shares
+
+
+def _shown(panel: Panel, share: int, look: Look, *, chosen: bool) -> list[Line]:
+    if share < 2:
+        return []
+    fits = share - 2
+    offset = min(look.offset, max(0, len(panel.rows) - fits)) if chosen else 0
+    rows = panel.rows[offset : offset + fits]
+    head = panel.head[0]
+    hidden = len(panel.rows) - len(rows)
+    rest = f" {hidden} more" if hidden else ""
+    title = fit(head.text, max(0, look.width - len(rest))) + rest
+    return [[], [Span(title, "title" if chosen else head.style)], *rows]
+
+
+def _count(jobs: int, width: int, style: Style) -> Span:
+    return Span(fit(counted(jobs), width, right=True), style if jobs else "dim")
+
+
+def _moves(row: QueueStats, sample: Sample) -> bool:
+    live = row.pending or row.blocked or row.running or row.later or row.queue.paused_at is not None
+    return bool(live or any(sample.history.get(row.queue.name, [])))
+
+
+def _name_width(names: Sequence[str], look: Look, *, least: int, most: int) -> int:
+    return max(least, min(most, max(map(len, names), default=0), look.width // 3))
+
+
+def _until(us: int) -> str:
+    return f"in {rough(us)}" if us >= 1_000_000 else "any moment"
+
+
+def _per_minute(interval_us: int) -> str:
+    return f"{60_000_000 / interval_us:.3g}"
+
+
+def _message(failure: Change) -> str:
+    error = json.loads(failure.error) if failure.error else {}
+    return str(error.get("message", "")) or "no message"

@@ -1,0 +1,303 @@
+"""The doctor's judgement: what is well, what is odd, what is wrong, and what to do about it.
+
+Gathering is apart from judging, so that each judgement can be tested without a sick database.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from holdfast.clock import Ports
+from holdfast.errors import HoldfastError
+from holdfast.kernel import migrate, queues, watch, workers
+from holdfast.kernel.database import Database
+from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts
+from holdfast.kernel.duties import DUTIES
+from holdfast.kernel.queues import CAP
+from holdfast.kernel.records import DutyRow, Route, WorkerRow
+from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.routes import LANE, serves
+from holdfast.kernel.sightings import Backlog, Symptoms
+from holdfast.settings import Settings
+from holdfast.version import VERSION
+
+Level = Literal["ok", "note", "warning", "problem"]
+
+GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
+_IDLE_CONNECTIONS = 3
+_DEAD_ROWS = 200_000
+_LONG_TRANSACTION = 600
+_LEAST_DISK = 512 * 1024 * 1024
+
+
+class Finding(NamedTuple):
+    check: str
+    level: Level
+    sentence: str
+    remedy: str = ""
+
+
+class Work(NamedTuple):
+    """What is in the store, as far as it can be stuck."""
+
+    symptoms: Symptoms
+    backlogs: Sequence[Backlog]
+    workers: Sequence[WorkerRow]
+    duties: Sequence[DutyRow]
+    queues: Sequence[QueueRow]
+
+
+async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
+    """Everything that can be asked of this database, judged. It is opened here, and left open."""
+    findings = [Finding("versions", "ok", f"holdfast {VERSION} on Python {platform.python_version()}.")]
+    try:
+        await database.open()
+        stored = await database.stored_schema()
+        have = stored.version if stored else 0
+        code = migrate.code_version(database.dialect)
+        findings.append(Finding("schema", "ok", f"the tables are of schema {have}, this code is of schema {code}."))
+        work = Work(
+            await database.transact(watch.symptoms, grace_us=GRACE_US),
+            await database.transact(watch.backlogs),
+            await database.transact(workers.list_workers, all=False, limit=10_000),
+            await database.transact(workers.list_duties),
+            await database.transact(queues.list_queues),
+        )
+        found = await facts(database, ports)
+    except HoldfastError as problem:  # its message says what to do
+        return [*findings, Finding("database", "problem", str(problem))]
+    if isinstance(found, ServerFacts):
+        findings += judge_server(found, settings, sum(row.status == "active" for row in work.workers))
+    elif isinstance(found, FileFacts):
+        findings += judge_file(found, settings)
+    return [*findings, *judge_work(work)]
+
+
+def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[Finding]:
+    yield Finding("server", "ok", f"PostgreSQL {found.version}.")
+    yield from _durability(found, settings)
+    yield _clock(found)
+    yield from _hints(found)
+    yield _connections(found, settings, live)
+    yield from _vacuum(found)
+
+
+def _durability(found: ServerFacts, settings: Settings) -> Iterator[Finding]:
+    off = [name for name, on in (("fsync", found.fsync), ("full_page_writes", found.full_page_writes)) if not on]
+    for name in off:
+        yield Finding(
+            "durability",
+            "problem",
+            f"{name} is off: a crash of the server's host can lose or damage accepted work.",
+            f"Set {name} = on in postgresql.conf and reload.",
+        )
+    if found.synchronous_commit == "off" and settings.profile == "full":
+        yield Finding(
+            "durability",
+            "problem",
+            "synchronous_commit is off: a crash of the server can lose work that was accepted moments before.",
+            "Set synchronous_commit = on, or choose that trade knowingly with HOLDFAST_PROFILE=fast.",
+        )
+    elif not off:
+        yield Finding("durability", "ok", f"fsync is on, synchronous_commit is {found.synchronous_commit}.")
+
+
+def _clock(found: ServerFacts) -> Finding:
+    seconds = abs(found.ahead_us) / 1e6
+    side = "ahead of" if found.ahead_us > 0 else "behind"
+    if abs(found.ahead_us) <= found.doubt_us + 1_000_000:
+        return Finding("clock", "ok", f"the database's clock agrees with this machine's within {seconds:.1f} s.")
+    level: Level = "note" if seconds < 10 else "warning"
+    return Finding(
+        "clock",
+        level,
+        f"the database's clock is {seconds:.1f} s {side} this machine's; times given as `at=` are off by as much.",
+        "Synchronise both with NTP. Leases are not affected: the database's clock decides them.",
+    )
+
+
+def _hints(found: ServerFacts) -> Iterator[Finding]:
+    if found.pooled:
+        yield Finding(
+            "wake-ups",
+            "note",
+            "a transaction pooler is between: no wake-ups and no presence; polling finds work, leases find the dead.",
+            "Give workers a URL past the pooler to have both.",
+        )
+    elif found.hint_seconds is None:
+        yield Finding(
+            "wake-ups",
+            "warning",
+            "a NOTIFY did not come back within 5 s; workers find work by polling.",
+            "Look for a proxy that swallows notifications, or for a listener that blocks the server's queue "
+            "(pg_notification_queue_usage()).",
+        )
+    else:
+        yield Finding("wake-ups", "ok", f"NOTIFY comes back after {found.hint_seconds * 1_000:.0f} ms.")
+
+
+def _connections(found: ServerFacts, settings: Settings, live: int) -> Finding:
+    room = found.max_connections - found.reserved
+    free = room - found.used
+    each = _IDLE_CONNECTIONS + settings.connections
+    said = f"{found.used} of {room} connections are used; {live} live workers may use {live * each}"
+    if free < _IDLE_CONNECTIONS:
+        return Finding(
+            "connections",
+            "problem",
+            f"{said}; the {free} that are left are too few for one more worker.",
+            "Raise max_connections, or end what holds them (pg_stat_activity).",
+        )
+    if live * each > room:
+        return Finding(
+            "connections",
+            "warning",
+            f"{said} under load, which is more than there are.",
+            "Raise max_connections, lower HOLDFAST_CONNECTIONS, or run fewer processes with more slots each.",
+        )
+    return Finding("connections", "ok", f"{said} under load.")
+
+
+def _vacuum(found: ServerFacts) -> Iterator[Finding]:
+    if not found.autovacuum:
+        yield Finding(
+            "vacuum",
+            "problem",
+            "autovacuum is off: the job table grows with every change and slows every claim.",
+            "Set autovacuum = on in postgresql.conf and reload.",
+        )
+    if not found.owns:
+        yield Finding(
+            "vacuum",
+            "note",
+            f"the tables belong to {found.owner}; as {found.role}, VACUUM skips them without an error.",
+            f"When you vacuum by hand, do it as {found.owner}.",
+        )
+    if found.dead > max(_DEAD_ROWS, found.live):
+        long = found.longest_transaction or 0
+        cause = f" A transaction is open for {long} s, and keeps them." if long > _LONG_TRANSACTION else ""
+        yield Finding(
+            "vacuum",
+            "warning",
+            f"the job table has {found.dead:,} dead rows beside {found.live:,} live ones.{cause}",
+            "End transactions that stay open (pg_stat_activity), then VACUUM the job table.",
+        )
+    elif (found.longest_transaction or 0) > _LONG_TRANSACTION:
+        yield Finding(
+            "vacuum",
+            "warning",
+            f"a transaction is open for {found.longest_transaction} s: nothing that died since can be vacuumed.",
+            "Find it in pg_stat_activity by xact_start, and end it.",
+        )
+    elif found.autovacuum:
+        yield Finding("vacuum", "ok", f"{found.dead:,} dead rows beside {found.live:,} live ones in the job table.")
+
+
+def judge_file(found: FileFacts, settings: Settings) -> Iterator[Finding]:
+    where = f"on {found.filesystem}, {found.size / 1e6:,.1f} MB" if found.filesystem else f"{found.size / 1e6:,.1f} MB"
+    yield Finding("server", "ok", f"SQLite {found.version}; the file is {where}.")
+    full = found.synchronous >= 2
+    if found.journal_mode != "wal":
+        yield Finding(
+            "durability",
+            "problem",
+            f"the journal mode is {found.journal_mode}, not wal: readers and writers block each other.",
+            "End the program that changed it, then run any holdfast command: it sets wal again.",
+        )
+    elif full or settings.profile == "fast":
+        yield Finding("durability", "ok", f"journal_mode is wal, synchronous is {'full' if full else 'normal'}.")
+    if found.free < _LEAST_DISK:
+        yield Finding(
+            "disk",
+            "warning",
+            f"only {found.free / 1e6:,.0f} MB are free on the disk of the database.",
+            "Free some space; `holdfast prune` makes room inside the file.",
+        )
+
+
+def judge_work(work: Work) -> Iterator[Finding]:
+    now = work.symptoms.now
+    alive = [row for row in work.workers if row.heartbeat_at + row.ttl_us > now]
+    taking = [row for row in alive if row.status == "active"]
+    if silent := [row.id for row in work.workers if row not in alive]:
+        yield Finding(
+            "workers",
+            "warning",
+            f"{len(silent)} workers are silent beyond their time and nobody has judged them: {_some(silent)}.",
+            "A live worker does that within seconds; start one.",
+        )
+    else:
+        slots = sum(row.slots for row in taking)
+        yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
+    yield from _paused(work.queues)
+    stuck = [*_unserved(work, taking), *_late(work.symptoms, there_are_workers=bool(taking))]
+    if taking and not stuck:
+        stuck = list(_unheld(work.duties, taking, now))
+    yield from stuck or [Finding("work", "ok", "nothing is stuck.")]
+
+
+def _paused(rows: Sequence[QueueRow]) -> Iterator[Finding]:
+    for row in rows:
+        if row.paused_at is not None:
+            reason = f": {row.pause_reason}" if row.pause_reason else ""
+            yield Finding(
+                "queues",
+                "note",
+                f"queue {row.name} is paused{reason}.",
+                f"`holdfast queues resume {row.name}` lets it go on.",
+            )
+
+
+def _unserved(work: Work, taking: Collection[WorkerRow]) -> Iterator[Finding]:
+    for backlog in work.backlogs:
+        route = Route(backlog.id, backlog.queue, backlog.capabilities)
+        if not backlog.pending or any(
+            serves(route, json.loads(row.queues), frozenset(json.loads(row.capabilities))) for row in taking
+        ):
+            continue
+        needs = ", ".join(need for need in json.loads(backlog.capabilities) if need != LANE)
+        jobs = f"{backlog.pending:,}{' or more' if backlog.pending >= CAP else ''} jobs of queue {backlog.queue} wait"
+        if not taking:
+            yield Finding("work", "problem", f"{jobs}, and no worker is alive.", "Start one: `holdfast worker …`.")
+        else:
+            yield Finding(
+                "work",
+                "problem",
+                f"{jobs} for a worker with {needs}, and none of the {len(taking)} that live serves them.",
+                "Start one that does, or cancel them; `holdfast jobs why ID` explains one.",
+            )
+
+
+def _late(symptoms: Symptoms, *, there_are_workers: bool) -> Iterator[Finding]:
+    level: Level = "problem" if there_are_workers else "warning"
+    remedy = (
+        "Workers do that within a second: look into their logs, and whether they reach the database."
+        if there_are_workers
+        else "Start a worker: it deals with them first."
+    )
+    for count, what in (
+        (symptoms.lapsed, "leases ended more than a minute ago and nobody has taken their jobs back"),
+        (symptoms.overdue, "jobs were due more than a minute ago and nobody has woken them"),
+        (symptoms.late_lanes, "lanes should have been opened more than a minute ago"),
+        (symptoms.late_schedules, "schedules are more than a minute late"),
+    ):
+        if count:
+            yield Finding("work", level, f"{count:,} {what}.", remedy)
+
+
+def _unheld(duties: Sequence[DutyRow], taking: Sequence[WorkerRow], now: int) -> Iterator[Finding]:
+    """A duty may be between two holders for a moment, but not while a worker has been there for long."""
+    settled = any(now - row.started_at > GRACE_US for row in taking)
+    held = {row.name for row in duties if row.held_until > now}
+    for name in DUTIES:
+        if settled and name not in held:
+            yield Finding(
+                "work", "warning", f"nobody holds the duty {name}.", "Look into the workers' logs; one takes it soon."
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -1,0 +1,121 @@
+-- Lanes: how many of their jobs run at once, and how often one starts. Jobs of lanes are on routes of their own, so that
+-- all other jobs are claimed without asking. What a lane holds back has its name as its gate, and leaves the claim index.
+
+-- name: candidates :many on postgres
+-- The heads of these routes, locked as in `claim`: pick without locks, count what each route may give, lock that many.
+with served as materialized (
+    select s.route from unnest(cast(:routes as bigint[])) as s (route)
+    where s.route <> all(array(select p.id from holdfast.paused_route p))
+), pick as materialized (
+    select p.route from served
+    cross join lateral (
+        select j.route, j.priority, j.slot, j.seq from holdfast.job j
+        where j.route = served.route and j.state = 'pending' and j.gate is null
+        order by j.priority, j.slot, j.seq limit :n
+    ) as p
+    order by p.priority, p.slot, p.seq limit :n
+), quota as materialized (
+    select route, count(*) as n from pick group by route
+)
+select h.seq, h.priority, h.slot, h.lane, h.cost from quota
+cross join lateral (
+    select j.seq, j.priority, j.slot, j.lane, j.cost from holdfast.job j
+    where j.route = quota.route and j.state = 'pending' and j.gate is null
+    order by j.priority, j.slot, j.seq limit quota.n for update skip locked
+) as h
+order by h.priority, h.slot, h.seq;
+
+-- name: candidates :many on sqlite
+-- No row locks and no lateral: there is one writer, and it is us.
+select j.seq, j.priority, j.slot, j.lane, j.cost from json_each(:routes) as served
+cross join holdfast.job j on j.seq in (
+    select k.seq from holdfast.job k
+    where k.route = served.value and k.state = 'pending' and k.gate is null
+    order by k.priority, k.slot, k.seq limit :n)
+where served.value not in (select p.id from holdfast.paused_route p)
+order by j.priority, j.slot, j.seq limit :n;
+
+-- name: lock_lanes :many on postgres
+-- After jobs, in the order of names. Whoever starts or ends a job of a lane holds its row until the commit, so that
+-- counting the running ones is exact, in a statement of its own: this one's snapshot is older than its locks.
+select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update;
+
+-- name: lock_lanes :many on sqlite
+-- The transaction holds the write lock already.
+select name from holdfast.lane where name = any(:names) order by name;
+
+-- name: due_lanes :many on postgres
+-- Skips what someone else is opening.
+select name from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us()
+order by opens_at limit :limit for update skip locked;
+
+-- name: due_lanes :many on sqlite
+-- No row locks to skip.
+select name from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us()
+order by opens_at limit :limit;
+
+-- name: lane_states :many
+-- How many run is counted, not kept: a count cannot drift. It reads no more entries than the limit allows to run.
+select name, concurrency, interval_us, burst, free_at,
+    (select count(*) from holdfast.job j where j.state = 'running' and j.lane = lane.name) as running,
+    (select k.priority from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+        order by k.priority, k.slot, k.seq limit 1) as first_priority,
+    (select k.slot from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+        order by k.priority, k.slot, k.seq limit 1) as first_slot,
+    (select k.seq from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+        order by k.priority, k.slot, k.seq limit 1) as first_seq,
+    holdfast.now_us() as now
+from holdfast.lane where name = any(cast(:names as text[])) order by name;
+
+-- name: take :many
+-- The jobs a claim has locked and its lanes have let through. The source state is a column so that the primary key
+-- finds each row: see `complete`.
+with source as materialized (select 'pending' as state)
+update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
+    worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
+from source
+where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null
+returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
+    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
+
+-- name: block :exec
+-- Those it has locked and must leave. The source state is a column: see `complete`.
+with source as materialized (select 'pending' as state)
+update holdfast.job set gate = lane from source
+where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null;
+
+-- name: unblock :many on postgres
+-- The next of a lane that has room. Skips what someone else is changing: the lane is looked at again.
+update holdfast.job set gate = null
+where seq = any(array(
+    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
+    order by k.priority, k.slot, k.seq limit :n for update skip locked))
+returning seq, route;
+
+-- name: unblock :many on sqlite
+-- No row locks to skip.
+update holdfast.job set gate = null
+where seq in (
+    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
+    order by k.priority, k.slot, k.seq limit :n)
+returning seq, route;
+
+-- name: charge :exec on postgres
+update holdfast.lane set free_at = c.free_at, opens_at = c.opens_at
+from unnest(cast(:charges.name as text[]), cast(:charges.free_at as bigint[]), cast(:charges.opens_at as bigint[]))
+    as c (name, free_at, opens_at)
+where lane.name = c.name;
+
+-- name: charge :exec on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest.
+update holdfast.lane set free_at = value ->> :charges.free_at, opens_at = value ->> :charges.opens_at
+from json_each(:charges)
+where lane.name = value ->> :charges.name;
+
+-- name: prune_lanes :exec
+-- A lane is written again by whoever enqueues into it, so a day of silence with nothing live means nobody does.
+delete from holdfast.lane
+where updated_at <= holdfast.now_us() - :age_us and free_at <= holdfast.now_us() and opens_at is null
+    and (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is null
+    and (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
+        limit 1) is null;

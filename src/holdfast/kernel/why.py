@@ -1,0 +1,147 @@
+"""Why a job is not being run: each gate as a sentence, with names and times.
+
+It reads what the claim obeys: state, pause, route, gate, and for a lane the very decision that the claim makes. So a
+claim takes the job exactly when there is nothing to say here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.durations import show
+from holdfast.errors import NotFound
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.lanes import admit
+from holdfast.kernel.records import Route, WorkerRow
+from holdfast.kernel.records_flow import LaneState, WhyJob
+from holdfast.kernel.routes import LANE, serves
+from holdfast.kernel.statements import Lanes, Why, Workers
+from holdfast.kernel.states import TERMINAL, State
+
+_LINE = 10_000
+
+
+class Reason(NamedTuple):
+    """One gate: its name, the sentence for people, and when it opens if that is known (microseconds)."""
+
+    gate: str
+    sentence: str
+    until: int | None = None
+
+
+async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[Reason]:
+    """What keeps this job from being claimed, by the worker of that id or by any live one; empty: nothing does."""
+    job = await tx.one(Why.why_job, id=id)
+    if job is None:
+        raise NotFound(f"there is no job {id} in this database.")
+    if job.state != State.PENDING:
+        return [_not_pending(job)]
+    live = [row for row in await tx.many(Workers.list_workers, all=0, limit=10_000) if row.status == "active"]
+    if worker is not None:
+        live = [row for row in live if row.id == worker]
+        if not live:
+            return [Reason("no_worker", f"there is no live worker {worker!r} that takes jobs")]
+    reasons = [*_paused(job), *_unserved(job, live, worker)]
+    if job.lane is not None and not reasons:
+        reasons += await _held_back(tx, job, live)
+    return reasons
+
+
+def _not_pending(job: WhyJob) -> Reason:
+    match State(job.state):
+        case State.SCHEDULED:
+            cause = f", after attempt {job.attempts} of {job.max_attempts}" if job.attempts else ""
+            when = f"{_time(job.due_at)}, {_away(job.due_at, job.now)}"
+            return Reason("not_due", f"it is due at {when}{cause}", job.due_at)
+        case State.RUNNING:
+            asked = "; it was asked to cancel" if job.cancel_requested_at is not None else ""
+            where = f"worker {job.holder or 'unknown'}" + (f" on {job.host}" if job.host else "")
+            return Reason(
+                "leased",
+                f"{where} runs it since {_time(job.claimed_at)}, under a lease until {_time(job.lease_until)}{asked}",
+                job.lease_until,
+            )
+        case State.WAITING:
+            limit = f", at the latest until {_time(job.due_at)}" if job.due_at is not None else ""
+            if job.channel is not None:
+                return Reason("signal", f"it waits for a signal on channel {job.channel!r}{limit}", job.due_at)
+            children = "1 child" if job.open_children == 1 else f"{job.open_children} children"
+            return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
+        case state:
+            assert state in TERMINAL
+            return Reason("ended", f"it has {state} at {_time(job.finished_at)}")
+
+
+def _paused(job: WhyJob) -> list[Reason]:
+    if job.paused_at is None:
+        return []
+    reason = f": {job.pause_reason}" if job.pause_reason else ""
+    return [Reason("paused", f"queue {job.queue!r} is paused since {_time(job.paused_at)}{reason}")]
+
+
+def _unserved(job: WhyJob, live: Sequence[WorkerRow], worker: str | None) -> list[Reason]:
+    if job.capabilities is None:
+        return [Reason("no_route", "its route is not known to any worker yet")]
+    route = Route(job.route, job.queue, job.capabilities)
+    if any(_can(row, route) for row in live):
+        return []
+    needed = ", ".join(c for c in json.loads(job.capabilities) if c != LANE)
+    if worker is not None:
+        return [Reason("no_worker", f"worker {worker!r} does not serve queue {job.queue!r} with {needed}")]
+    crowd = f"none of the {len(live)} live workers serves" if live else "there is no live worker, and it needs one for"
+    return [Reason("no_worker", f"{crowd} queue {job.queue!r} with {needed}")]
+
+
+async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) -> list[Reason]:
+    assert job.lane is not None
+    lanes = await tx.many(Lanes.lane_states, names=[job.lane])
+    if not lanes:
+        return []
+    (lane,) = lanes
+    paused = {row.route for row in await tx.many(Why.paused_routes)}
+    routes = await tx.many(Workers.list_routes, since=0)
+    served = [route.id for route in routes if route.id not in paused and any(_can(row, route) for row in live)]
+    place = {"priority": job.priority, "slot": job.slot, "seq": job.seq}
+    line = await tx.many(Why.lane_line, lane=job.lane, routes=served, **place, limit=_LINE)
+    if job.gate is None and job.seq in admit(line, [lane], _LINE).taken:
+        return []
+    return [_full(job, lane) or _too_soon(job, lane) or _behind(job, lane)]
+
+
+def _full(job: WhyJob, lane: LaneState) -> Reason | None:
+    if lane.concurrency is None or lane.running < lane.concurrency:
+        return None
+    return Reason("lane", f"lane {job.lane!r} is full: {lane.running} of {lane.concurrency} run")
+
+
+def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
+    if lane.interval_us is None:
+        return None
+    opens = max(lane.free_at, lane.now) + (job.cost - max(lane.burst, job.cost)) * lane.interval_us
+    if opens <= lane.now:
+        return None
+    pace = f"one every {show(lane.interval_us)}"
+    return Reason("lane", f"lane {job.lane!r} is closed until {_time(opens)} by its rate, {pace}", opens)
+
+
+def _behind(job: WhyJob, lane: LaneState) -> Reason:
+    return Reason("lane", f"others are before it in lane {lane.name!r}, which has room for fewer than wait")
+
+
+def _can(row: WorkerRow, route: Route) -> bool:
+    return serves(route, json.loads(row.queues), frozenset(json.loads(row.capabilities)))
+
+
+def _time(us: int | None) -> str:
+    if us is None:
+        return "an unknown time"
+    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _away(us: int | None, now: int) -> str:
+    left = max(0, (us or now) - now)
+    return f"in {show(left // 1_000_000 * 1_000_000)}" if left >= 1_000_000 else "any moment now"

@@ -1,0 +1,189 @@
+"""The crew of a lab: real workers, one after the other, until nothing is left to claim.
+
+Nothing runs between two drains. A worker that was killed is followed by another, once the clock has passed its leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.clock import Ports
+from holdfast.crons import next_tick
+from holdfast.durations import microseconds
+from holdfast.errors import HoldfastError
+from holdfast.kernel import workers as registry
+from holdfast.kernel.claim import heads
+from holdfast.kernel.drivers import connect
+from holdfast.kernel.leases import Beat
+from holdfast.kernel.schedules import due_schedules, fire, put_schedule
+from holdfast.kernel.states import State
+from holdfast.settings import Settings
+from holdfast.testing.clock import LabClock
+from holdfast.testing.crashes import Life, Plan, mortal_tasks
+from holdfast.testing.wire import Wire, WireProcesses
+from holdfast.workers.isolation import ProcessPool
+from holdfast.workers.lifeline import Pulse, TaskLifeline
+from holdfast.workers.role import Role
+from holdfast.workers.routing import Routing
+from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.worker import Worker
+
+_MOST_CLAIMS = 1_000  # of one job in one drain
+_MOST_SCHEDULES = 1_000
+_SHOWN = 20
+_LOOKS = 20  # at the worker, while the patience lasts
+
+
+class Stuck(HoldfastError):
+    """The lab cannot go on: something runs and gets nowhere, or what is waited for cannot come."""
+
+
+class Crew:
+    def __init__(self, app: Holdfast, ports: Ports, clock: LabClock, plan: Plan) -> None:
+        self._app = app
+        self._ports = ports
+        self._clock = clock
+        self._plan = plan
+        self._dead: list[Life] = []
+        self._claims: Counter[str] = Counter()
+
+    async def plan_schedules(self) -> None:
+        """Write the app's schedules down, as a worker does when it starts: they tick from now on."""
+        database = self._app.runtime().database
+        for schedule in self._app.registry.schedules:
+            await database.transact(put_schedule, schedule, next_tick)
+
+    async def drain(self, patience: float) -> None:
+        """Work until nothing can be claimed at this time. `Stuck` after `patience` real seconds without a commit."""
+        self._claims.clear()
+        in_vain = False
+        while await self._something_to_claim():
+            if in_vain:
+                raise Stuck(f"there are jobs to claim, and the worker claims none:\n{await self._open_jobs()}")
+            before = self._claims.total(), len(self._plan.crashes)
+            await self._work(patience)
+            in_vain = before == (self._claims.total(), len(self._plan.crashes))
+        self._plan.require_met()
+
+    async def close(self) -> None:
+        for life in self._dead:
+            await life.bury()
+        self._dead.clear()
+
+    @property
+    def _role(self) -> Role:
+        """Every capability that any job of the app requires: what is declared can be tested."""
+        required = {each for definition in self._app.registry.definitions.values() for each in definition.requires}
+        return Role(name="lab", capabilities=tuple(sorted(required)), until="empty")
+
+    async def _something_to_claim(self) -> bool:
+        """Do what is due, until nothing is, then see whether there is work for this app."""
+        runtime = self._app.runtime()
+        await runtime.open()
+        database, role = runtime.database, self._role
+        sweeper = Sweeper(database, self._ports, self._app.settings)
+        routing = Routing(role.queues, self._app.registry.capabilities(role.capabilities))
+        for due in await database.transact(due_schedules, limit=_MOST_SCHEDULES):
+            await database.transact(fire, due, next_tick)
+        routing.learn(await database.transact(registry.list_routes, since=0))
+        while await sweeper.sweep(await database.transact(registry.look, 0, routing.served)):
+            pass
+        return bool(await database.transact(heads, routing.served))
+
+    async def _work(self, patience: float) -> None:
+        """One worker, from its start until it leaves or is killed."""
+        app, settings, life = self._app, self._app.settings, Life()
+        wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self._claims)
+        processes = WireProcesses(wire, ProcessPool(settings.concurrency))
+        heart = Heart(wire, life, self._ports, settings)
+        worker = Worker(app.registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart)
+        with mortal_tasks() if self._plan.to_come else nullcontext(), self._clock.followed_by(heart):
+            run = life.spawn(worker.run(), name="lab worker")
+            try:
+                await self._watch(run, life, wire, patience)
+            finally:
+                if not life.over:
+                    worker.hurry()
+                    run.cancel()
+                    await asyncio.wait({run, life.ended}, return_when=asyncio.FIRST_COMPLETED)
+                if life.over:
+                    self._dead.append(life)
+                    await processes.close()
+                await wire.cut()
+        if life.over:
+            await self._clock.advance(settings.lease_ttl)
+        else:
+            run.result()
+
+    async def _watch(self, run: asyncio.Task[None], life: Life, wire: Wire, patience: float) -> None:
+        """Until the worker has left or was killed; `Stuck` when it gets nowhere."""
+        seen, idle = wire.progress, 0
+        while not run.done() and not life.over:
+            if idle == _LOOKS:
+                raise Stuck(
+                    f"no job moved for {patience:g} s, and there are:\n{await self._open_jobs()}\n"
+                    f"If they need longer, drain(patience=...); if they wait for the test, have it act first."
+                )
+            await asyncio.wait({run, life.ended}, timeout=patience / _LOOKS, return_when=asyncio.FIRST_COMPLETED)
+            self._refuse_endless()
+            idle = idle + 1 if wire.progress == seen else 0
+            seen = wire.progress
+
+    def _refuse_endless(self) -> None:
+        for id, times in self._claims.most_common(1):
+            if times > _MOST_CLAIMS:
+                raise Stuck(
+                    f"job {id} was claimed {times:,} times in one drain: it comes back at once, for ever. "
+                    f"Time stands still in a lab; give its retry or snooze a delay, and advance the clock."
+                )
+
+    async def _open_jobs(self) -> str:
+        """What runs, and where it waits; then what could run."""
+        places = {task.get_name(): waits_at(task) for task in asyncio.all_tasks()}
+        rows = [row for state in (State.RUNNING, State.PENDING) for row in await self._app.jobs.list(state=state)]
+        lines = [f"  {row.kind} {row.id}, {row.state}{places.get(f'job {row.id}', '')}" for row in rows[:_SHOWN]]
+        return "\n".join([*lines, *([f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else [])])
+
+
+class Heart(TaskLifeline):
+    """The worker's lifeline, on the loop; it also beats at every step of the lab's clock."""
+
+    def __init__(self, wire: Wire, life: Life, ports: Ports, settings: Settings) -> None:
+        super().__init__(wire, ports, settings.heartbeat.total_seconds())
+        self.longest_step_us: int | None = microseconds(min(settings.lease_ttl, settings.worker_ttl)) // 3
+        self._wire = wire
+        self._life = life
+        self._beating = False
+
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        self._beating = True
+        super().start(compose, heard)
+
+    async def stop(self) -> None:
+        self._beating = False
+        self._wire.beaten.set()  # nobody waits for a beat that will not come
+        await super().stop()
+
+    async def follow(self, us: int) -> None:
+        if self._beating and not self._life.over:
+            self._wire.beaten.clear()
+            self.poke()
+            beaten: asyncio.Future[Any] = asyncio.ensure_future(self._wire.beaten.wait())
+            await asyncio.wait({beaten, self._life.ended}, return_when=asyncio.FIRST_COMPLETED)
+            beaten.cancel()
+
+
+def waits_at(task: asyncio.Task[Any]) -> str:
+    """Where a task waits: the innermost line that is neither ours nor asyncio's."""
+    found = ""
+    step: Any = task.get_coro()
+    while frame := getattr(step, "cr_frame", None):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("holdfast", "asyncio"):
+            found = f", in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        step = step.cr_await
+    return found

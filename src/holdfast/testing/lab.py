@@ -1,0 +1,255 @@
+"""A lab: an app on a fresh database of its own, under a clock that stands still, with workers that run when told to.
+
+Nothing of the runtime is replaced but the URL, the clock, and the moment at which a worker runs. When the lab closes,
+the app is as it was before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, ParamSpec, Self, TypeVar
+
+from holdfast import durations
+from holdfast.app import Holdfast
+from holdfast.clock import Ports
+from holdfast.durations import Duration
+from holdfast.errors import UsageError
+from holdfast.jobs import Job, JobFunction
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import JobRow
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.settings import Settings
+from holdfast.testing import enqueued
+from holdfast.testing.clock import LabClock
+from holdfast.testing.crashes import Crash, Plan, in_a_worker
+from holdfast.testing.crew import Crew, Stuck
+from holdfast.testing.databases import Databases, FreshDatabase, PostgresServer, SqliteFiles, postgres_server
+from holdfast.testing.runtime import LabRuntime
+from holdfast.workers.definitions import Definition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_RETURNS = 100  # of one job that an inline lab runs to its end
+
+
+class Lab:
+    """An app in a test: `drain` runs what can run now, `clock.advance` lets time pass, `assert_enqueued` looks."""
+
+    def __init__(self, app: Holdfast, database: FreshDatabase, clock: LabClock, plan: Plan, *, inline: bool) -> None:
+        self.app = app
+        self.url = database.url
+        self.clock = clock
+        self.plan = plan
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._database = database
+        self._inline = inline
+        self._ports = Ports(clock, random.Random(0))  # ids and jitter are the same in every run
+        self._crew = Crew(app, self._ports, clock, plan)
+        self._undo = ExitStack()
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._drainer: asyncio.Task[Any] | None = None
+        self._owner = asyncio.current_task()  # the test
+
+    @classmethod
+    async def open(
+        cls,
+        app: Holdfast,
+        databases: Databases,
+        plan: Plan | None = None,
+        *,
+        inline: bool = False,
+        now: datetime | None = None,
+    ) -> Self:
+        """Bind `app` to a fresh database; whoever opens a lab closes it."""
+        clock = LabClock(now)
+        settings = replace(app.settings, direct_url="", pooler=False, profile="fast")
+        database = await databases.make(settings)
+        lab = cls(app, database, clock, plan or Plan(), inline=inline)
+        try:
+            lab._bind(replace(settings, url=database.url))
+        except BaseException:  # the app is another lab's, or broken: leave it alone
+            await database.remove()
+            raise
+        try:
+            await database.follow(clock.wall_us())
+            await app.runtime().open()
+            await lab._crew.plan_schedules()
+        except BaseException:
+            await lab.close()
+            raise
+        return lab
+
+    @property
+    def crashes(self) -> Sequence[Crash]:
+        """Where workers of this lab were killed so far."""
+        return tuple(self.plan.crashes)
+
+    async def drain(self, *, patience: Duration = "30s") -> None:
+        """Run the app's jobs on a real worker until nothing can be claimed at this time.
+
+        What is not due, or waits for a signal, stays as it is. Raises `Stuck`, with what still runs, when nothing is
+        committed for `patience` of real time.
+        """
+        if self._is_draining_us():
+            raise UsageError("a drain is under way, and this code is part of it: what it enqueues runs anyway.")
+        self._owner = asyncio.current_task()
+        await self._drain(patience)
+
+    def crash(self, *, before: str | None = None, after: str | None = None, nth: int = 1) -> None:
+        """Kill the worker right before, or right after, the n-th commit of that name from now on.
+
+        The names are the kernel's: `claim`, `store_step`, `complete` and so on. `drain` then goes on with another
+        worker, once the clock has passed the leases; it raises `UsageError` if no worker came to that commit.
+        """
+        if self._drainer is not None:
+            raise UsageError("a drain is under way; say where to crash before it begins.")
+        if before is not None and after is None:
+            self.plan.demand("before", before, nth)
+        elif after is not None and before is None:
+            self.plan.demand("after", after, nth)
+        else:
+            raise UsageError('say where to crash: lab.crash(before="complete") or lab.crash(after="claim").')
+
+    def enqueued(self, job: JobFunction[P, R]) -> list[dict[str, Any]]:
+        """The arguments of every such job that was ever enqueued in this lab, in order, whatever became of it."""
+        definition = self._known(job)
+        return [enqueued.arguments_of(row, definition) for row in self._jobs() if row.kind == definition.kind]
+
+    def assert_enqueued(self, job: JobFunction[P, R], /, **arguments: Any) -> Job[R]:
+        """Fail unless such a job was enqueued, with these arguments among others; returns the newest that was."""
+        __tracebackhide__ = True
+        definition = self._known(job)
+        enqueued.check_names(definition, arguments)
+        rows = self._jobs()
+        found = [row for row in rows if enqueued.matches(row, definition, arguments)]
+        if not found:
+            wanted = enqueued.called(definition, arguments)
+            raise AssertionError(f"{wanted} was not enqueued. {enqueued.listed(rows)}")
+        return Job(self.app, found[-1].id, definition, found[-1].state)
+
+    async def close(self) -> None:
+        """Give the app back as it was, and remove the database."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            await self._stop_draining()
+            await self._crew.close()
+            await self.app.close()
+            await asyncio.to_thread(self.app.close_sync)
+            await self._database.remove()
+        finally:
+            self._undo.close()
+
+    def abandon(self) -> None:
+        """`close` when its event loop is gone already: the app is as it was, and what needs a loop is left behind."""
+        self.closed = True
+        self._undo.close()
+        self._database.abandon()
+
+    async def accepted(self, ids: Sequence[JobId]) -> None:
+        """For the runtime: these were enqueued. Inline, they run to their end; what the program delayed, it delayed."""
+        if not self._inline or self._is_draining_us():
+            return
+        await self._drain()
+        for id in ids:
+            for _ in range(_MOST_RETURNS):
+                row = await self.app.runtime().find(id)
+                if row.state != State.SCHEDULED or row.due_at is None or row.token == 0:
+                    break
+                await self.clock.advance(f"{row.due_at - self.clock.wall_us()}us")
+                await self._drain()
+            else:
+                raise Stuck(f"job {id} came back {_MOST_RETURNS} times and has not ended; do not run it inline.")
+
+    async def awaited(self, id: JobId, limit: float | None) -> None:
+        """For the runtime: somebody will wait for this job. Run it; if it cannot end now, the test waits in vain."""
+        if self._is_draining_us() or (await self.app.runtime().find(id)).state in TERMINAL:
+            return
+        await self._drain()
+        row = await self.app.runtime().find(id)
+        alone = self._owner is None or self._owner.done() or self._owner is asyncio.current_task()
+        if row.state not in TERMINAL and limit is None and alone:
+            raise Stuck(f"job {row.id} ({row.kind}) has not ended: {self._why(row)}")
+
+    def _bind(self, settings: Settings) -> None:
+        make_runtime = partial(LabRuntime, self)
+        self._undo.enter_context(self.app.bound_to(settings.url, settings, self._ports, make_runtime))
+        self._undo.enter_context(self.clock.followed_by(self._database))
+
+    async def _drain(self, patience: Duration = "30s") -> None:
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            self._drainer = asyncio.current_task()
+            try:
+                await self._crew.drain(durations.microseconds(patience) / 1e6)
+            finally:
+                self._drainer = None
+
+    def _is_draining_us(self) -> bool:
+        """Is this code part of a drain: a handler, or what a handler calls on the app's own thread?"""
+        drainer = self._drainer
+        return in_a_worker() or (drainer is not None and drainer.get_loop() is not asyncio.get_running_loop())
+
+    async def _stop_draining(self) -> None:
+        drainer = self._drainer
+        if drainer is not None and drainer is not asyncio.current_task() and drainer.get_loop() is self.loop:
+            drainer.cancel()
+            await asyncio.gather(drainer, return_exceptions=True)
+
+    def _known(self, job: JobFunction[P, R]) -> Definition:
+        definition = job.definition
+        if self.app.registry.definitions.get(definition.kind) is not definition:
+            raise UsageError(f"job {definition.kind!r} does not belong to the app of this lab.")
+        return definition
+
+    def _jobs(self) -> list[JobRow]:
+        return enqueued.read_jobs(self.url, self.app.settings, self._ports)
+
+    def _why(self, row: JobRow) -> str:
+        match State(row.state):
+            case State.SCHEDULED:
+                left = durations.show((row.due_at or 0) - self.clock.wall_us())
+                return f'it is due in {left}. await lab.clock.advance("{left}"), then drain.'
+            case State.WAITING if row.channel is not None:
+                return f"it waits for a signal on {row.channel!r}. Send one with hf.signal, or advance to its timeout."
+            case State.WAITING:
+                return f"it waits for {row.open_children} children that have not ended."
+            case State.RUNNING:
+                return "a worker has it that is not this lab's."
+            case _ if row.gate is not None:
+                return f"{row.gate!r} holds it back, a limit on how many run at once or how often. Advance the clock."
+            case _:
+                return "no worker of this app may claim it: its queue is paused, or the app has no job of that name."
+
+
+@asynccontextmanager
+async def lab(
+    app: Holdfast, *, inline: bool = False, now: datetime | None = None, database: str = "sqlite"
+) -> AsyncIterator[Lab]:
+    """A lab without the pytest plugin. `database`: "sqlite", "postgres", or the URL of a PostgreSQL server.
+
+    With `inline`, enqueuing a job runs it to its end. `now` is the time at which the clock stands, by default the
+    moment the lab is opened.
+    """
+    server: PostgresServer | None = None
+    if database != "sqlite":
+        url = await asyncio.to_thread(postgres_server) if database == "postgres" else database
+        server = PostgresServer(url)
+    try:
+        opened = await Lab.open(app, server or SqliteFiles(), inline=inline, now=now)
+        try:
+            yield opened
+        finally:
+            await opened.close()
+    finally:
+        if server is not None:
+            await server.close()

@@ -1,0 +1,136 @@
+"""The labs of one test: what the pytest plugin's fixture gives, and closes when the test has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextvars import Context
+from datetime import datetime
+
+from holdfast.app import Holdfast
+from holdfast.errors import UsageError
+from holdfast.testing.crashes import Commit, Crash, Plan
+from holdfast.testing.databases import Databases
+from holdfast.testing.lab import Lab
+
+
+class Labs:
+    """Opens labs on fresh databases: `lab = await holdfast.use(hf)`."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+        self._open: dict[Lab, asyncio.Task[None]] = {}
+        self._crash_runs: list[CrashRuns] = []
+
+    async def use(self, app: Holdfast, *, inline: bool = False, now: datetime | None = None) -> Lab:
+        """Bind `app` to a fresh database until the test ends.
+
+        With `inline`, enqueuing a job runs it to its end. `now` is the time at which the clock stands, by default
+        this moment.
+        """
+        return await self.open_lab(app, Plan(), inline=inline, now=now)
+
+    def crash_everywhere(
+        self, app: Holdfast, *, at_most: int | None = None, inline: bool = False, now: datetime | None = None
+    ) -> AsyncIterator[Lab]:
+        """Run the body once without a crash, then once for every place at which a worker can be killed.
+
+        `async for lab in holdfast.crash_everywhere(hf):` gives a fresh lab each time. The places are right before and
+        right after every commit that a worker made in the first run; `at_most` takes an even sample of them.
+        """
+        runs = CrashRuns(self, app, at_most=at_most, inline=inline, now=now)
+        self._crash_runs.append(runs)
+        return runs
+
+    def notes(self) -> list[str]:
+        """What a failure should say beside itself."""
+        return [note for runs in self._crash_runs if (note := runs.note())]
+
+    async def open_lab(self, app: Holdfast, plan: Plan, *, inline: bool, now: datetime | None) -> Lab:
+        lab = await Lab.open(app, self._databases, plan, inline=inline, now=now)
+        self._open[lab] = asyncio.create_task(_close_with_the_loop(lab), name="holdfast lab", context=Context())
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never runs
+        return lab
+
+    async def close_lab(self, lab: Lab) -> None:
+        await lab.close()
+        self._open.pop(lab).cancel()
+
+    def close(self) -> None:
+        """Called when the test is over, and perhaps its event loop too, which then has closed the labs."""
+        for lab, keeper in self._open.items():
+            if lab.closed:
+                continue
+            if lab.loop.is_closed() or lab.loop.is_running():
+                lab.abandon()
+            else:
+                keeper.cancel()
+                lab.loop.run_until_complete(asyncio.wait({keeper}))
+        self._open.clear()
+
+
+class CrashRuns:
+    """The runs of one `crash_everywhere`, and which of them it is now."""
+
+    def __init__(self, labs: Labs, app: Holdfast, *, at_most: int | None, inline: bool, now: datetime | None) -> None:
+        if at_most is not None and at_most < 1:
+            raise UsageError(f"at_most must be at least 1, not {at_most}.")
+        self._labs = labs
+        self._app = app
+        self._at_most = at_most
+        self._inline = inline
+        self._now = now
+        self._lab: Lab | None = None
+        self._crashes: list[Crash] | None = None  # unknown before the first run has ended
+        self._done = 0
+
+    def __aiter__(self) -> AsyncIterator[Lab]:
+        return self
+
+    async def __anext__(self) -> Lab:
+        if self._lab is not None:
+            await self._labs.close_lab(self._lab)
+            if self._crashes is None:
+                self._crashes = around(self._lab.plan.commits, self._at_most)
+            else:
+                self._done += 1
+            self._lab = None
+        plan = Plan()
+        if self._crashes is not None:
+            if self._done == len(self._crashes):
+                raise StopAsyncIteration
+            plan = Plan(self._crashes[self._done])
+        self._lab = await self._labs.open_lab(self._app, plan, inline=self._inline, now=self._now)
+        return self._lab
+
+    def note(self) -> str:
+        """Which run this is, while there is one."""
+        if self._lab is None:
+            return ""
+        if self._crashes is None:
+            return "holdfast: this was the run without a crash, the first of crash_everywhere."
+        crash, of = self._crashes[self._done], f"(crash {self._done + 1} of {len(self._crashes)})"
+        if crash in self._lab.crashes:
+            return f"holdfast: in this run the worker was killed {crash} {of}."
+        return f"holdfast: in this run the worker was to be killed {crash}, and had not come to that {of}."
+
+
+def around(commits: list[Commit], at_most: int | None) -> list[Crash]:
+    """Both sides of every commit, or an even sample of them."""
+    if not commits:
+        raise UsageError("crash_everywhere found no commit to crash at: its body must enqueue something and drain.")
+    crashes = [crash for commit in commits for crash in (Crash("before", *commit), Crash("after", *commit))]
+    if at_most is None or at_most >= len(crashes):
+        return crashes
+    if at_most == 1:
+        return [crashes[len(crashes) // 2]]
+    step = (len(crashes) - 1) / (at_most - 1)
+    return [crashes[round(number * step)] for number in range(at_most)]
+
+
+async def _close_with_the_loop(lab: Lab) -> None:
+    # A fixture that is not async cannot await. But whoever ends an event loop cancels its tasks and waits for them.
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await lab.close()

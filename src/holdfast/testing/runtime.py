@@ -1,0 +1,43 @@
+"""The store as an app in a lab uses it: what it enqueues may run at once, and what it waits for is run first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import EndedJob, NewJob, Route
+from holdfast.runtime import Runtime
+
+
+class Lab(Protocol):
+    """As much of the lab as its runtime needs."""
+
+    async def accepted(self, ids: Sequence[JobId]) -> None:
+        """These were enqueued, or signalled: an inline lab runs them now."""
+
+    async def awaited(self, id: JobId, limit: float | None) -> None:
+        """Somebody is about to wait for this job; run it, if it can be run."""
+
+
+class LabRuntime(Runtime):
+    def __init__(self, lab: Lab, *given: Any) -> None:
+        super().__init__(*given)
+        self._lab = lab
+
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+        id = await super().enqueue(job, route, key=key, notify=notify)
+        await self._lab.accepted([id])
+        return id
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
+        await super().enqueue_many(jobs, routes, notify)
+        await self._lab.accepted([job.id for job in jobs])
+
+    async def signal(self, channel: str, payload: str, key: str | None) -> None:
+        await super().signal(channel, payload, key)
+        await self._lab.accepted([])
+
+    async def wait(self, id: JobId, limit: float | None) -> EndedJob:
+        await self._lab.awaited(id, limit)
+        return await super().wait(id, limit)

@@ -1,0 +1,87 @@
+"""Unique jobs: one is enough, for as long as the rule says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.kernel.enqueue import Accepted, enqueue_unique
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.states import State
+from holdfast.outcomes import Done, Retry
+from tests.support.stores import Store
+
+MINUTE = 60_000_000
+ROUTE = route_for("default", "work")
+
+
+async def submit(store: Store, scope: str, key: str = "k", **changes: Any) -> Accepted:
+    job = store.job(unique_key=key, unique_scope=scope, **changes)
+    return await store.do(enqueue_unique, job, [ROUTE])
+
+
+@pytest.mark.parametrize("scope", ["pending", "live", "window"])
+async def test_a_second_one_is_the_first(store: Store, scope: str) -> None:
+    window = MINUTE if scope == "window" else None
+    first = await submit(store, scope, window_us=window)
+    again = await submit(store, scope, window_us=window)
+    assert (first.fresh, again.fresh) == (True, False)
+    assert again.id == first.id
+    assert (await submit(store, scope, "other", window_us=window)).fresh
+
+
+async def test_pending_ends_with_the_first_claim(store: Store) -> None:
+    first = await submit(store, "pending")
+    (lease,) = await store.claim(await store.worker())
+    second = await submit(store, "pending")
+    assert second.fresh
+    await store.end(lease, Retry(after="0s"))
+    assert await store.state(first.id) is State.PENDING, "a job that was claimed once holds the key no more"
+
+
+async def test_live_ends_with_the_job(store: Store) -> None:
+    first = await submit(store, "live")
+    (lease,) = await store.claim(await store.worker())
+    assert (await submit(store, "live")).id == first.id
+    await store.end(lease, Done())
+    assert (await submit(store, "live")).fresh
+
+
+async def test_a_window_ends_with_its_time_whatever_became_of_the_job(store: Store) -> None:
+    await store.setting.set_clock(1000 * MINUTE)
+    store.clock.us = 1000 * MINUTE
+    first = await submit(store, "window", window_us=MINUTE)
+    (lease,) = await store.claim(await store.worker())
+    await store.end(lease, Done())
+    await store.advance("59s")
+    assert (await submit(store, "window", window_us=MINUTE)).id == first.id
+    await store.advance("1s")
+    assert (await submit(store, "window", window_us=MINUTE)).fresh
+
+
+async def test_a_newer_call_may_replace_what_nobody_has_started(store: Store) -> None:
+    first = await submit(store, "live", payload='{"n":1}')
+    again = await submit(store, "live", payload='{"n":2}', priority=5, replaces=True)
+    row = await store.find(first.id)
+    assert again == (first.id, False)
+    assert (row.payload, row.priority, row.state) == ('{"n":2}', 5, State.PENDING)
+    (lease,) = await store.claim(await store.worker())
+    await submit(store, "live", payload='{"n":3}', replaces=True)
+    assert lease.payload == '{"n":2}'
+    assert (await store.find(first.id)).payload == '{"n":2}', "what runs is not changed under its worker"
+
+
+async def test_debounced_calls_start_one_job_when_they_are_quiet(store: Store) -> None:
+    for number in range(3):
+        await submit(store, "pending", payload=f'{{"n":{number}}}', delay_us=5_000_000_000, replaces=True)
+        await store.advance("3000s")
+    ((state, payload, due_at),) = await store.query("select state, payload, due_at from holdfast.job")
+    assert (state, str(payload).replace(" ", "").replace("'", '"')) == ("scheduled", '{"n":2}')
+    assert due_at == store.clock.us + 2_000_000_000
+
+
+async def test_the_same_call_repeated_is_fresh_both_times(store: Store) -> None:
+    job = store.job(unique_key="k", unique_scope="live")
+    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True)
+    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True), "its answer was lost"

@@ -1,0 +1,87 @@
+"""`holdfast doctor`: what is wrong, and what to do about it. Its judgement is tested in tests/unit/test_doctor.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from tests.conftest import Place
+from tests.support.apps import working
+from tests.support.commands import Said, holdfast
+from tests.support.processes import free_port
+
+
+def levels(said: Said) -> dict[str, str]:
+    findings: list[dict[str, Any]] = json.loads(said.out)
+    return {finding["check"]: finding["level"] for finding in findings}
+
+
+def test_a_healthy_store_has_no_problem(empty: str, dialect: str) -> None:
+    said = holdfast("doctor", "--url", empty, "--json")
+    found = levels(said)
+    assert (found["versions"], found["schema"], found["server"], found["work"]) == ("ok", "ok", "ok", "ok")
+    if dialect == "postgres":
+        assert (found["clock"], found["wake-ups"], found["vacuum"]) == ("ok", "ok", "ok")
+        assert "connections" in found
+
+
+def test_findings_are_sentences(empty: str) -> None:
+    said = holdfast("doctor", "--url", empty)
+    first = said.out.splitlines()[0]
+    assert first.split()[:3] == ["ok", "versions", "holdfast"]
+    assert all(line[:8].strip() in ("ok", "note", "warning", "problem", "") for line in said.out.splitlines())
+
+
+async def test_work_that_nobody_can_do_is_a_problem(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="paint", queue="images", requires=["tag:gpu=yes"])
+    async def paint() -> None: ...
+
+    await paint.enqueue()
+    alone = holdfast("doctor", "--url", place.url)
+    assert alone.code == 1
+    assert "1 jobs of queue images wait, and no worker is alive." in alone.out
+    async with working(hf):
+        said = holdfast("doctor", "--url", place.url)
+    assert said.code == 1
+    assert "1 jobs of queue images wait for a worker with job:paint, tag:gpu=yes" in said.out
+    await hf.close()
+
+
+def test_a_server_that_is_away_is_a_finding() -> None:
+    said = holdfast("doctor", "--url", f"postgresql://127.0.0.1:{free_port()}/shop")
+    assert said.code == 1
+    assert "cannot be reached" in said.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+def test_tables_that_are_missing_are_a_finding(bare_url: str, dialect: str) -> None:
+    said = holdfast("doctor", "--url", bare_url)
+    assert said.code == 1
+    assert "Run `holdfast migrate`" in said.out.splitlines()[-1]
+
+
+def test_tables_of_another_role_are_noted(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute("drop role if exists holdfast_guest")
+        server.execute("create role holdfast_guest login superuser")
+        server.execute("alter role holdfast_guest nosuperuser")
+        for grant in (
+            "usage on schema holdfast",
+            "select, insert, update, delete on all tables in schema holdfast",
+            "execute on all functions in schema holdfast",
+        ):
+            server.execute(f"grant {grant} to holdfast_guest".encode())
+    host = postgres_url.partition("@")[2] or postgres_url.partition("://")[2]
+    try:
+        said = holdfast("doctor", "--url", f"postgresql://holdfast_guest@{host}")
+        assert "as holdfast_guest, VACUUM skips them without an error" in said.out
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as server:
+            server.execute("drop owned by holdfast_guest")
+            server.execute("drop role holdfast_guest")

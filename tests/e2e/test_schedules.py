@@ -1,0 +1,63 @@
+"""`holdfast schedules`: what the clock enqueues, pause and resume, run now, remove."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Holdfast
+from tests.conftest import Place
+from tests.support.apps import working
+from tests.support.commands import holdfast
+
+
+@pytest.fixture
+async def nightly(place: Place) -> str:
+    """A schedule that a worker has written down."""
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.schedule("0 3 * * *", timezone="Europe/Athens", name="nightly", queue="reports", args={"kind": "all"})
+    async def report(kind: str) -> None: ...
+
+    async with working(hf):
+        pass
+    await hf.close()
+    return place.url
+
+
+def test_schedules_are_listed(nightly: str) -> None:
+    heading, line = holdfast("schedules", "ls", "--url", nightly).lines
+    assert heading.split() == ["SCHEDULE", "CRON", "TIME", "ZONE", "KIND", "QUEUE", "NEXT", "LAST"]
+    assert line.startswith("nightly   0 3 * * *  Europe/Athens")
+    (listed,) = holdfast("schedules", "ls", "--url", nightly, "--json").json
+    assert (listed["name"], listed["cron"], listed["queue"], listed["paused"]) == (
+        "nightly",
+        "0 3 * * *",
+        "reports",
+        False,
+    )
+    assert listed["next_at"].endswith("Z")
+    assert listed["last_at"] is None
+
+
+def test_there_are_no_schedules(empty: str) -> None:
+    assert holdfast("schedules", "ls", "--url", empty).lines == ["no schedules"]
+
+
+def test_a_schedule_is_paused_and_goes_on(nightly: str) -> None:
+    assert holdfast("schedules", "pause", "nightly", "--url", nightly).code == 0
+    assert "  paused" in holdfast("schedules", "ls", "--url", nightly).lines[-1]
+    (line,) = holdfast("schedules", "resume", "nightly", "--url", nightly).lines
+    assert line.startswith("schedule nightly goes on at ")
+    assert holdfast("schedules", "ls", "--url", nightly, "--json").json[0]["paused"] is False
+
+
+def test_a_schedule_is_run_now(nightly: str) -> None:
+    job = holdfast("schedules", "run", "nightly", "--url", nightly, "--json").json["job"]
+    shown = holdfast("jobs", "show", job, "--url", nightly, "--json").json
+    assert (shown["state"], shown["queue"], shown["payload"]) == ("pending", "reports", {"kind": "all"})
+
+
+def test_a_schedule_is_removed(nightly: str) -> None:
+    assert holdfast("schedules", "rm", "nightly", "--url", nightly).lines == ["schedule nightly is removed"]
+    for verb in ("pause", "resume", "run", "rm"):
+        assert "there is no schedule 'nightly'" in holdfast("schedules", verb, "nightly", "--url", nightly).refused(2)

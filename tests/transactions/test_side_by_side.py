@@ -1,0 +1,60 @@
+"""Callers do not wait for each other's transactions, however long those stay open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import IdempotencyConflict
+from tests.support.apps import PATIENCE, eventually
+from tests.transactions.conftest import Query
+from tests.transactions.libraries import Asyncpg, Library
+
+pytestmark = pytest.mark.parametrize("library", [Asyncpg], indirect=True)
+
+
+@asynccontextmanager
+async def two_transactions(url: str) -> AsyncIterator[tuple[Any, Any]]:
+    one, two = await asyncpg.connect(url), await asyncpg.connect(url)
+    try:
+        async with asyncio.timeout(PATIENCE), one.transaction(), two.transaction():
+            yield one, two
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def test_two_transactions_may_enqueue_the_same_kinds_in_any_order(library: Library, hf: Holdfast) -> None:
+    @hf.job
+    async def left() -> None: ...
+
+    @hf.job
+    async def right() -> None: ...
+
+    for job in (left, right):
+        await job.enqueue()
+    async with two_transactions(library.url) as (one, two):
+        for tx, job in ((one, left), (two, right), (two, left), (one, right)):
+            await job.options(tx=tx).enqueue()
+    assert len(await hf.jobs.list()) == 6
+
+
+async def test_the_second_to_use_a_key_waits_for_the_first(library: Library, hf: Holdfast, query: Query) -> None:
+    """It must: whether the key is taken is known when the first transaction has ended."""
+
+    @hf.job
+    async def pay(order: str) -> None: ...
+
+    async with two_transactions(library.url) as (one, two):
+        winner = await pay.options(tx=one, key="k").enqueue("A1")
+        loser = asyncio.create_task(pay.options(tx=two, key="k").enqueue("A2"))
+        await eventually(lambda: asyncio.to_thread(query, "select pid from pg_locks where not granted"))
+        await one.execute("commit; begin")
+        with pytest.raises(IdempotencyConflict, match=winner.id):
+            await loser

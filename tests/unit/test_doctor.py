@@ -1,0 +1,179 @@
+"""The doctor's judgement, without a sick database."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holdfast.kernel.doctor import Finding, Work, judge_file, judge_server, judge_work
+from holdfast.kernel.drivers.facts import FileFacts, ServerFacts
+from holdfast.kernel.duties import DUTIES
+from holdfast.kernel.queues import CAP
+from holdfast.kernel.records import DutyRow, WorkerRow
+from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.sightings import Backlog, Symptoms
+from holdfast.settings import Settings
+
+NOW = 1_800_000_000_000_000
+MINUTE = 60_000_000
+
+SERVER = ServerFacts(
+    version="17.2",
+    fsync=True,
+    synchronous_commit="on",
+    full_page_writes=True,
+    autovacuum=True,
+    max_connections=100,
+    reserved=3,
+    used=20,
+    role="app",
+    owner="app",
+    owns=True,
+    live=1_000,
+    dead=50,
+    longest_transaction=None,
+    pooled=False,
+    ahead_us=1_000,
+    doubt_us=500,
+    hint_seconds=0.002,
+)
+FILE = FileFacts("3.51.3", "wal", 2, "ext4", 1_000_000, 10**12)
+
+
+def on_server(live: int = 2, settings: Settings | None = None, **changes: Any) -> dict[str, Finding]:
+    found = judge_server(SERVER._replace(**changes), settings or Settings(), live)
+    return {finding.check: finding for finding in found}
+
+
+def worker(**changes: Any) -> WorkerRow:
+    row = WorkerRow(
+        seq=7,
+        id="mill-1",
+        name="mill",
+        hostname="host",
+        pid=1,
+        version="0",
+        status="active",
+        capabilities=json.dumps(["job:greet"]),
+        queues="null",
+        slots=10,
+        active=0,
+        presence=1,
+        started_at=NOW - 10 * MINUTE,
+        heartbeat_at=NOW,
+        ttl_us=MINUTE,
+        stopped_at=None,
+        reason=None,
+        now=NOW,
+        leases=0,
+    )
+    return row._replace(**changes)
+
+
+HELD = [DutyRow(name, 1, 7, NOW + MINUTE) for name in DUTIES]
+WELL = Work(Symptoms(0, 0, 0, 0, NOW), [], [worker()], HELD, [])
+
+
+def in_store(**changes: Any) -> list[Finding]:
+    return list(judge_work(WELL._replace(**changes)))
+
+
+def backlog(pending: int, kind: str = "greet", queue: str = "default") -> Backlog:
+    route = route_for(queue, kind, laned=True)
+    return Backlog(route.id, route.queue, route.capabilities, pending, NOW)
+
+
+def test_a_well_server_is_ok() -> None:
+    assert {finding.level for finding in on_server().values()} == {"ok"}
+
+
+def test_durability_that_is_off_is_a_problem() -> None:
+    assert on_server(fsync=False)["durability"].level == "problem"
+    assert on_server(full_page_writes=False)["durability"].level == "problem"
+    assert on_server(synchronous_commit="off")["durability"].level == "problem"
+    chosen = on_server(settings=Settings(profile="fast"), synchronous_commit="off")
+    assert chosen["durability"].level == "ok", "that trade was chosen"
+
+
+def test_clocks_that_disagree() -> None:
+    assert on_server(ahead_us=3_000_000)["clock"].level == "note"
+    behind = on_server(ahead_us=-60_000_000)["clock"]
+    assert (behind.level, "60.0 s behind" in behind.sentence) == ("warning", True)
+    assert on_server(ahead_us=3_000_000, doubt_us=3_000_000)["clock"].level == "ok", "the answer took that long"
+
+
+def test_wake_ups() -> None:
+    assert on_server(pooled=True, hint_seconds=None)["wake-ups"].level == "note"
+    assert on_server(hint_seconds=None)["wake-ups"].level == "warning"
+
+
+def test_connections_are_counted_against_what_workers_may_use() -> None:
+    assert "2 live workers may use 14" in on_server()["connections"].sentence
+    assert on_server(live=14)["connections"].level == "warning"
+    assert on_server(used=95)["connections"].level == "problem"
+
+
+def test_what_keeps_vacuum_from_its_work() -> None:
+    assert on_server(autovacuum=False)["vacuum"].level == "problem"
+    other = list(judge_server(SERVER._replace(owns=False, owner="owner"), Settings(), 1))
+    assert any(finding.level == "note" and "belong to owner" in finding.sentence for finding in other)
+    assert on_server(dead=1_000_000)["vacuum"].level == "warning"
+    assert "open for 900 s" in on_server(dead=1_000_000, longest_transaction=900)["vacuum"].sentence
+    assert on_server(longest_transaction=900)["vacuum"].level == "warning"
+
+
+def test_a_file() -> None:
+    assert {finding.level for finding in judge_file(FILE, Settings())} == {"ok"}
+    delete = {f.check: f.level for f in judge_file(FILE._replace(journal_mode="delete"), Settings())}
+    assert delete["durability"] == "problem"
+    full = {f.check: f.level for f in judge_file(FILE._replace(free=1_000), Settings())}
+    assert full["disk"] == "warning"
+
+
+def test_nothing_is_stuck() -> None:
+    assert [finding.level for finding in in_store(backlogs=[backlog(5)])] == ["ok", "ok"]
+
+
+def test_jobs_that_nobody_alive_can_run() -> None:
+    (_, stuck) = in_store(backlogs=[backlog(CAP, "paint", "images"), backlog(3)])
+    assert stuck.level == "problem"
+    assert stuck.sentence.startswith("10,000 or more jobs of queue images wait for a worker with job:paint")
+    (_, alone) = in_store(backlogs=[backlog(3)], workers=[])
+    assert alone.sentence == "3 jobs of queue default wait, and no worker is alive."
+    (_, draining) = in_store(backlogs=[backlog(3)], workers=[worker(status="draining")])
+    assert draining.level == "problem"
+
+
+def test_what_a_sweep_should_have_done() -> None:
+    (_, *late) = in_store(symptoms=Symptoms(1, 2, 3, 4, NOW))
+    assert [(finding.level, finding.sentence.split()[0]) for finding in late] == [
+        ("problem", "1"),
+        ("problem", "2"),
+        ("problem", "3"),
+        ("problem", "4"),
+    ]
+    (_, lapsed) = in_store(symptoms=Symptoms(1, 0, 0, 0, NOW), workers=[])
+    assert lapsed.level == "warning", "a worker would do it"
+
+
+def test_workers_that_are_silent() -> None:
+    (silent, *_) = in_store(workers=[worker(heartbeat_at=NOW - 5 * MINUTE)])
+    assert (silent.level, "mill-1" in silent.sentence) == ("warning", True)
+
+
+def test_a_duty_that_nobody_holds() -> None:
+    (_, unheld) = in_store(duties=HELD[1:])
+    assert unheld == Finding(
+        "work", "warning", f"nobody holds the duty {DUTIES[0]}.", "Look into the workers' logs; one takes it soon."
+    )
+    fresh = in_store(duties=[], workers=[worker(started_at=NOW - MINUTE // 2)])
+    assert [finding.level for finding in fresh] == ["ok", "ok"], "it has just come"
+
+
+def test_a_pause_is_noted() -> None:
+    paused = QueueRow("mail", "requeue", 0, None, None, NOW, "lunch")
+    (_, note, _) = in_store(queues=[paused])
+    assert note == Finding(
+        "queues", "note", "queue mail is paused: lunch.", "`holdfast queues resume mail` lets it go on."
+    )

@@ -1,0 +1,153 @@
+"""The frame of `holdfast top`: what it shows at any size, and what keys do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli.top import pressed
+from holdfast.cli.top.cells import ASCII, Span, ansi, bar, clip, columns, fit, spark, text
+from holdfast.cli.top.frame import Look, frame, plain_frame
+from holdfast.cli.top.sample import Sample
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.queues import CAP, QueueStats
+from holdfast.kernel.records import DutyRow, WorkerRow
+from holdfast.kernel.records_flow import LaneRow, QueueRow
+from holdfast.kernel.sightings import Change
+
+NOW = 1_800_000_000_000_000
+SECOND = 1_000_000
+
+
+def queue(name: str, *, paused: bool = False, pending: int = 0, failed: int = 0) -> QueueStats:
+    row = QueueRow(name, "requeue", 0, None, None, NOW - 90 * SECOND if paused else None, "lunch" if paused else None)
+    return QueueStats(row, pending, 0, 1, 0, 60, failed, 0)
+
+
+def worker(id: str, *, leases: int = 3, silent: int = 2) -> WorkerRow:
+    beat = NOW - silent * SECOND
+    return WorkerRow(
+        *(7, id, id, "host", 1, "0", "active", "[]", "null", 10, leases, 1),
+        *(beat, beat, 60 * SECOND, None, None, NOW, leases),
+    )
+
+
+def failure(number: int, message: str = "no such page") -> Change:
+    error = json.dumps({"type": "processing_error", "message": message})
+    return Change(number, JobId(str(number)), "shop.fetch", "pages", "failed", NOW - number * SECOND, error)
+
+
+def sample(**changes: object) -> Sample:
+    lane = LaneRow("job:shop.fetch", 2, None, 1, 0, NOW + SECOND, 2, 9)
+    made = {
+        "database": "sqlite shop.db",
+        "schema": "3",
+        "epoch": 4,
+        "now": NOW,
+        "queues": [queue("mail", pending=CAP), queue("pages", failed=2), queue("reports", paused=True)],
+        "workers": [worker("mill-1"), worker("mill-2", leases=14)],
+        "duties": [DutyRow("cleanup", 1, 7, NOW + SECOND)],
+        "lanes": [lane],
+        "failures": [failure(number) for number in range(1, 41)],
+        "history": {"mail": [0, 1, 4, 8], "pages": [1] * 60},
+    }
+    return Sample(**{**made, **changes})  # type: ignore[arg-type]
+
+
+def shown(given: Sample, look: Look) -> list[str]:
+    return [text(line) for line in frame(given, look)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (20, 5), (500, 100)])
+def test_a_frame_fills_the_terminal_and_no_more(size: tuple[int, int]) -> None:
+    lines = frame(sample(), Look(*size))
+    assert len(lines) == size[1]
+    assert all(sum(columns(span.text) for span in line) <= size[0] for line in lines)
+
+
+def test_a_small_terminal_shows_something_of_everything() -> None:
+    lines = shown(sample(), Look(80, 24))
+    assert lines[0].startswith("holdfast sqlite shop.db")
+    assert lines[0].endswith("schema 3 · epoch 4 · 08:00:00 UTC")
+    assert lines[1].startswith("2 workers · 13/20 slots █")
+    heads = [line.split()[0] for line in lines if line and line.split()[0].isupper()]
+    assert heads == ["QUEUES", "WORKERS", "LANES", "FAILURES"]
+    (mail,) = [line for line in lines if line.startswith("mail")]
+    assert mail.split()[:4] == ["mail", "10,000+", "0", "1"]
+    assert mail.endswith("▁▂▅█")
+    assert any(line.startswith("reports      ‖") and line.endswith("paused 90s: lunch") for line in lines)
+    assert any("10/10+4" in line and "mill-2" in line for line in lines), "what is claimed ahead is not a busy slot"
+    assert any("job:shop.fetch" in line and "2/2" in line and "when one ends" in line for line in lines)
+    assert any("shop.fetch  no such page" in line for line in lines)
+
+
+def test_the_chosen_panel_gets_the_room_and_can_be_scrolled() -> None:
+    chosen = shown(sample(), Look(80, 24, chosen=3))
+    others = shown(sample(), Look(80, 24, chosen=0))
+    assert sum("no such page" in line for line in chosen) > sum("no such page" in line for line in others)
+    scrolled = shown(sample(), Look(80, 24, chosen=3, offset=5))
+    assert any(line.startswith("6s ago") for line in scrolled)
+    assert not any(line.startswith("1s ago") for line in scrolled)
+    (head,) = [line for line in scrolled if line.startswith("FAILURES")]
+    assert head.endswith(" more")
+
+
+def test_an_idle_store_is_shown_as_one() -> None:
+    idle = sample(queues=[], workers=[], duties=[], lanes=[], failures=[], history={})
+    lines = plain_frame(idle, 80).splitlines()
+    assert "no worker is alive" in lines
+    assert lines[-1] == "none in the last hour"
+
+
+def test_what_jobs_say_cannot_command_the_terminal() -> None:
+    given = sample(failures=[failure(1, "\x1b[2J\x07gone\nsecond line")], queues=[queue("a\x1b[31mb")])
+    for line in frame(given, Look(120, 30)):
+        assert not any(char in span.text for span in line for char in "\x1b\x07\n")
+
+
+def test_a_store_that_does_not_answer_leaves_the_last_look() -> None:
+    lines = shown(sample(), Look(80, 24, trouble="PostgreSQL cannot be reached"))
+    assert lines[1] == "the store does not answer: PostgreSQL cannot be reached"
+    assert any(line.startswith("mail") for line in lines)
+
+
+def test_a_plain_terminal_gets_plain_signs() -> None:
+    plain_frame(sample(database="x"), 80, ASCII).replace("·", "-").encode("ascii")
+
+
+def test_keys() -> None:
+    look = Look(80, 24)
+    assert pressed(look, "p").paused
+    assert not pressed(pressed(look, "p"), "p").paused
+    assert pressed(look, "tab").chosen == 1
+    assert pressed(look, "back").chosen == 3
+    assert pressed(pressed(look, "down"), "up").offset == 0
+    assert pressed(look, "up").offset == 0
+    assert pressed(pressed(look, "down"), "tab").offset == 0
+    assert pressed(look, "x") == look
+
+
+def test_a_sparkline_is_as_high_as_its_highest() -> None:
+    assert text(spark([0, 1, 2, 4, 8], 5)) == "▁▂▃▅█"
+    assert text(spark([1, 2, 3], 2)) == "▆█", "the latest"
+    assert columns("".join(span.text for span in spark([5], 4))) == 4
+    assert spark([1], 0) == []
+    assert text(spark([0, 0], 2)) == "▁▁"
+
+
+def test_a_bar_shows_any_use_and_when_it_is_full() -> None:
+    assert text(bar(1, 1_000, 5)) == "█░░░░"
+    assert text(bar(0, 10, 5)) == "░░░░░"
+    assert bar(12, 10, 5)[0] == Span("█████", "warn")
+    assert text(bar(0, 0, 3)) == "░░░"
+
+
+def test_text_is_fitted_by_columns_not_characters() -> None:
+    assert fit("queue", 8) == "queue   "
+    assert fit("queue", 8, right=True) == "   queue"
+    assert fit("a long name", 6) == "a lon…"
+    assert columns(fit("画像処理", 5)) == 5
+    assert fit("x", 0) == ""
+    assert clip([Span("abc"), Span("def", "bad")], 4) == [Span("abc"), Span("d", "bad")]
+    assert ansi([Span("a"), Span("b", "bad")]) == "a\x1b[1;31mb\x1b[0m"
