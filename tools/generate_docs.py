@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from code: states, settings, commands.
+"""Writes the reference pages that are made from code: states, settings, commands, the Python interface.
 
 `make docs` writes them; `make check` runs this with --check and fails when a page no longer tells the truth.
 """
@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
+from api_page import api
 
 from holdfast.cli import COMMANDS, group
 from holdfast.cli.settings import written
@@ -86,7 +87,12 @@ def _help(command: click.Command, path: str) -> Iterator[str]:
     yield from (f"## {path}", "", "```text", command.get_help(context).rstrip(), "```", "")
 
 
-PAGES: dict[str, Callable[[], str]] = {"states.md": states, "settings.md": settings, "commands.md": commands}
+PAGES: dict[str, Callable[[], str]] = {
+    "states.md": states,
+    "settings.md": settings,
+    "commands.md": commands,
+    "api.md": api,
+}
 
 
 def main() -> None:

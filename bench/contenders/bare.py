@@ -61,7 +61,6 @@ async def enqueue(order: Order) -> None:
     async def insert(numbers: list[int]) -> None:
         await connection.fetch(ENQUEUE, [json.dumps({"n": n}) for n in numbers])
 
-    await connection.prepare(ENQUEUE)
     await send(order, insert)
 
 

@@ -30,6 +30,7 @@ class Order:
     url: str = ""
     n: int = 0
     chunk: int = 1  # jobs in one call of enqueue
+    warm: int = 0  # calls of enqueue before the clock starts; their jobs come on top
     pause: float = 0.0  # seconds between two calls
     ahead: int = 0  # never more jobs waiting than this; 0: no limit
     board: str = ""
@@ -70,6 +71,8 @@ def recorder(order: Order) -> Ran:
 
 async def send(order: Order, enqueue: Enqueue) -> None:
     """Enqueue as ordered, through `enqueue`, which takes the numbers of one call; say how long it took."""
+    for _ in range(order.warm):
+        await enqueue(list(range(order.chunk)))
     await async_gate()
     board = Board(order.board) if order.board else None
     begun = time.perf_counter()
@@ -82,6 +85,8 @@ async def send(order: Order, enqueue: Enqueue) -> None:
 
 def send_sync(order: Order, enqueue: Callable[[list[int]], object]) -> None:
     """`send` for contenders without an event loop."""
+    for _ in range(order.warm):
+        enqueue(list(range(order.chunk)))
     gate()
     board = Board(order.board) if order.board else None
     begun = time.perf_counter()

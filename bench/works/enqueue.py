@@ -13,10 +13,11 @@ from bench.stores import filled
 ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
 BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
 CHUNK = 1_000
+WARM = 10  # calls, of what a process does once
 
 HOW = """
-One process, one caller, no worker. One by one: each call returns before the next begins. In bulk: 1,000 jobs a call,
-by the contender's own bulk call; those that have none are left out.
+One process, one caller, no worker; the clock starts after ten calls. One by one: each call returns before the next
+begins. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out.
 """
 
 
@@ -36,7 +37,7 @@ def measure(session: Session) -> None:
 
 def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sample:
     with session.stores(contender).lend(contender, filled(0)) as store:
-        order = Order(url=store.url, n=jobs, chunk=chunk)
+        order = Order(url=store.url, n=jobs, chunk=chunk, warm=WARM)
         with Player.of(contender, "enqueue", order, limit=session.scale.limit) as player:
             player.expect("ready")
             before = meter.read()

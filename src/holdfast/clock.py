@@ -1,4 +1,4 @@
-"""The ports for time and chance. Nothing else in Holdfast reads a clock or rolls a die.
+"""The ports for time, chance and observation. Nothing else in Holdfast reads a clock or rolls a die.
 
 Times that decide anything come from the database; this clock only measures how long this process has held
 something, and paces its loops. The simulator puts its own in place of both.
@@ -10,8 +10,11 @@ import asyncio
 import random
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from holdfast.observe import Bus, Event
 
 
 class Clock(Protocol):
@@ -40,7 +43,13 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything nondeterministic a worker or client touches, apart from the store."""
+    """Everything nondeterministic a worker or client touches, apart from the store; and who listens to them."""
 
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(64)))
+    events: Bus = field(default_factory=Bus)
+
+    def tell(self, name: str, measurements: Mapping[str, float | int], /, **metadata: Any) -> None:
+        """Emit an event, if anybody listens. Where every job passes, ask `events.heard` before making its parts."""
+        if self.events.heard:
+            self.events.emit(Event(name, self.clock.wall_us(), measurements, metadata))

@@ -57,6 +57,7 @@ class Settings:
     presence_quiet: timedelta = _time("5s", "No verdict on presence this soon after a restart or reconnect.")
     duty_ttl: timedelta = _time("30s", "How long a duty is held without renewal; renewed at half.")
     cleanup_interval: timedelta = _time("1m", "Pause between clean-ups: lost workers, spent keys, empty routes.")
+    vacuum_after: int = _setting(50_000, "Dead rows in PostgreSQL's job table after which a worker vacuums it.")
     drain_grace: timedelta = _time("30s", "After SIGTERM, how long running jobs may go on before they are handed back.")
     reconnect_cap: timedelta = _time("5s", "Longest pause between attempts to reach the database again.")
 

@@ -21,6 +21,7 @@ from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.leases import expire
 from holdfast.kernel.records import Lease
 from holdfast.workers.endings import Endings
+from holdfast.workers.telling import Telling
 from tests.chaos.crew import Crew
 from tests.chaos.mixer import ROUTES, Mixer
 from tests.chaos.watch import Watch
@@ -100,7 +101,8 @@ async def completing_two(watch: Watch, family: Family) -> Contest:
 async def releasing_a_child_that_was_cancelled(watch: Watch, family: Family) -> Contest:
     """The cancel wins over the release and ends the child, so its parent is told."""
     await watch.do(cancel, family.child.id, reason="chance")
-    endings = Endings(watch.database, Ports(), batch=10, settled=lambda lease, state: None)
+    ports = Ports()
+    endings = Endings(watch.database, ports, Telling(ports, "w"), batch=10, settled=lambda lease, ending, state: None)
 
     async def call() -> None:
         endings.put(family.child, release(family.child))

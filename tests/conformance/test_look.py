@@ -25,6 +25,7 @@ async def test_an_empty_store_shows_nothing(store: Store) -> None:
         next_deadline=None,
         cancellations=False,
         silent=False,
+        alive=1,
         routes_changed=None,
         next_opening=None,
         next_tick=None,

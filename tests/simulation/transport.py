@@ -74,6 +74,9 @@ class SimDatabase:
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return self._store.file.script(statements, at=at)
 
+    async def tidy(self, after: int) -> bool:
+        return False
+
     async def stored_schema(self) -> StoredSchema | None:
         return self._store.file.stored_schema()
 

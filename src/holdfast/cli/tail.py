@@ -80,11 +80,14 @@ class Watcher:
         now = await database.transact(reading.now)
         if not self._begun:
             self._begun = True
-            rows = await self._app.jobs.list(queue=self._queue, limit=max(1, self._lines))
-            self._newest = rows[0].seq if rows else 0
-            self._since = now - _OVERLAP_US
-            first = await database.transact(watch.changes, after=self._newest, since=now, known=[r.seq for r in rows])
-            return list(self._news(first)) if self._lines else []
+            newest = await self._app.jobs.list(limit=1)
+            rows = await self._app.jobs.list(queue=self._queue, limit=self._lines) if self._lines else []
+            self._newest = newest[0].seq if newest else 0
+            self._since = now
+            found = await database.transact(
+                watch.changes, after=self._newest, since=now, known=[row.seq for row in rows], queue=self._queue
+            )
+            return list(self._news(found))
         found = await database.transact(
             watch.changes, after=self._newest, since=self._since, known=self._followed(), queue=self._queue
         )
@@ -94,6 +97,8 @@ class Watcher:
 
     def _news(self, found: list[Change]) -> Iterator[Change]:
         for change in found:
+            if self._queue not in (None, change.queue):
+                continue
             if self._seen.pop(change.seq, None) != change.state:
                 yield change
             self._seen[change.seq] = change.state

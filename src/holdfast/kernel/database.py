@@ -80,6 +80,9 @@ class Database(Protocol):
         False, and nothing was run: the tables are no longer at version `at`, because someone else was faster.
         """
 
+    async def tidy(self, after: int) -> bool:
+        """Clear away dead rows, where more than `after` have gathered; True when that was done."""
+
     async def stored_schema(self) -> StoredSchema | None:
         """The version of the tables that are there; None when there are none."""
 

@@ -381,6 +381,7 @@ class Sight(NamedTuple):
     next_deadline: int | None
     cancellations: bool
     silent: bool
+    alive: int
     routes_changed: int | None
     next_opening: int | None
     next_tick: int | None

@@ -21,7 +21,11 @@ LOOK = 1_000  # ended jobs of one queue that are looked at for those in one stat
 async def changes(
     tx: Transaction, *, after: int, since: int, known: Sequence[int], queue: str | None = None, limit: int = 1_000
 ) -> list[Change]:
-    """Jobs new since a seq, claimed or ended since a moment, or known already: as they stand, oldest first."""
+    """Jobs new since a seq, claimed or ended since a moment, or known already: as they stand, oldest first.
+
+    With `queue`, what ended elsewhere is not asked for; what is new elsewhere is told all the same, so that the caller
+    knows how far it has seen.
+    """
     found = await tx.many(Watch.created_since, after=after, limit=limit)
     found += await tx.many(Watch.claimed_since, after=since, limit=limit)
     names = [queue] if queue is not None else [row.name for row in await tx.many(Queues.list_queues)]
@@ -29,7 +33,7 @@ async def changes(
         found += await tx.many(Watch.ended_since, queue=name, after=since, state=None, look=limit, limit=limit)
     if known:
         found += await tx.many(Watch.states_of, seqs=list(known))
-    latest = {change.seq: change for change in found if queue is None or change.queue == queue}
+    latest = {change.seq: change for change in found}
     return sorted(latest.values(), key=lambda change: (change.at, change.seq))
 
 

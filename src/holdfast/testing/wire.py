@@ -103,6 +103,9 @@ class Wire:
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return await self.send(self.database.script(statements, at=at))
 
+    async def tidy(self, after: int) -> bool:
+        return await self.send(self.database.tidy(after))
+
     async def stored_schema(self) -> StoredSchema | None:
         return await self.send(self.database.stored_schema())
 

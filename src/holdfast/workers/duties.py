@@ -40,10 +40,16 @@ class Duties:
         if worker != self._worker:
             await self.release()
             self._worker = worker
+        gone = await self._gone()
         for name in duties.DUTIES:
-            await self._keep(name)
+            await self._keep(name, gone)
         if duties.CLEANUP in self._held:
             await self._clean_up(self._held[duties.CLEANUP])
+
+    async def tidy(self) -> None:
+        """Clear away dead rows, if that is this worker's business."""
+        if duties.CLEANUP in self._held:
+            await self._database.tidy(self._settings.vacuum_after)
 
     def tick(self, sight: Sight) -> int | None:
         """When the next schedule is due, if that is this worker's business."""
@@ -58,7 +64,10 @@ class Duties:
             except DutyLost:
                 self._held.pop(duties.SCHEDULES, None)
                 return
-            log.info("schedule %s enqueued %d", row.name, len(fired))
+            log.info("schedule %s enqueued %d", row.name, len(fired), extra={"schedule": row.name, "kind": row.kind})
+            if fired:
+                told = {"schedule": row.name, "kind": row.kind, "queue": row.queue, "ids": tuple(fired)}
+                self._ports.tell("schedule.fired", {"jobs": len(fired)}, **told)
 
     async def release(self) -> None:
         """Give back whatever this worker holds, also what it took in a call whose answer never came."""
@@ -68,22 +77,21 @@ class Duties:
                     await self._database.transact(duties.release, Term(row.name, row.term), self._worker)
         self._held.clear()
 
-    async def _keep(self, name: str) -> None:
+    async def _keep(self, name: str, gone: set[int]) -> None:
         term = self._held.get(name)
         if term is not None:
             if await self._database.transact(duties.renew, term, self._worker, ttl_us=self._ttl_us):
                 return
             del self._held[name]
-        taken = await self._database.transact(
-            duties.acquire, name, self._worker, ttl_us=self._ttl_us, gone=await self._gone(name)
-        )
+        taken = await self._database.transact(duties.acquire, name, self._worker, ttl_us=self._ttl_us, gone=gone)
         if taken is not None:
             self._held[name] = taken
             log.info("holds duty %s, term %d", name, taken.term)
 
-    async def _gone(self, name: str) -> set[int]:
-        """The holder, if its presence is gone: then the duty is free at once."""
-        holders = [row.holder for row in await self._database.transact(list_duties) if row.name == name]
+    async def _gone(self) -> set[int]:
+        """Holders whose presence is gone: their duties are free at once."""
+        rows = await self._database.transact(list_duties)
+        holders = {row.holder for row in rows} - {self._worker}
         return await self._database.presence.absent(holders) if holders else set()
 
     async def _clean_up(self, term: Term) -> None:

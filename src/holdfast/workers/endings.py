@@ -17,17 +17,25 @@ from holdfast.kernel.complete import complete, complete_and_settle, error_json, 
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
 from holdfast.kernel.states import State
+from holdfast.workers.telling import Telling
 
 log = logging.getLogger("holdfast.worker")
 
 
 class Endings:
     def __init__(
-        self, database: Database, ports: Ports, *, batch: int, settled: Callable[[Lease, str | None], None]
+        self,
+        database: Database,
+        ports: Ports,
+        telling: Telling,
+        *,
+        batch: int,
+        settled: Callable[[Lease, Ending, str | None], None],
     ) -> None:
         """`settled` is told each job's new state, or None when its lease was lost."""
         self._database = database
         self._ports = ports
+        self._telling = telling
         self._batch = batch
         self._settled = settled
         self._waiting: list[tuple[Lease, Ending]] = []
@@ -69,13 +77,15 @@ class Endings:
 
     async def _complete(self, batch: list[tuple[Lease, Ending]]) -> None:
         """Store a batch; a value that the database refuses must not take the others along."""
+        sent_at = self._ports.clock.monotonic()
         try:
             states = await self._store(batch)
         except BadPayload as problem:
             await self._one_by_one(batch, problem)
             return
+        self._telling.timed("complete.done", sent_at, batch[0][0].worker, jobs=len(batch))
         for lease, ending in batch:
-            self._settled(lease, states.get(ending.seq))
+            self._settled(lease, ending, states.get(ending.seq))
 
     async def _one_by_one(self, batch: list[tuple[Lease, Ending]], problem: BadPayload) -> None:
         if len(batch) > 1:

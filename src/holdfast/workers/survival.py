@@ -23,9 +23,9 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
         try:
             await loop()
         except Unavailable as problem:
-            log.warning("worker %s waits for the store: %s", worker, problem)
+            log.warning("worker %s waits for the store: %s", worker, problem, extra={"worker": worker})
         except Exception:
-            log.exception("worker %s met an error it does not know; it goes on", worker)
+            log.exception("worker %s met an error it does not know; it goes on", worker, extra={"worker": worker})
         if ports.clock.monotonic() - begun > _STEADY:
             pause = _FIRST_PAUSE
         await ports.clock.sleep(pause * (0.5 + ports.random.random()))

@@ -17,12 +17,15 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import expire
 from holdfast.kernel.records import Moved, Sight
+from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.sweep")
 
 LIMIT = 200
+WATCHERS = 5
+_WATCH_US = 4_000_000
 
 
 class Sweeper:
@@ -33,10 +36,21 @@ class Sweeper:
         self._missed: dict[int, float] = {}
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
 
-    async def sweep(self, sight: Sight) -> bool:
+    def watches(self, worker: int, sight: Sight) -> bool:
+        """Whether this worker looks after the presence of others now.
+
+        In a large fleet a few do, others every few seconds: all of them would cost the server more than the jobs, and
+        always the same might die together.
+        """
+        if not sight.leased_elsewhere or sight.alive <= WATCHERS:
+            return sight.leased_elsewhere
+        turn = sight.now // _WATCH_US
+        return (worker * 2_654_435_761 + turn * 2_246_822_519) % 4_294_967_291 % sight.alive < WATCHERS
+
+    async def sweep(self, sight: Sight, *, watching: bool = True) -> bool:
         """Do what a look showed to be due; True when that may have left something to claim."""
         moved = False
-        gone = await self.gone() if sight.leased_elsewhere else set()
+        gone = await self.gone() if watching else set()
         if gone:
             log.warning("workers %s are gone; their leases end now", sorted(gone))
             await self._database.transact(workers.lose_workers, gone=gone, reason="its presence is gone")
@@ -89,9 +103,14 @@ class Sweeper:
             )
             if moved:
                 log.warning("rescued %d jobs whose lease was lost", len(moved))
+                self._tell(moved)
             total += len(moved)
             if len(moved) < LIMIT:
                 return total > 0
+
+    def _tell(self, moved: Sequence[Moved]) -> None:
+        failed = sum(job.state == State.FAILED for job in moved)
+        self._ports.tell("job.rescued", {"jobs": len(moved), "failed": failed}, ids=tuple(job.id for job in moved))
 
 
 def _passed(moment: int | None, sight: Sight) -> bool:

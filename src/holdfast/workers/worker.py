@@ -22,7 +22,7 @@ from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.records import Lease, Sight
+from holdfast.kernel.records import Ending, Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
@@ -41,10 +41,12 @@ from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.telling import Telling, fields
 
 log = logging.getLogger("holdfast.worker")
 
 _DUE_LOOK = 0.005
+_TIDY = 5.0
 _NO_POLICY = RetryPolicy()
 _HAND_BACK = 2.0
 
@@ -79,7 +81,8 @@ class Worker:
         self._routing = Routing(role.queues, registry.capabilities(role.capabilities))
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
-        self._endings = Endings(database, ports, batch=settings.batch, settled=self._on_settled)
+        self._telling = Telling(ports, self.id)
+        self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings)
         self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
@@ -134,7 +137,7 @@ class Worker:
     async def _stop(self, grace: float | None) -> None:
         self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
-        log.info("worker %s drains", self.id)
+        log.info("worker %s drains", self.id, extra={"worker": self.id})
         with contextlib.suppress(Unavailable):
             await self._database.transact(registry.drain, self.seq)
         with contextlib.suppress(TimeoutError):
@@ -165,11 +168,11 @@ class Worker:
             await self._database.transact(registry.unregister, self.seq, reason="stopped")
             await self._sweeper.expire({self.seq})  # whatever could not be handed back
         except Unavailable as problem:
-            log.warning("worker %s could not say goodbye: %s", self.id, problem)
+            log.warning("worker %s could not say goodbye: %s", self.id, problem, extra={"worker": self.id})
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
-        log.info("worker %s stopped", self.id)
+        self._telling.stopped(self.seq, self._started)
 
     # Registration
 
@@ -183,19 +186,19 @@ class Worker:
             slots=self._settings.concurrency,
         )
         self.seq = await register(self._database, who, self._registry.routes(), self._settings)
-        log.info("worker %s registered as %d", self.id, self.seq)
+        self._telling.registered(self.seq, who)
 
     async def _register_again(self) -> None:
         """This incarnation was given up for lost. What it still holds, it may still end under its old number."""
-        log.warning("worker %s was given up for lost; it registers again", self.id)
         before = self.seq
+        self._telling.lost_contact(before)
         try:
             await self._register()
             await self._database.presence.withdraw(before)
         except Unavailable:
             pass  # the next heartbeat finds out again
         except DuplicateWorker as problem:
-            log.warning("worker %s was replaced and leaves: %s", self.id, problem)
+            log.warning("worker %s was replaced and leaves: %s", self.id, problem, extra={"worker": self.id})
             await self.stop()
         self._look.set()
 
@@ -222,6 +225,7 @@ class Worker:
             if taken < room:
                 sent_at = self._ports.clock.monotonic()
                 leases = await self._database.transact(operation, self.seq, routes, room - taken, self._ttl_us)
+                self._telling.timed("claim.done", sent_at, self.seq, jobs=len(leases))
                 self._accept(leases, sent_at)
                 taken += len(leases)
         if taken == room:
@@ -290,7 +294,7 @@ class Worker:
         except asyncio.CancelledError:
             self._release(holding)
         except BaseException as problem:
-            log.exception("the outcome of job %s cannot be told", holding.lease.id)
+            log.exception("the outcome of job %s cannot be told", holding.lease.id, extra=fields(holding.lease))
             self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
             self._pace.note(self._ports.clock.monotonic() - begun)
@@ -311,13 +315,15 @@ class Worker:
         if definition is None:
             return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
         elapsed = begun - holding.claimed_at
-        return await self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
+        attempt = self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
+        return await (self._telling.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
 
     async def _park(self, holding: Holding, wish: Park) -> None:
         match await parked(self._database, self._ports, holding, wish):
             case "parked":
                 if wish.timeout is not None:
                     self._look.set()  # for when it is due
+                self._telling.parked(holding)
                 self._forget(holding)
             case "lost":
                 self._drop(holding)
@@ -342,16 +348,18 @@ class Worker:
         self._endings.put(holding.lease, release(holding.lease))
 
     def _drop(self, holding: Holding) -> None:
-        log.warning("job %s was lost to another worker; its result is dropped", holding.lease.id)
+        self._telling.lost(holding)
         self._forget(holding)
 
-    def _on_settled(self, lease: Lease, state: str | None) -> None:
+    def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
         holding = self._holdings.find(lease.seq, lease.epoch, lease.token)
         if holding is None:
             return
         if state is None:
             self._drop(holding)
             return
+        if self._ports.events.heard:
+            self._telling.ended(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
         self._forget(holding)
@@ -381,9 +389,10 @@ class Worker:
                 if sight.pending or not self._started:
                     self._work.set()
             due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
-            if due or sight.leased_elsewhere or now - swept_at >= self._settings.sweep_interval.total_seconds():
+            watching = self._sweeper.watches(self.seq, sight)
+            if due or watching or now - swept_at >= self._settings.sweep_interval.total_seconds():
                 swept_at = now
-                if await self._sweeper.sweep(sight):
+                if await self._sweeper.sweep(sight, watching=watching):
                     self._work.set()  # a hint may never come
             if (tick := self._duties.tick(sight)) is not None and tick <= sight.now:
                 await self._duties.fire_schedules()
@@ -405,7 +414,7 @@ class Worker:
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
         pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
-        if sight.leased_elsewhere or self._sweeper.suspects:
+        if self._sweeper.suspects or self._sweeper.watches(self.seq, sight):
             pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
         for due in (sight.next_due, sight.next_opening, self._duties.tick(sight)):
             if due is not None:  # if it is due now, there may be another right behind it
@@ -461,6 +470,7 @@ class Worker:
         return Pulse(self.seq, self._running, self._holdings.named(), self._ttl_us, ceiling)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
+        self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
         if beat.draining and self._stopping is None:  # someone asked for it in the store
             self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
         again = self._reregistering
@@ -481,5 +491,8 @@ class Worker:
     async def _tend(self) -> None:
         while True:
             await self._duties.tend(self.seq)
-            half = self._settings.duty_ttl.total_seconds() / 2
-            await self._ports.clock.sleep(half * (0.9 + 0.2 * self._ports.random.random()))
+            left = self._settings.duty_ttl.total_seconds() / 2 * (0.9 + 0.2 * self._ports.random.random())
+            while left > 0:
+                await self._ports.clock.sleep(min(left, _TIDY))
+                await self._duties.tidy()
+                left -= _TIDY

@@ -64,7 +64,7 @@ def plain_frame(sample: Sample, width: int, glyphs: Glyphs = UNICODE) -> str:
 def _header(sample: Sample, look: Look) -> list[Line]:
     clock = datetime.fromtimestamp(sample.now / 1e6, UTC).strftime("%H:%M:%S UTC")
     facts = f"schema {sample.schema} · epoch {sample.epoch} · {clock}"
-    name = fit(sample.database, max(0, look.width - len(facts) - 12), glyphs=look.glyphs)
+    name = fit(sample.database, max(0, look.width - len(facts) - 10), glyphs=look.glyphs)
     first = [Span("holdfast ", "title"), Span(f"{name} "), Span(facts, "dim")]
     if look.trouble:
         return [first, [Span(f"the store does not answer: {look.trouble}", "bad")]]

@@ -88,15 +88,21 @@ def _under(path: Path) -> tuple[str, int, int]:
 
 
 async def _server(database: Database, ports: Ports) -> ServerFacts | None:
+    from asyncpg import PostgresError
+
     from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 
     if not isinstance(database, PostgresDatabase):
         return None
-    async with database.connection() as connection:
-        row = await connection.fetchrow(_SERVER, f"{database.settings.schema}.job")
-        before = ports.clock.wall_us()
-        there = await connection.fetchval(f"select {database.settings.schema}.now_us()")
-        after = ports.clock.wall_us()
+    try:
+        async with database.connection() as connection:
+            row = await connection.fetchrow(_SERVER, f"{database.settings.schema}.job")
+            before = ports.clock.wall_us()
+            there = await connection.fetchval(f"select {database.settings.schema}.now_us()")
+            after = ports.clock.wall_us()
+    except (PostgresError, *AWAY) as problem:
+        raise typed(database.url, problem) from problem
     return ServerFacts(
         **dict(row),
         pooled=not database.direct,

@@ -98,6 +98,9 @@ class SqliteDatabase:
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at)))
 
+    async def tidy(self, after: int) -> bool:
+        return False
+
     async def stored_schema(self) -> StoredSchema | None:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.stored_schema()))
 
@@ -135,13 +138,13 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         if isinstance(self.presence, FilePresence):
             self.presence.close()
-        if self._hints is not None:
-            self._hints.close(loop)
-            self._hints = None
         if self._writer is not None:
             # Not joined on the loop's own threads: handlers may have taken them all.
             await asyncio.shield(asyncio.wrap_future(self._writer.stop()))
             self._writer = None
+        if self._hints is not None:  # after the writer: it answers first and tells the others then
+            self._hints.close(loop)
+            self._hints = None
         self._opened = False
         self._heard.clear()
 

@@ -1,0 +1,268 @@
+"""Observation: what this process does, told to whoever listens in it.
+
+`EVENTS` is the contract: every event's name, measurements and metadata. A listener may be slow or broken, and the
+worker must not notice: what listens from afar has a buffer that drops, and what raises is logged once. While nobody
+listens (`Bus.heard` is False) no event is made, because every job passes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from holdfast.errors import UsageError
+
+log = logging.getLogger("holdfast.observe")
+
+TRACE = "holdfast.trace"  # the key in a job's metadata under which the sender's trace context travels
+
+
+class Event(NamedTuple):
+    """Something that happened in this process: what, when, how much of it, and to whom."""
+
+    name: str
+    at: int  # microseconds UTC, by this process's clock
+    measurements: Mapping[str, float | int]  # durations in seconds, and counts
+    metadata: Mapping[str, Any]
+
+
+class Shape(NamedTuple):
+    """What an event of one name always has."""
+
+    measurements: tuple[str, ...]
+    metadata: tuple[str, ...]
+
+
+_JOB = ("job", "kind", "queue", "tenant")
+_ATTEMPT = (*_JOB, "attempt", "token", "worker", "incarnation")
+_WORKER = ("worker", "incarnation")
+
+EVENTS: Mapping[str, Shape] = {
+    "job.enqueued": Shape((), (*_JOB, "committed", "parent")),
+    "job.started": Shape(("age",), _ATTEMPT),
+    "job.ended": Shape(("duration",), (*_ATTEMPT, "state", "outcome", "error")),
+    "job.lost": Shape(("duration",), _ATTEMPT),
+    "job.rescued": Shape(("jobs", "failed"), ("ids",)),
+    "schedule.fired": Shape(("jobs",), ("schedule", "kind", "queue", "ids")),
+    "claim.done": Shape(("jobs", "duration"), _WORKER),
+    "complete.done": Shape(("jobs", "duration"), _WORKER),
+    "heartbeat.done": Shape(("duration", "renewed", "lost"), _WORKER),
+    "worker.started": Shape(("slots",), (*_WORKER, "name", "queues")),
+    "worker.stopped": Shape(("jobs",), _WORKER),
+    "worker.lost_contact": Shape((), _WORKER),
+    "worker.reregistered": Shape((), _WORKER),
+}
+
+Callback = Callable[[Event], object]
+
+
+class Sent(NamedTuple):
+    """Jobs of one kind on their way into the store."""
+
+    kind: str
+    queue: str
+    ids: Collection[str]
+
+
+class Received(NamedTuple):
+    """An attempt about to begin."""
+
+    kind: str
+    queue: str
+    id: str
+    worker: str
+    attempt: int
+    metadata: str  # the job's, as stored
+
+
+class Closing(Protocol):
+    """A span that hears how its attempt ended."""
+
+    def conclude(self, outcome: object | None) -> None:
+        """The attempt's outcome; None when its lease was lost."""
+
+
+class Spans(Protocol):
+    """Who traces jobs, if anybody does. It is called where the work happens and must not raise."""
+
+    def sending(self, sent: Sent) -> AbstractContextManager[Mapping[str, str]]:
+        """Around an enqueue; gives what to carry in the job's metadata."""
+
+    def processing(self, received: Received) -> AbstractContextManager[Closing]:
+        """Around an attempt."""
+
+
+class Bus:
+    """The listeners of one app in this process."""
+
+    def __init__(self) -> None:
+        self.heard = False  # somebody listens: only then is an event worth making
+        self.spans: Spans | None = None
+        self._listeners: tuple[Listening, ...] = ()
+        self._changing = threading.Lock()
+
+    def listen(self, callback: Callback, names: Collection[str] = ()) -> Listening:
+        """Call `callback` with every event, or those of these names, where and when it happens, until stopped."""
+        for name in names:
+            if name not in EVENTS:
+                raise UsageError(f"there is no event {name!r}; there are {', '.join(EVENTS)}.")
+        listening = Listening(self, callback, frozenset(names))
+        with self._changing:
+            self._listeners = (*self._listeners, listening)
+            self.heard = True
+        return listening
+
+    def forget(self, listening: Listening) -> None:
+        with self._changing:
+            self._listeners = tuple(each for each in self._listeners if each is not listening)
+            self.heard = bool(self._listeners)
+
+    def emit(self, event: Event) -> None:
+        for listening in self._listeners:
+            listening.hear(event)
+
+
+class Listening:
+    """One callback on the bus: a context manager, or `stop()` it."""
+
+    def __init__(self, bus: Bus, callback: Callback, names: frozenset[str]) -> None:
+        self._bus = bus
+        self._callback = callback
+        self._names = names
+        self._failed = False
+
+    def hear(self, event: Event) -> None:
+        if self._names and event.name not in self._names:
+            return
+        try:
+            self._callback(event)
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                log.exception("a listener failed at %s; it goes on, and its next failures are not logged", event.name)
+
+    def stop(self) -> None:
+        """Hear no more. Once is enough, twice does no harm."""
+        self._bus.forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class EventStream:
+    """Events as an async iterator. It listens from the moment it is made until it is closed or let go of.
+
+    Its buffer is bounded: a reader that falls behind loses its oldest events, and `dropped` says how many. Leaving
+    `with hf.events() as stream:` closes it; what is buffered then can still be read, and after it the stream ends.
+    """
+
+    def __init__(self, bus: Bus, names: Collection[str] = (), *, buffer: int = 1_000) -> None:
+        if buffer < 1:
+            raise UsageError(f"a stream's buffer holds at least one event, not {buffer}.")
+        # The bus knows only the buffer, so that a stream which nobody reads any more goes away by itself.
+        self._buffer = _Buffer(buffer)
+        self._stop = weakref.finalize(self, bus.listen(self._buffer.put, names).stop)
+
+    @property
+    def dropped(self) -> int:
+        """How many events this reader was too slow for."""
+        return self._buffer.dropped
+
+    def close(self) -> None:
+        self._stop()
+        self._buffer.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._buffer.take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Buffer:
+    """Filled from any thread without waiting, emptied by tasks of any loop."""
+
+    def __init__(self, size: int) -> None:
+        self.dropped = 0
+        self._size = size
+        self._events: deque[Event] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def put(self, event: Event) -> None:
+        with self._lock:
+            if len(self._events) == self._size:
+                self._events.popleft()
+                self.dropped += 1
+            self._events.append(event)
+            waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is not None:
+            _wake(waiting)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            _wake(each)
+
+    async def take(self) -> Event | None:
+        """The next event; None when the stream is closed and empty."""
+        while True:
+            with self._lock:
+                if self._events:
+                    return self._events.popleft()
+                if self._closed:
+                    return None
+                waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(waiting)
+            try:
+                await waiting
+            finally:
+                self._leave(waiting)
+
+    def _leave(self, waiting: asyncio.Future[None]) -> None:
+        """A reader that was cancelled after its wake-up hands it on."""
+        heir = None
+        with self._lock:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif waiting.cancelled() and self._events and self._waiting:
+                heir = self._waiting.popleft()
+        if heir is not None:
+            _wake(heir)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # its loop has closed: nobody waits
+        waiting.get_loop().call_soon_threadsafe(_resolve, waiting)
+
+
+def _resolve(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

@@ -1,0 +1,111 @@
+"""Telling: what a worker says of itself and its jobs, in its log, its events and its spans.
+
+Events and spans are made only while somebody listens: on the way of every job, `events.heard` is asked first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+from holdfast.clock import Ports
+from holdfast.kernel import encoding
+from holdfast.kernel.records import Ending, Lease, NewJob
+from holdfast.kernel.states import State
+from holdfast.kernel.workers import Registration
+from holdfast.observe import Received, Spans
+from holdfast.outcomes import Outcome
+from holdfast.workers.holdings import Holding
+
+log = logging.getLogger("holdfast.worker")
+
+
+def fields(lease: Lease) -> dict[str, Any]:
+    """What an event or a log record says of an attempt."""
+    return {
+        "job": lease.id,
+        "kind": lease.kind,
+        "queue": lease.queue,
+        "tenant": lease.tenant,
+        "attempt": lease.attempts + 1,
+        "token": str(lease.fence),
+        "incarnation": lease.worker,
+    }
+
+
+def tell_enqueued(ports: Ports, job: NewJob, *, committed: bool = True, parent: str | None = None) -> None:
+    """`committed`: False when it is part of a transaction of the caller's. `parent`: the id of the job it is of."""
+    metadata = {"job": job.id, "kind": job.kind, "queue": job.queue, "tenant": job.tenant}
+    ports.tell("job.enqueued", {}, **metadata, committed=committed, parent=parent)
+
+
+class Telling:
+    """The voice of one worker."""
+
+    def __init__(self, ports: Ports, worker: str) -> None:
+        self._ports = ports
+        self._worker = worker
+        self._started = False
+
+    def registered(self, incarnation: int, who: Registration) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.info("worker %s registered as %d", self._worker, incarnation, extra=extra)
+        if self._started:
+            self._ports.tell("worker.reregistered", {}, **extra)
+        else:
+            self._started = True
+            self._ports.tell("worker.started", {"slots": who.slots}, **extra, name=who.name, queues=who.queues)
+
+    def lost_contact(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.warning("worker %s was given up for lost; it registers again", self._worker, extra=extra)
+        self._ports.tell("worker.lost_contact", {}, **extra)
+
+    def stopped(self, incarnation: int, jobs: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.info("worker %s stopped", self._worker, extra=extra)
+        self._ports.tell("worker.stopped", {"jobs": jobs}, **extra)
+
+    async def attempt(self, holding: Holding, run: Awaitable[Outcome | None], held_for: float) -> Outcome | None:
+        """Run an attempt that was claimed `held_for` seconds ago, and tell of its start."""
+        lease = holding.lease
+        age = (lease.claimed_at - lease.created_at) / 1e6 + held_for
+        self._ports.tell("job.started", {"age": age}, **fields(lease), worker=self._worker)
+        begun, spans = self._ports.clock.monotonic(), self._ports.events.spans
+        try:
+            return await (run if spans is None else self._traced(spans, lease, run))
+        finally:
+            holding.lasted = self._ports.clock.monotonic() - begun
+
+    async def _traced(self, spans: Spans, lease: Lease, run: Awaitable[Outcome | None]) -> Outcome | None:
+        number = lease.attempts + 1
+        received = Received(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata)
+        with spans.processing(received) as span:
+            outcome = await run
+            span.conclude(outcome)
+            return outcome
+
+    def ended(self, holding: Holding, ending: Ending, state: str) -> None:
+        """The store has taken the outcome. A cancel that was accepted meanwhile won over it."""
+        won = state == State.CANCELLED and ending.state != State.CANCELLED
+        error = None if won or ending.error is None else encoding.decode(ending.error)
+        self._end(holding, state, "cancelled" if won else ending.outcome, error)
+
+    def parked(self, holding: Holding) -> None:
+        self._end(holding, State.WAITING, "parked", None)
+
+    def _end(self, holding: Holding, state: str, outcome: str, error: Any) -> None:
+        told = {**fields(holding.lease), "worker": self._worker, "state": str(state), "outcome": outcome}
+        self._ports.tell("job.ended", {"duration": holding.lasted}, **told, error=error)
+
+    def lost(self, holding: Holding) -> None:
+        extra = {**fields(holding.lease), "worker": self._worker}
+        log.warning("job %s was lost to another worker; its result is dropped", holding.lease.id, extra=extra)
+        self._ports.tell("job.lost", {"duration": holding.lasted}, **extra)
+
+    def timed(self, name: str, sent_at: float, incarnation: int, **counts: int) -> None:
+        """Something that the store was asked at `sent_at` and has answered now."""
+        if self._ports.events.heard:
+            duration = self._ports.clock.monotonic() - sent_at
+            self._ports.tell(name, {"duration": duration, **counts}, worker=self._worker, incarnation=incarnation)

@@ -1,0 +1,72 @@
+"""The documentation does not lie: what a page shows is run, and every command in it exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.commands import environment, python
+from tests.support.snippets import blocks, check_command, commands
+
+ROOT = Path(__file__).parents[2]
+RUNNER = ROOT / "tests" / "support" / "snippets.py"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "llms.txt",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "decisions"),
+]
+RUN = [
+    page
+    for page in PAGES
+    if page.name != "testing.md"  # tests/testing/test_docs.py runs it
+    and any(block.language in ("python", "console") for block in blocks(page.read_text()))
+]
+
+
+def _named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def test_there_is_something_to_run() -> None:
+    assert {"README.md", "docs/quickstart.md", "docs/recipes.md", "docs/flow.md"} <= set(map(_named, RUN))
+
+
+@pytest.mark.parametrize("page", RUN, ids=_named)
+def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
+    said = python(str(RUNNER), str(page), cwd=tmp_path, env=environment(PYTHONWARNINGS="error::RuntimeWarning"))
+    assert said.code == 0, said.out + said.err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_every_command_and_option_exists(page: Path) -> None:
+    for command in commands(page.read_text()):
+        try:
+            check_command(command)
+        except click.UsageError as problem:
+            pytest.fail(f"{command}: {problem.format_message()}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in _anchors(file.read_text()), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    "command", ["holdfast jbos ls", "holdfast jobs ls --stat failed", "holdfast jobs ls --limit x"]
+)
+def test_a_wrong_command_is_noticed(command: str) -> None:
+    with pytest.raises(click.UsageError):
+        check_command(command)
+
+
+def _anchors(page: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

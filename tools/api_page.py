@@ -1,0 +1,169 @@
+"""The page about the Python interface: what can be imported, called and raised, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cached_property
+from typing import Any, get_overloads
+
+import holdfast
+from holdfast import errors, outcomes, testing
+from holdfast.handles import Jobs, Queues, Schedules, Workers
+from holdfast.jobs import Job, JobFunction, Options
+from holdfast.workers.context import Child
+from holdfast.workers.role import Role
+
+# Public for the other layers, not for programs.
+INNER = {
+    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to"},
+    "JobFunction": {"new_job"},
+    "Lab": {"open", "opened", "bind"},
+}
+WIDTH = 100
+
+APP: list[tuple[str, Any]] = [
+    ("Holdfast", holdfast.Holdfast),
+    ("hf.jobs", Jobs),
+    ("hf.queues", Queues),
+    ("hf.schedules", Schedules),
+    ("hf.workers", Workers),
+    ("holdfast.workers.role.Role", Role),
+]
+JOBS: list[tuple[str, Any]] = [
+    ("JobFunction", JobFunction),
+    ("Job", Job),
+    ("JobContext", holdfast.JobContext),
+    ("Child", Child),
+]
+POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
+ENDINGS: list[tuple[str, Any]] = [
+    (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "Retry", "Fail", "Park")
+]
+TESTING: list[tuple[str, Any]] = [(name, getattr(testing, name)) for name in testing.__all__]
+
+
+def api() -> str:
+    names = ", ".join(f"`{name}`" for name in holdfast.__all__)
+    parts = [
+        "# Python interface",
+        "",
+        f"`from holdfast import …`: {names}.",
+        "",
+        'A `Duration` is text such as `"500ms"`, `"10s"`, `"1h30m"`, `"7d"`, or a `timedelta`.',
+        "",
+    ]
+    parts += _chapter("The app", APP)
+    parts += ["### Settings", "", "Every setting is a keyword of `Settings(...)`: [settings](settings.md).", ""]
+    parts += _chapter("Jobs", JOBS)
+    parts += _options()
+    parts += _chapter("Policies", POLICY)
+    parts += _chapter("Outcomes", ENDINGS, "In `holdfast.outcomes`; the first three are exported by `holdfast`.")
+    parts += _errors()
+    parts += _chapter("Tests", TESTING, "In `holdfast.testing`; the guide is [testing](../testing.md).")
+    return "\n".join(parts)
+
+
+def _chapter(title: str, things: list[tuple[str, Any]], note: str = "") -> Iterator[str]:
+    yield from (f"## {title}", "")
+    if note:
+        yield from (note, "")
+    for name, thing in things:
+        yield from _function(name, thing, "###") if inspect.isfunction(thing) else _class(name, thing)
+
+
+def _class(name: str, kind: type[Any]) -> Iterator[str]:
+    yield from (f"### {name}", "")
+    if not name.startswith("hf.") and kind.__init__ is not object.__init__ and kind.__name__ not in _MADE_BY_US:
+        yield from ("```python", signature(name.rpartition(".")[2], kind.__init__), "```", "")
+    yield from _words(kind.__doc__)
+    for member, thing in vars(kind).items():
+        if member.startswith("_") or member in INNER.get(kind.__name__, ()):
+            continue
+        shown = f"{name}.{member}" if name.startswith("hf.") else f"{kind.__name__}.{member}"
+        if isinstance(thing, property | cached_property):
+            getter = thing.fget if isinstance(thing, property) else thing.func
+            yield from (f"#### {shown}", "", f"`{shown}: {_returned(getter)}`", "", *_words(getter.__doc__))
+        elif isinstance(thing, classmethod | staticmethod):
+            yield from _function(shown, thing.__func__, "####")
+        elif inspect.isfunction(thing):
+            yield from _function(shown, thing, "####")
+
+
+# Nobody but the library constructs these.
+_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Child", "Lab", "Labs", "LabClock", "Crash"}
+
+
+def _function(name: str, function: Any, level: str) -> Iterator[str]:
+    calls = get_overloads(function)
+    best = calls[-1] if calls else function
+    yield from (f"{level} {name}", "", "```python", signature(name, best), "```", "", *_words(function.__doc__))
+
+
+def _options() -> Iterator[str]:
+    yield from ("### Options", "", "What `JobFunction.options(...)` takes.", "", "| option | default |", "|---|---|")
+    yield from (f"| `{field.name}: {_escaped(field.type)}` | `{field.default!r}` |" for field in fields(Options))
+    yield ""
+
+
+def _errors() -> Iterator[str]:
+    yield from ("## Errors", "", "In `holdfast.errors`; [errors](../errors.md) says what to do with them.", "")
+    yield from ("| error | is a | `retry` | meaning |", "|---|---|---|---|")
+    for name, kind in vars(errors).items():
+        if inspect.isclass(kind) and issubclass(kind, errors.HoldfastError):
+            yield f"| `{name}` | `{kind.__bases__[0].__name__}` | {kind.retry} | {(kind.__doc__ or '').strip()} |"
+    yield ""
+
+
+def signature(name: str, function: Any) -> str:
+    """A call as one would write it down; annotations as they stand in the source, so the same for every Python."""
+    found = inspect.signature(function)
+    parameters = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
+    words = list(_parameters(parameters))
+    prefix = "await " if inspect.iscoroutinefunction(function) else ""
+    returned = (
+        "" if found.return_annotation in (inspect.Signature.empty, "None", None) else f" -> {_returned(function)}"
+    )
+    line = f"{prefix}{name}({', '.join(words)}){returned}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{prefix}{name}(", *(f"    {word}," for word in words), f"){returned}"])
+
+
+def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    starred = False
+    for before, p in zip([None, *parameters], parameters, strict=False):
+        if before is not None and before.kind is p.POSITIONAL_ONLY and p.kind is not p.POSITIONAL_ONLY:
+            yield "/"
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            yield "*"
+        starred = starred or p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY)
+        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        annotation = "" if p.annotation is p.empty else f": {_written(p.annotation)}"
+        yield f"{stars}{p.name}{annotation}{'' if p.default is p.empty else _default(p.default)}"
+    if parameters and parameters[-1].kind is inspect.Parameter.POSITIONAL_ONLY:
+        yield "/"
+
+
+def _default(value: Any) -> str:
+    text = repr(value)
+    assert " at 0x" not in text, text
+    return f" = {text.replace(chr(39), chr(34)) if isinstance(value, str) else text}"
+
+
+def _returned(function: Any) -> str:
+    return _written(inspect.signature(function).return_annotation)
+
+
+def _written(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", repr(annotation))
+
+
+def _escaped(annotation: Any) -> str:
+    return _written(annotation).replace("|", "\\|")
+
+
+def _words(doc: str | None) -> Iterator[str]:
+    if doc:
+        yield from (inspect.cleandoc(doc), "")
