@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import fields
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_overloads
 
@@ -12,6 +13,11 @@ import holdfast
 from holdfast import errors, outcomes, testing
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import Job, JobFunction, Options
+from holdfast.kernel.queues import QueueStats
+from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
+from holdfast.kernel.records_flow import LaneRow, QueueRow, ScheduleRow
+from holdfast.kernel.sightings import Change
+from holdfast.kernel.why import Reason
 from holdfast.workers.context import Child
 from holdfast.workers.role import Role
 
@@ -19,7 +25,11 @@ from holdfast.workers.role import Role
 INNER = {
     "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to"},
     "JobFunction": {"new_job"},
-    "Lab": {"open", "opened", "bind"},
+    "Queue": {"keep_us"},
+    "RetryPolicy": {"delay_us"},
+    "Lab": {"open", "close", "abandon", "accepted", "awaited"},
+    "LabClock": {"followed_by", "monotonic", "wall_us", "sleep"},
+    "Labs": {"notes", "open_lab", "close_lab", "close"},
 }
 WIDTH = 100
 
@@ -41,15 +51,18 @@ POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.R
 ENDINGS: list[tuple[str, Any]] = [
     (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "Retry", "Fail", "Park")
 ]
+ROWS: list[Any] = [JobRow, AttemptRow, Reason, QueueRow, QueueStats, LaneRow, ScheduleRow, WorkerRow, Change, DutyRow]
 TESTING: list[tuple[str, Any]] = [(name, getattr(testing, name)) for name in testing.__all__]
 
 
 def api() -> str:
-    names = ", ".join(f"`{name}`" for name in holdfast.__all__)
+    described = {name for name, _ in [*APP, *JOBS, *POLICY, *ENDINGS]} | {"Settings"} | set(vars(errors))
+    assert described >= set(holdfast.__all__), f"no chapter has {set(holdfast.__all__) - described}"
+    names = textwrap.fill("`from holdfast import …`: " + ", ".join(f"`{name}`" for name in holdfast.__all__) + ".", 120)
     parts = [
         "# Python interface",
         "",
-        f"`from holdfast import …`: {names}.",
+        names,
         "",
         'A `Duration` is text such as `"500ms"`, `"10s"`, `"1h30m"`, `"7d"`, or a `timedelta`.',
         "",
@@ -58,6 +71,7 @@ def api() -> str:
     parts += ["### Settings", "", "Every setting is a keyword of `Settings(...)`: [settings](settings.md).", ""]
     parts += _chapter("Jobs", JOBS)
     parts += _options()
+    parts += _rows()
     parts += _chapter("Policies", POLICY)
     parts += _chapter("Outcomes", ENDINGS, "In `holdfast.outcomes`; the first three are exported by `holdfast`.")
     parts += _errors()
@@ -75,13 +89,13 @@ def _chapter(title: str, things: list[tuple[str, Any]], note: str = "") -> Itera
 
 def _class(name: str, kind: type[Any]) -> Iterator[str]:
     yield from (f"### {name}", "")
-    if not name.startswith("hf.") and kind.__init__ is not object.__init__ and kind.__name__ not in _MADE_BY_US:
-        yield from ("```python", signature(name.rpartition(".")[2], kind.__init__), "```", "")
+    if inspect.isfunction(kind.__init__) and not name.startswith("hf.") and kind.__name__ not in _MADE_BY_US:
+        yield from ("```text", signature(name.rpartition(".")[2], kind.__init__), "```", "")
     yield from _words(kind.__doc__)
     for member, thing in vars(kind).items():
         if member.startswith("_") or member in INNER.get(kind.__name__, ()):
             continue
-        shown = f"{name}.{member}" if name.startswith("hf.") else f"{kind.__name__}.{member}"
+        shown = f"{name}.{member}"
         if isinstance(thing, property | cached_property):
             getter = thing.fget if isinstance(thing, property) else thing.func
             yield from (f"#### {shown}", "", f"`{shown}: {_returned(getter)}`", "", *_words(getter.__doc__))
@@ -92,19 +106,34 @@ def _class(name: str, kind: type[Any]) -> Iterator[str]:
 
 
 # Nobody but the library constructs these.
-_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Child", "Lab", "Labs", "LabClock", "Crash"}
+_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Lab", "Labs", "LabClock", "Crash"}
 
 
 def _function(name: str, function: Any, level: str) -> Iterator[str]:
     calls = get_overloads(function)
     best = calls[-1] if calls else function
-    yield from (f"{level} {name}", "", "```python", signature(name, best), "```", "", *_words(function.__doc__))
+    yield from (f"{level} {name}", "", "```text", signature(name, best), "```", "", *_words(function.__doc__))
 
 
 def _options() -> Iterator[str]:
     yield from ("### Options", "", "What `JobFunction.options(...)` takes.", "", "| option | default |", "|---|---|")
     yield from (f"| `{field.name}: {_escaped(field.type)}` | `{field.default!r}` |" for field in fields(Options))
     yield ""
+
+
+def _rows() -> Iterator[str]:
+    yield from ("### Rows", "", "What is read from the store: plain records. Times are")
+    yield from (
+        "microseconds since 1970, UTC; `payload`, `metadata`, `progress`, `result` and `error` are JSON text.",
+        "",
+    )
+    yield from ("| row | fields |", "|---|---|")
+    yield from (f"| `{row.__name__}` | {', '.join(f'`{name}`' for name in _fields(row))} |" for row in ROWS)
+    yield ""
+
+
+def _fields(row: Any) -> Iterable[str]:
+    return [field.name for field in fields(row)] if is_dataclass(row) else row._fields
 
 
 def _errors() -> Iterator[str]:
@@ -122,6 +151,8 @@ def signature(name: str, function: Any) -> str:
     parameters = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
     words = list(_parameters(parameters))
     prefix = "await " if inspect.iscoroutinefunction(function) else ""
+    if function is not inspect.unwrap(function) and inspect.isasyncgenfunction(inspect.unwrap(function)):
+        prefix = "async with "
     returned = (
         "" if found.return_annotation in (inspect.Signature.empty, "None", None) else f" -> {_returned(function)}"
     )
@@ -139,7 +170,7 @@ def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
         if p.kind is p.KEYWORD_ONLY and not starred:
             yield "*"
         starred = starred or p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY)
-        stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        stars = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         annotation = "" if p.annotation is p.empty else f": {_written(p.annotation)}"
         yield f"{stars}{p.name}{annotation}{'' if p.default is p.empty else _default(p.default)}"
     if parameters and parameters[-1].kind is inspect.Parameter.POSITIONAL_ONLY:

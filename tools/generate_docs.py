@@ -1,5 +1,7 @@
 """Writes the reference pages that are made from code: states, settings, commands, the Python interface.
 
+So is the README's table of figures, from the page that `make bench` writes.
+
 `make docs` writes them; `make check` runs this with --check and fails when a page no longer tells the truth.
 """
 
@@ -19,6 +21,23 @@ from holdfast.kernel.states import TERMINAL, TRANSITIONS, State
 from holdfast.settings import Settings
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+README = Path(__file__).parent.parent / "README.md"
+FIGURES, END = "<!-- figures -->", "<!-- end of figures -->"
+CONTENDERS = {
+    "holdfast": "Holdfast",
+    "pgqueuer": "pgqueuer",
+    "procrastinate": "procrastinate",
+    "saq": "SAQ",
+    "celery": "Celery, Redis",
+    "huey": "huey",
+}
+WORKS = {
+    "run, one worker process": "Drain: drain, one worker process",
+    "run, two worker processes": "Drain: drain, two worker processes",
+    "enqueue, one by one": "Enqueue: enqueue, one by one",
+    "enqueue, 1,000 a call": "Enqueue: enqueue, 1,000 a call",
+    "run on SQLite, one process": "SQLite: drain, one process",
+}
 NOTE = "<!-- Made by `make docs`; edit the code it comes from. -->\n"
 
 
@@ -87,6 +106,34 @@ def _help(command: click.Command, path: str) -> Iterator[str]:
     yield from (f"## {path}", "", "```text", command.get_help(context).rstrip(), "```", "")
 
 
+def figures() -> str:
+    """The README, with its comparison taken from the page that `make bench` writes."""
+    text = README.read_text()
+    before, _, rest = text.partition(FIGURES)
+    _, _, after = rest.partition(END)
+    assert after, f"{README.name} has no place for figures"
+    measured = _measured((FOLDER.parent / "performance.md").read_text())
+    rows = [
+        f"| {title} | {' | '.join(measured.get((work, who), '–') for who in CONTENDERS)} |"
+        for title, work in WORKS.items()
+    ]
+    head = f"| | {' | '.join(CONTENDERS.values())} |\n|{'---|' * (len(CONTENDERS) + 1)}"
+    return "\n".join([before + FIGURES, head, *rows, END + after])
+
+
+def _measured(page: str) -> dict[tuple[str, str], str]:
+    """Work and contender, and the median of each that is a rate."""
+    found: dict[tuple[str, str], str] = {}
+    section = work = ""
+    for line in page.splitlines():
+        section = line.removeprefix("### ") if line.startswith("### ") else section
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) > 3 and cells[2].endswith(" jobs/s"):
+            work = cells[0] or work
+            found[f"{section}: {work}", cells[1]] = cells[2].removesuffix(" jobs/s")
+    return found
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "settings.md": settings,
@@ -96,17 +143,14 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    stale: list[str] = []
-    for name, make in PAGES.items():
-        page = FOLDER / name
-        text = NOTE + make()
-        if "--check" in sys.argv:
-            if not page.exists() or page.read_text() != text:
-                stale.append(name)
-        else:
+    pages = {FOLDER / name: NOTE + make() for name, make in PAGES.items()} | {README: figures()}
+    if "--check" not in sys.argv:
+        for page, text in pages.items():
             page.write_text(text)
+        return
+    stale = [page.name for page, text in pages.items() if not page.exists() or page.read_text() != text]
     if stale:
-        sys.exit(f"docs/reference is out of date ({', '.join(stale)}): run `make docs`")
+        sys.exit(f"these are out of date: {', '.join(stale)}; run `make docs`")
 
 
 if __name__ == "__main__":

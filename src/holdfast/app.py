@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from holdfast import durations
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
-from holdfast.errors import BadSetting, UsageError
+from holdfast.errors import BadSetting, MissingExtra, UsageError
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import JobFunction, OnDuplicate, unique_rule
 from holdfast.kernel import encoding, migrate
@@ -29,9 +29,11 @@ from holdfast.kernel.drivers import connect
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import NewSchedule
+from holdfast.observe import Callback, EventStream, Listening
 from holdfast.queues import Queue, check_limits
 from holdfast.rates import rate
 from holdfast.runtime import Runtime
+from holdfast.sending import ToldIntake
 from holdfast.settings import Settings
 from holdfast.threads import LoopThread
 from holdfast.transactions import CallersTransaction, Intake, lend
@@ -42,6 +44,9 @@ from holdfast.workers.isolation import ProcessPool, require_outside
 from holdfast.workers.role import Role
 from holdfast.workers.signatures import Signature
 from holdfast.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from holdfast.telemetry import Meters, Tracers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,6 +163,11 @@ class Holdfast:
     def queue(self, name: str, policy: Queue) -> None:
         """Declare a queue's policy; jobs declared for that queue follow it. Declare it before them."""
         encoding.check_text(name, what="a queue name")
+        late = [job.kind for job in self.registry.definitions.values() if job.queue == name]
+        if late and policy != self._policies.get(name):
+            raise UsageError(
+                f"job {late[0]!r} was declared for queue {name!r} before its policy: declare the queue first."
+            )
         self._policies[name] = policy
 
     async def signal(
@@ -183,6 +193,30 @@ class Holdfast:
         encoding.check_text(channel, what="a channel")
         text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
         await intake.signal(channel, text, key)
+
+    def events(self, *names: str, buffer: int = 1_000) -> EventStream:
+        """What this app does in this process, as it happens: `async for event in hf.events("job.ended"): ...`.
+
+        Without names, every event. A reader that falls more than `buffer` events behind loses its oldest ones.
+        """
+        return EventStream(self._ports.events, names, buffer=buffer)
+
+    def on_event(self, callback: Callback, *names: str) -> Listening:
+        """Call `callback` with each event, on the spot: it must be quick. Stop with `.stop()` or a `with` block."""
+        return self._ports.events.listen(callback, names)
+
+    def instrument(self, *, tracer_provider: Tracers | None = None, meter_provider: Meters | None = None) -> None:
+        """Trace and measure this app's jobs with OpenTelemetry, by these providers or by those of the process.
+
+        Call it once, in every process that enqueues or works. It needs `pip install 'holdfast[otel]'`.
+        """
+        try:
+            from holdfast.telemetry import instrument
+        except ModuleNotFoundError as missing:
+            raise MissingExtra("otel", "instrument()") from missing
+        if self._ports.events.spans is not None:
+            raise UsageError("this app is instrumented already; once is enough.")
+        instrument(self._ports.events, tracer_provider, meter_provider)
 
     async def why(self, id: str) -> str:
         """What keeps a job from being run, in words; empty when nothing does."""
@@ -269,9 +303,13 @@ class Holdfast:
         With the latter the app needs no loop and opens nothing. `sync`: the call is not awaited.
         """
         if tx is None:
-            return self.runtime()
+            return self._told(self.runtime(), committed=True)
         require_outside()
-        return CallersTransaction(lend(tx, self.url, self.settings, self._ports, sync=sync), self.settings, self._ports)
+        lent = lend(tx, self.url, self.settings, self._ports, sync=sync)
+        return self._told(CallersTransaction(lent, self.settings, self._ports), committed=False)
+
+    def _told(self, intake: Intake, *, committed: bool) -> Intake:
+        return ToldIntake(intake, committed=committed) if self._ports.events.heard else intake
 
     def runtime(self) -> Runtime:
         """The store as the running event loop uses it."""

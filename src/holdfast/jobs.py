@@ -15,6 +15,7 @@ from holdfast.kernel.database import drive
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.states import State
+from holdfast.observe import TRACE
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.transactions import Intake
@@ -239,11 +240,18 @@ class JobFunction(Generic[P, R]):
             parent=None,
             retry_of=None,
             payload=encoding.encode(payload, what=f"the payload of {definition.kind}", cap=settings.payload_cap),
-            metadata=encoding.encode(dict(options.metadata or {}), what="metadata", cap=settings.metadata_cap),
+            metadata=_metadata(options, settings),
             turn=int(definition.fair),
             **_lane(definition, options),
         )
         return (job if unique is None else _unique(job, unique, options.unique_key)), route
+
+
+def _metadata(options: Options, settings: Settings) -> str:
+    metadata = dict(options.metadata or {})
+    if TRACE in metadata:
+        raise UsageError(f"the key {TRACE!r} in a job's metadata is where its trace travels; use another.")
+    return encoding.encode(metadata, what="metadata", cap=settings.metadata_cap)
 
 
 def unique_rule(scope: str | None, on_duplicate: OnDuplicate | None, debounce: Duration | None) -> Unique | None:

@@ -243,16 +243,17 @@ class _Buffer:
                 self._waiting.append(waiting)
             try:
                 await waiting
-            finally:
+            except asyncio.CancelledError:
                 self._leave(waiting)
+                raise
 
     def _leave(self, waiting: asyncio.Future[None]) -> None:
-        """A reader that was cancelled after its wake-up hands it on."""
+        """A reader that is cancelled after its wake-up hands it on."""
         heir = None
         with self._lock:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-            elif waiting.cancelled() and self._events and self._waiting:
+            elif self._events and self._waiting:
                 heir = self._waiting.popleft()
         if heir is not None:
             _wake(heir)

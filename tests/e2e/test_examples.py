@@ -11,7 +11,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "jobs.py", "family.py", "transactions.py"}
+    programs = {"quickstart.py", "jobs.py", "images.py", "family.py", "transactions.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == programs
 
 
 def test_quickstart(tmp_path: Path) -> None:
@@ -37,6 +38,23 @@ def test_jobs(tmp_path: Path, place: Place) -> None:
     ]
     assert sorted(rest[:-2]) == ["attempt 1", "attempt 1", "downloading b.png", "downloading c.png"]
     assert rest[-2:] == ["the bytes of b.png, 800 wide", "the bytes of c.png, 800 wide"]
+
+
+def test_images(tmp_path: Path, place: Place) -> None:
+    env = environment(HOLDFAST_URL=place.url, PYTHONPATH=str(EXAMPLES))
+    said = python(str(EXAMPLES / "images.py"), cwd=tmp_path, env=env)
+    assert said == (0, "the bytes of https://example.org/a.png, 400 wide\n", "")
+    (schedule,) = holdfast("schedules", "ls", "--json", env=env).json
+    assert (schedule["name"], schedule["timezone"]) == ("images.nightly", "Europe/Athens")
+
+    (tmp_path / "full").touch()
+    assert holdfast("schedules", "run", "images.nightly", env=env).code == 0
+    assert holdfast("worker", "images:hf", "--until-empty", cwd=tmp_path, env=env).code == 0
+    (night,) = holdfast("jobs", "ls", "--kind", "images.nightly", "--json", env=env).json
+    assert night["state"] == "succeeded"
+    second, first, _ = holdfast("jobs", "ls", "--kind", "images.resize", "--json", env=env).json
+    assert [job["payload"]["url"] for job in (first, second)] == ["b.png", "c.png"]
+    assert (first["state"], first["attempts"]) == ("scheduled", 0)  # it snoozes; the other one may wait for the rate
 
 
 def test_family(tmp_path: Path, place: Place) -> None:

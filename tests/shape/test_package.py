@@ -21,7 +21,7 @@ def hear(event, args):
 sys.addaudithook(hear)
 import holdfast
 import holdfast.cli
-loaded = sorted(set(sys.modules) & {"apsw", "asyncpg", "pydantic", "anthropic", "fastapi", "sqlite3"})
+loaded = sorted(set(sys.modules) & {"apsw", "asyncpg", "pydantic", "anthropic", "fastapi", "opentelemetry", "sqlite3"})
 click = "click" in sys.modules
 print(json.dumps({"opened": opened, "loaded": loaded, "click": click}))
 """

@@ -46,6 +46,19 @@ async def test_nothing_is_left_of_what_is_rolled_back(library: Library, hf: Hold
     assert query("select count(*) from ledger") == [(0,)]
 
 
+async def test_listeners_are_told_that_it_is_not_committed_yet(library: Library, hf: Holdfast) -> None:
+    told: list[tuple[str, bool]] = []
+
+    @hf.job
+    async def work(number: int) -> None: ...
+
+    with hf.on_event(lambda event: told.append((event.metadata["job"], event.metadata["committed"])), "job.enqueued"):
+        mine = await library.enqueue(work, 1)
+        others = await library.enqueue_many(work, [(2,), (3,)])
+        own = await work.enqueue(4)
+    assert told == [(mine.id, False), *((other.id, False) for other in others), (own.id, True)]
+
+
 async def test_nobody_sees_the_job_before_the_commit(library: Library, hf: Holdfast, query: Query) -> None:
     @hf.job
     async def work() -> None: ...

@@ -213,6 +213,14 @@ def test_what_is_no_limit(hf: Holdfast, options: dict[str, object], message: str
         hf.job(**options)(lambda: None)  # type: ignore[call-overload]
 
 
+def test_a_queue_is_declared_before_its_jobs(hf: Holdfast) -> None:
+    @hf.job(name="send", queue="mail")
+    async def send() -> None: ...
+
+    with pytest.raises(UsageError, match="job 'send' was declared for queue 'mail' before its policy"):
+        hf.queue("mail", Queue(concurrency=1))
+
+
 async def test_a_lane_needs_a_limit_and_a_key_excludes_unique(hf: Holdfast) -> None:
     @hf.job
     async def plain() -> None: ...

@@ -26,14 +26,16 @@ RELEASED = "released"
 @single
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
     """End attempts of jobs without parents and lanes: one statement for all."""
-    return await tx.many(Jobs.complete, endings=endings, seqs=sorted(e.seq for e in endings))
+    ordered = sorted(endings)
+    return await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
 
 
 async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
     """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
-    seqs = [e.seq for e in endings]
+    ordered = sorted(endings)
+    seqs = [e.seq for e in ordered]
     await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
-    ended = await tx.many(Jobs.complete, endings=endings, seqs=sorted(seqs))
+    ended = await tx.many(Jobs.complete, endings=ordered, seqs=seqs)
     await settle(tx, ended)
     return ended
 

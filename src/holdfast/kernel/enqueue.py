@@ -120,8 +120,8 @@ async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: b
         await hint(tx, [replaced.route])
 
 
-async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> None:
-    """Insert the children of a running job. Their ids are derived, so a second launch adds none."""
+async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> int:
+    """Insert the children of a running job; returns how many. Their ids are derived, so a second launch adds none."""
     fence = await tx.one(Waiting.hold, **parent.held._asdict())
     if fence is None:
         raise LeaseLost(parent.id, parent.fence)
@@ -130,3 +130,4 @@ async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[Ne
     mine = [child._replace(parent=parent.seq) for child in children]
     if inserted := await enqueue(tx, mine, routes):
         await tx.run(Waiting.add_children, seq=parent.seq, added=inserted)
+    return inserted

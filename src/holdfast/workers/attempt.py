@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -108,8 +109,9 @@ class Attempts:
             loop.call_soon_threadsafe(begin)
             return function()
 
+        here = copy_context()  # what surrounds the attempt, a span for example, also surrounds the thread
         # A thread cannot be stopped: when the attempt ends first, the worker keeps its slot until it returns.
-        holding.thread = thread = loop.run_in_executor(self._threads, run)
+        holding.thread = thread = loop.run_in_executor(self._threads, here.run, run)
         return await asyncio.shield(thread)
 
     @staticmethod

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast import durations
@@ -21,9 +22,11 @@ from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Lease, NewJob, Route
 from holdfast.kernel.states import TERMINAL
+from holdfast.observe import TRACE
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
 from holdfast.workers.ledger import Ledger
+from holdfast.workers.telling import about
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,10 +70,11 @@ class JobContext:
         self._loop = asyncio.get_running_loop()
         self._started: Counter[str] = Counter()
         self._waits: Counter[str] = Counter()
-        self.log = logging.LoggerAdapter(
-            logging.getLogger(f"holdfast.job.{self.lease.kind}"),
-            {"job": self.lease.id, "kind": self.lease.kind, "attempt": self.attempt, "token": str(self.lease.fence)},
-        )
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """The logger `holdfast.job.<kind>`, whose records name the job and the attempt."""
+        return logging.LoggerAdapter(logging.getLogger(f"holdfast.job.{self.lease.kind}"), about(self.lease))
 
     @property
     def id(self) -> str:
@@ -100,7 +104,11 @@ class JobContext:
 
     @property
     def metadata(self) -> Any:
-        return encoding.decode(self.lease.metadata)
+        """What the job was enqueued with; the trace that may travel beside it is not shown."""
+        stored = encoding.decode(self.lease.metadata)
+        if isinstance(stored, dict):
+            stored.pop(TRACE, None)
+        return stored
 
     @property
     def idempotency_key(self) -> str:

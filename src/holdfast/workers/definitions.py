@@ -80,6 +80,11 @@ class Registry:
             raise UsageError(f"two functions are declared as job {definition.kind!r}; give one of them another name=.")
         self.definitions[definition.kind] = definition
 
+    def warm_up(self) -> None:
+        """Build now what the first job of each kind would otherwise wait for."""
+        for definition in self.definitions.values():
+            definition.signature.warm_up()
+
     def capabilities(self, further: Iterable[str] = ()) -> tuple[str, ...]:
         return tuple(sorted({*map(capability_of, self.definitions), *further}))
 

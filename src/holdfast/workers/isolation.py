@@ -21,6 +21,7 @@ from holdfast.workers.addresses import address_of
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 from holdfast.workers.processes import ChildProcess, Died
+from holdfast.workers.telling import about
 
 log = logging.getLogger("holdfast.isolation")
 
@@ -43,7 +44,7 @@ class ProcessPool:
                 child = self._take() or await self._start(context.settings)
                 return await self._perform(child, job, context)
             except Died as death:
-                log.warning("job %s: %s", context.id, death)
+                log.warning("job %s: %s", context.id, death, extra=about(context.lease))
                 return Retry(error=str(death), type="process_died")
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.records import Child, NewJob, Route
 from holdfast.kernel.waiting import Taken
+from holdfast.workers.telling import sending, tell_enqueued
 
 if TYPE_CHECKING:
     from holdfast.workers.holdings import Holding
@@ -73,7 +74,10 @@ class StoreLedger:
         await self._database.transact(waiting.report_progress, self._lease, progress)
 
     async def start_child(self, child: NewJob, route: Route) -> None:
-        await self._database.transact(enqueue_children, self._lease, [child], [route])
+        with sending(self._ports, [child]) as children:
+            started = await self._database.transact(enqueue_children, self._lease, children, [route])
+        if started:
+            tell_enqueued(self._ports, child, parent=self._lease.id)
 
     async def list_children(self) -> Sequence[Child]:
         return await self._database.transact(waiting.list_children, self._lease.seq)

@@ -5,6 +5,7 @@ pydantic does the work, at first use: importing and decorating stay cheap, and f
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -33,6 +34,11 @@ class Signature:
         for parameter in self._parameters:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise UsageError(f"job {kind!r} takes *{parameter.name}; a job names each of its arguments.")
+
+    def warm_up(self) -> None:
+        """Build the models. What they cannot be built of is the first job's error, as it would have been."""
+        with contextlib.suppress(Exception):
+            _ = self._validate, self._names, self._result, self._may_be_nothing
 
     def has(self, name: str) -> bool:
         return any(parameter.name == name for parameter in self._parameters)

@@ -6,7 +6,8 @@ Events and spans are made only while somebody listens: on the way of every job, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.clock import Ports
@@ -14,14 +15,14 @@ from holdfast.kernel import encoding
 from holdfast.kernel.records import Ending, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
-from holdfast.observe import Received, Spans
+from holdfast.observe import TRACE, Received, Sent, Spans
 from holdfast.outcomes import Outcome
 from holdfast.workers.holdings import Holding
 
 log = logging.getLogger("holdfast.worker")
 
 
-def fields(lease: Lease) -> dict[str, Any]:
+def about(lease: Lease) -> dict[str, Any]:
     """What an event or a log record says of an attempt."""
     return {
         "job": lease.id,
@@ -36,8 +37,29 @@ def fields(lease: Lease) -> dict[str, Any]:
 
 def tell_enqueued(ports: Ports, job: NewJob, *, committed: bool = True, parent: str | None = None) -> None:
     """`committed`: False when it is part of a transaction of the caller's. `parent`: the id of the job it is of."""
-    metadata = {"job": job.id, "kind": job.kind, "queue": job.queue, "tenant": job.tenant}
-    ports.tell("job.enqueued", {}, **metadata, committed=committed, parent=parent)
+    if ports.events.heard:
+        metadata = {"job": job.id, "kind": job.kind, "queue": job.queue, "tenant": job.tenant}
+        ports.tell("job.enqueued", {}, **metadata, committed=committed, parent=parent)
+
+
+@contextmanager
+def sending(ports: Ports, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    """Around an enqueue: gives the jobs as they are to be stored, with the sender's trace if there is one."""
+    spans = ports.events.spans
+    if spans is None or not jobs:
+        yield jobs
+        return
+    with spans.sending(Sent(jobs[0].kind, jobs[0].queue, [job.id for job in jobs])) as carrier:
+        yield _carrying(jobs, carrier) if carrier else jobs
+
+
+def _carrying(jobs: Sequence[NewJob], carrier: Mapping[str, str]) -> list[NewJob]:
+    """The cap on metadata is for what the caller put in, not for this."""
+    carried: dict[str, str] = {}
+    for text in {job.metadata for job in jobs}:
+        metadata = {**encoding.decode(text), TRACE: dict(carrier)}
+        carried[text] = encoding.encode(metadata, what="metadata", cap=len(text) * 8 + 65_536)
+    return [job._replace(metadata=carried[job.metadata]) for job in jobs]
 
 
 class Telling:
@@ -71,7 +93,7 @@ class Telling:
         """Run an attempt that was claimed `held_for` seconds ago, and tell of its start."""
         lease = holding.lease
         age = (lease.claimed_at - lease.created_at) / 1e6 + held_for
-        self._ports.tell("job.started", {"age": age}, **fields(lease), worker=self._worker)
+        self._ports.tell("job.started", {"age": age}, **about(lease), worker=self._worker)
         begun, spans = self._ports.clock.monotonic(), self._ports.events.spans
         try:
             return await (run if spans is None else self._traced(spans, lease, run))
@@ -93,14 +115,15 @@ class Telling:
         self._end(holding, state, "cancelled" if won else ending.outcome, error)
 
     def parked(self, holding: Holding) -> None:
-        self._end(holding, State.WAITING, "parked", None)
+        if self._ports.events.heard:
+            self._end(holding, State.WAITING, "parked", None)
 
     def _end(self, holding: Holding, state: str, outcome: str, error: Any) -> None:
-        told = {**fields(holding.lease), "worker": self._worker, "state": str(state), "outcome": outcome}
+        told = {**about(holding.lease), "worker": self._worker, "state": str(state), "outcome": outcome}
         self._ports.tell("job.ended", {"duration": holding.lasted}, **told, error=error)
 
     def lost(self, holding: Holding) -> None:
-        extra = {**fields(holding.lease), "worker": self._worker}
+        extra = {**about(holding.lease), "worker": self._worker}
         log.warning("job %s was lost to another worker; its result is dropped", holding.lease.id, extra=extra)
         self._ports.tell("job.lost", {"duration": holding.lasted}, **extra)
 

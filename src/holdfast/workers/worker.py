@@ -41,7 +41,7 @@ from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
-from holdfast.workers.telling import Telling, fields
+from holdfast.workers.telling import Telling, about
 
 log = logging.getLogger("holdfast.worker")
 
@@ -107,6 +107,7 @@ class Worker:
     async def start(self) -> None:
         """Register, show presence, listen, and begin to take work."""
         await self._database.open()
+        self._registry.warm_up()
         await to_the_end(self._register())
         for schedule in self._registry.schedules:
             await self._database.transact(put_schedule, schedule, next_tick)
@@ -294,7 +295,7 @@ class Worker:
         except asyncio.CancelledError:
             self._release(holding)
         except BaseException as problem:
-            log.exception("the outcome of job %s cannot be told", holding.lease.id, extra=fields(holding.lease))
+            log.exception("the outcome of job %s cannot be told", holding.lease.id, extra=about(holding.lease))
             self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
             self._pace.note(self._ports.clock.monotonic() - begun)
@@ -386,7 +387,7 @@ class Worker:
             await self._learn_routes(sight, now)
             if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
                 polled_at = now
-                if sight.pending or not self._started:
+                if sight.pending or self._probed_at == float("-inf"):  # the first claim says whether it is empty
                     self._work.set()
             due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
             watching = self._sweeper.watches(self.seq, sight)

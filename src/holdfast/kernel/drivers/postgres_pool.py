@@ -111,7 +111,11 @@ class Pool:
             self._open -= 1
             connection.terminate()
         else:
-            self._idle.append((connection, asyncio.get_running_loop().time()))
+            item = (connection, asyncio.get_running_loop().time())
+            last = len(self._idle)
+            if last and self._idle[-1][0] is self.listening:
+                last -= 1  # that one stays open anyway, so it is the next to be used and the others may close
+            self._idle.insert(last, item)
         self._tell()
 
     def _tell(self) -> None:

@@ -306,7 +306,7 @@ order by head.priority, head.seq;
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.
 -- A cancel that was accepted meanwhile wins over every outcome, its reason included. The source state is a column,
 -- not a literal, so that only the primary key can find the rows: by the index of running jobs each ending would
--- read them all. `mine` locks in the order of `lock_jobs`; the update itself may come to the rows in any order.
+-- read them all. The endings come in the order of `lock_jobs`, and the primary key is read in it.
 with ending as materialized (
     select e.*, 'running' as source from unnest(
         cast(:endings.seq as bigint[]), cast(:endings.worker as bigint[]), cast(:endings.epoch as bigint[]),
@@ -314,8 +314,6 @@ with ending as materialized (
         cast(:endings.delay_us as bigint[]), cast(:endings.counted as integer[]),
         cast(:endings.result as json[]), cast(:endings.error as json[])
     ) as e (seq, worker, epoch, token, outcome, state, delay_us, counted, result, error)
-), mine as materialized (
-    select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq for update
 ), ended as (
     update holdfast.job j set
         state = case when j.cancel_requested_at is null then e.state else 'cancelled' end,
@@ -328,7 +326,7 @@ with ending as materialized (
         error = case when j.cancel_requested_at is not null then j.error
             when e.state <> 'succeeded' then coalesce(e.error, j.error) end
     from ending e
-    where j.seq = any(array(select seq from mine)) and j.seq = e.seq and j.state = e.source
+    where j.seq = any(cast(:seqs as bigint[])) and j.seq = e.seq and j.state = e.source
         and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
     returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.lane, j.claimed_at, e.outcome, e.error
 ), logged as (

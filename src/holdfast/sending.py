@@ -1,0 +1,37 @@
+"""Sending: an intake that tells whoever listens of the jobs it takes in. The app puts it in the way only then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import NewJob, Route
+from holdfast.transactions import Intake
+from holdfast.workers.telling import sending, tell_enqueued
+
+
+class ToldIntake:
+    """An `Intake` in front of another."""
+
+    def __init__(self, intake: Intake, *, committed: bool) -> None:
+        """`committed`: whether what it has taken in is there for everyone, or only once the caller commits."""
+        self.settings = intake.settings
+        self.ports = intake.ports
+        self._intake = intake
+        self._committed = committed
+
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+        with sending(self.ports, [job]) as (carrying,):
+            accepted = await self._intake.enqueue(carrying, route, key=key, notify=notify)
+        if accepted == job.id:
+            tell_enqueued(self.ports, job, committed=self._committed)
+        return accepted
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
+        with sending(self.ports, jobs) as carrying:
+            await self._intake.enqueue_many(carrying, routes, notify)
+        for job in jobs:
+            tell_enqueued(self.ports, job, committed=self._committed)
+
+    async def signal(self, channel: str, payload: str, key: str | None) -> None:
+        await self._intake.signal(channel, payload, key)
