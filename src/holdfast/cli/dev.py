@@ -30,7 +30,8 @@ def command(target: str, options: tuple[str, ...]) -> None:
 
     What follows MODULE:APP are options of `holdfast worker`.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the latter may have been ignored by a shell
+        signal.signal(number, _interrupt)
     worker = [sys.executable, "-m", "holdfast", "worker", target, "--leash", "--set", f"drain_grace={_GRACE}", *options]
     folder = Path.cwd()
     with contextlib.suppress(KeyboardInterrupt):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -147,3 +149,15 @@ def readable(row: Mapping[str, Any], decode: Callable[[str], Any], *, texts: Ite
         else:
             shown[name] = decode(value) if name in stored and value is not None else value
     return shown
+
+
+def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run until Ctrl-C, which ends it well; also where a shell that started it in the background had SIGINT ignored."""
+
+    async def run() -> None:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.options import app_for, json_option, moment, plain, url_option
+from holdfast.cli.options import app_for, json_option, moment, plain, run_until_interrupted, url_option
 from holdfast.durations import duration
 from holdfast.kernel import encoding, reading, watch
 from holdfast.kernel.sightings import Change
@@ -56,10 +56,7 @@ def tail(
                         click.echo(_as_json(change) if as_json else _as_line(change))
                 await asyncio.sleep(pause)
 
-    try:
-        asyncio.run(follow())
-    except KeyboardInterrupt:
-        return
+    run_until_interrupted(follow())
 
 
 class Watcher:
