@@ -159,7 +159,7 @@ BAD: dict[str, tuple[str, Tables, Tables]] = {
     ),
     "a job begins as running": ("I3", {}, {"job": [running()]}),
     "a payload changes": ("I3", {"job": [job()]}, {"job": [job(payload="[]")]}),
-    "a pending job changes beside its counter": ("I3", {"job": [job()]}, {"job": [job(gate="closed")]}),
+    "a pending job changes beside its gate": ("I3", {"job": [job()]}, {"job": [job(progress="1")]}),
     "a released job fails": (
         "I3",
         {"job": [running()]},
