@@ -8,21 +8,21 @@ from functools import partial
 
 import pytest
 
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, NotFound
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import release
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import renew
 from holdfast.kernel.migrate import migrations
 from holdfast.kernel.records import Lease
+from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
 from holdfast.kernel.waiting import overdue, park, signal, wake
 from holdfast.outcomes import Cancel, Done, Fail, Retry, Snooze
 from tests.support.stores import TTL_US, Ends, Store
 
-WITHOUT_OPERATION = {Verb.PRUNE}  # retention is not part of the kernel yet
-PAIRS = [(state, verb) for state in State for verb in Verb if verb not in WITHOUT_OPERATION]
+PAIRS = [(state, verb) for state in State for verb in Verb]
 DAY_US = 86_400_000_000
 HOUR_US = 3_600_000_000
 
@@ -80,6 +80,11 @@ async def apply_overdue(store: Store, _: Lease) -> bool:
     return bool(await store.do(overdue, limit=10))
 
 
+async def apply_prune(store: Store, _: Lease) -> bool:
+    await store.advance("8d")
+    return await store.do(prune, Keep(7 * DAY_US, 1_000), limit=10) > 0
+
+
 # Each applies its verb under the best conditions the verb could wish for, and says whether the store obeyed.
 OPERATIONS: dict[Verb, Apply] = {
     Verb.CLAIM: apply_claim,
@@ -95,6 +100,7 @@ OPERATIONS: dict[Verb, Apply] = {
     Verb.CANCEL: apply_cancel,
     Verb.EXPIRE: apply_expire,
     Verb.OVERDUE: apply_overdue,
+    Verb.PRUNE: apply_prune,
 }
 
 PREPARATIONS: dict[State, Apply] = {
@@ -125,6 +131,10 @@ async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: 
 
     allowed = transition(source, verb)
     assert obeyed == (allowed is not None)
+    if allowed is not None and not allowed.targets:
+        with pytest.raises(NotFound):
+            await store.find(lease.id)
+        return
     after = await store.find(lease.id)
     if allowed is None:
         assert after == row
@@ -197,8 +207,8 @@ def test_the_ways_are_those_of_the_table() -> None:
     assert set(WAYS) == {(t.source, t.verb, target) for t in forked for target in t.targets}
 
 
-def test_only_pruning_has_no_operation_yet() -> None:
-    assert set(Verb) - set(OPERATIONS) == WITHOUT_OPERATION == {Verb.PRUNE}
+def test_every_verb_has_its_operation() -> None:
+    assert set(OPERATIONS) == set(Verb)
 
 
 def test_every_verb_has_its_place_in_the_table() -> None:
