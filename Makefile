@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
-# make test K=expression: pytest -k. JOBS: processes for the tests that may run side by side.
+# make test K=expression: pytest -k. JOBS: processes for the tests that may run side by side; many wait, so one more
+# than the cores of CI.
 K      ?=
-JOBS   ?= 2
+JOBS   ?= 3
 # make sim SEEDS=how-many SEED=first
 SEEDS  ?= 100
 SEED   ?= 1
@@ -20,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-pgbouncer sim bench demo lock clean
+.PHONY: help check docs fix test test-long test-pgbouncer sim bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -46,6 +47,10 @@ test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
 	@parallel=0; $(PYTEST) -n $(JOBS) --dist worksteal -m 'not chaos' || parallel=$$?; \
 	serial=0; $(PYTEST) -m chaos || serial=$$?; \
 	case $$parallel/$$serial in 0/0|0/5|5/0) ;; *) exit 1 ;; esac
+
+test-long: $(READY) ## the tests that try many cases, with eight times as many
+	HOLDFAST_SIMULATION_SEEDS=288 HOLDFAST_LOCKSTEP_EXAMPLES=504 \
+	    $(PYTEST) -n $(JOBS) --dist worksteal tests/simulation tests/lockstep/test_lockstep.py
 
 test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transaction mode
 	@PATH=$$PATH:/usr/sbin; \

@@ -25,6 +25,7 @@ from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.routes import route_for
 from holdfast.settings import Settings
 from holdfast.workers.registration import register, registration
+from tests.support.jobs import plain_job
 
 SERVED = 25
 CLAIM = 100
@@ -135,25 +136,7 @@ async def _insert(database: Database, routes: Iterable[Route]) -> None:
 
 def _job(route: Route) -> NewJob:
     (capability,) = json.loads(route.capabilities)
-    return NewJob(
-        id=new_id(ports),
-        kind=capability.removeprefix("job:"),
-        queue=route.queue,
-        route=route.id,
-        tenant="",
-        priority=100,
-        delay_us=None,
-        due_at=None,
-        timeout_us=None,
-        deadline_us=None,
-        deadline_at=None,
-        max_attempts=3,
-        max_rescues=5,
-        parent=None,
-        retry_of=None,
-        payload='{"n":0}',
-        metadata="{}",
-    )
+    return plain_job(new_id(ports), capability.removeprefix("job:"), route, payload='{"n":0}')
 
 
 if __name__ == "__main__":

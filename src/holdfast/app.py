@@ -12,11 +12,13 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from holdfast import durations
+from holdfast.agents.face import AgentFace
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
@@ -54,8 +56,8 @@ R = TypeVar("R")
 CatchUp = Literal["one", "all", "none"]
 
 
-class Holdfast:
-    """Durable jobs on one database. `url` decides which; without it, `HOLDFAST_URL` or a file in `.holdfast/`."""
+class Holdfast(AgentFace):
+    """Durable agents and jobs on one database: `url` says which, else `HOLDFAST_URL`, else a file in `.holdfast/`."""
 
     def __init__(
         self,
@@ -74,13 +76,17 @@ class Holdfast:
         self.queues = Queues(self)
         self.schedules = Schedules(self)
         self._embedded = embedded
-        self._ports = ports or Ports()
+        self._ports = self._followed(ports or Ports())
         self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Worker] = weakref.WeakKeyDictionary()
         self._thread: LoopThread | None = None
         self._threading = threading.Lock()  # callers without a loop may come on several threads
         self._make_runtime: Callable[..., Runtime] = Runtime
         self._bound = False  # to another database than its own, by `bound_to`
+        self._open_agents()
+
+    def _followed(self, ports: Ports) -> Ports:
+        return replace(ports, followers=(self._following(),))
 
     @overload
     def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
@@ -287,6 +293,11 @@ class Holdfast:
         worker = self._workers.pop(loop, None)
         if worker is not None:
             await worker.stop()
+        streams = self._streams.pop(loop, None)
+        if streams is not None:
+            await streams.close()
+        await self._loop.close()
+        await self.book.close()
         runtime = self._runtimes.pop(loop, None)
         if runtime is not None:
             await runtime.close()
@@ -333,12 +344,13 @@ class Holdfast:
         inside: dict[str, Any] = {
             "url": url,
             "settings": settings,
-            "_ports": ports,
+            "_ports": self._followed(ports),
             "_embedded": False,
             "_make_runtime": make_runtime,
             "_runtimes": weakref.WeakKeyDictionary(),
             "_workers": weakref.WeakKeyDictionary(),
             "_thread": None,
+            "_streams": weakref.WeakKeyDictionary(),
             "_bound": True,
         }
         before = {name: vars(self)[name] for name in inside}

@@ -10,7 +10,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +48,7 @@ class Ports:
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(64)))
     events: Bus = field(default_factory=Bus)
+    followers: Sequence[Any] = ()  # of `kernel.database.Follower`: layers above that follow their jobs to the end
 
     def tell(self, name: str, measurements: Mapping[str, float | int], /, **metadata: Any) -> None:
         """Emit an event, if anybody listens. Where every job passes, ask `events.heard` before making its parts."""

@@ -7,7 +7,7 @@
         LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed
         SchemaTooOld  SchemaTooNew  StoreUnfit  StatementDrift
       Unavailable       the world failed; the same call may work in a moment      retry = "later"
-        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout
+        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
 
 A message says what happened, to which thing, and what to do about it.
 """
@@ -148,3 +148,7 @@ class StoreCorrupt(Unavailable):
 
 class ResultTimeout(Unavailable):
     """The job has not ended yet; it goes on, and may be asked again."""
+
+
+class NoWorker(Unavailable):
+    """Nobody alive can serve this, and the caller did not want it to wait."""

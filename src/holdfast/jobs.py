@@ -13,7 +13,7 @@ from holdfast.errors import RunFailed, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import drive
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
+from holdfast.kernel.records import Batch, EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.observe import TRACE
 from holdfast.runtime import Runtime
@@ -25,6 +25,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 OnDuplicate = Literal["keep", "replace"]
+
+_NO_NAMES: Mapping[str, Any] = {}
 
 
 class App(Protocol):
@@ -188,23 +190,27 @@ class JobFunction(Generic[P, R]):
     async def _enqueue_many(self, intake: Intake, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
         if self._options.key is not None:
             raise UsageError("a key names one job; enqueue keyed jobs one by one.")
-        jobs: list[NewJob] = []
-        definition, cap, ports = self.definition, intake.settings.payload_cap, intake.ports
-        what = f"the payload of {definition.kind}"
-        for item in items:
-            args, kwargs = _arguments(item)
-            if jobs:  # like the first, but for its arguments
-                text = encoding.encode(definition.signature.encode(args, kwargs), what=what, cap=cap)
-                jobs.append(jobs[0]._replace(id=new_id(ports), payload=text))
-            else:
-                jobs.append(self._new(args, kwargs, self._options, id=new_id(ports), settings=intake.settings)[0])
-        if any(job.unique_key is not None for job in jobs[:1]):
+        arguments = map(_arguments, items)
+        first = next(arguments, None)
+        if first is None:
+            return []
+        ports, settings = intake.ports, intake.settings
+        job, route = self._new(*first, self._options, id=new_id(ports), settings=settings)
+        if job.unique_key is not None:
             raise UsageError("unique jobs are enqueued one by one: each call has its own answer.")
-        await intake.enqueue_many(jobs, {definition.route}, self._options.notify)
-        return [Job(self._app, job.id, definition) for job in jobs]
+        payloads = [job.payload, *(self._payload(args, kwargs, settings) for args, kwargs in arguments)]
+        ids = [job.id, *(new_id(ports) for _ in payloads[1:])]
+        await intake.enqueue_many(Batch(job, ids, payloads), route, self._options.notify)
+        return [Job(self._app, id, self.definition) for id in ids]
+
+    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Settings) -> str:
+        values = self.definition.signature.encode(args, kwargs)
+        return encoding.encode(values, what=f"the payload of {self.definition.kind}", cap=settings.payload_cap)
 
     def _split(self, kwargs: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
         """Options may stand among the arguments when the function has no parameter of that name."""
+        if not kwargs:
+            return self._options, {}
         mine = {k: v for k, v in kwargs.items() if k in _OPTION_NAMES and not self.definition.signature.has(k)}
         rest = {k: v for k, v in kwargs.items() if k not in mine}
         return (replace(self._options, **mine) if mine else self._options), rest
@@ -213,7 +219,7 @@ class JobFunction(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options, *, id: JobId, settings: Settings
     ) -> tuple[NewJob, Route]:
         definition = self.definition
-        payload = definition.signature.encode(args, kwargs)
+        payload = self._payload(args, kwargs, settings)
         timeout = definition.timeout_us if options.timeout is None else durations.microseconds(options.timeout)
         deadline = definition.deadline_us if options.deadline is None else durations.microseconds(options.deadline)
         route = definition.route
@@ -239,7 +245,7 @@ class JobFunction(Generic[P, R]):
             max_rescues=settings.max_rescues,
             parent=None,
             retry_of=None,
-            payload=encoding.encode(payload, what=f"the payload of {definition.kind}", cap=settings.payload_cap),
+            payload=payload,
             metadata=_metadata(options, settings),
             turn=int(definition.fair),
             **_lane(definition, options),
@@ -307,10 +313,10 @@ def _lane(definition: Definition, options: Options) -> dict[str, Any]:
 
 
 def _arguments(item: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(item, tuple | list):  # before Mapping, which takes longer to ask
+        return tuple(item), _NO_NAMES
     if isinstance(item, Mapping):
         return (), item
-    if isinstance(item, tuple | list):
-        return tuple(item), {}
     raise UsageError(f"each item is a mapping or a tuple of arguments, not {item!r}.")
 
 

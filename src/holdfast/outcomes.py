@@ -57,6 +57,11 @@ class Park:
             durations.microseconds(self.timeout)
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The handler itself has ended or parked its job, together with what it wrote; nothing is left to write."""
+
+
 class Cancel(Exception):
     """End the job as cancelled."""
 
@@ -82,4 +87,4 @@ class Snooze(Exception):
         self.reason = reason
 
 
-Outcome = Done | Retry | Fail | Park | Cancel | Discard | Snooze
+Outcome = Done | Retry | Fail | Park | Settled | Cancel | Discard | Snooze

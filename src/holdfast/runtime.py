@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -13,10 +12,10 @@ from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Operation, Transaction
-from holdfast.kernel.enqueue import enqueue, submit
+from holdfast.kernel.enqueue import enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.records import EndedJob, JobRow, NewJob, Route
+from holdfast.kernel.records import Batch, EndedJob, JobRow, NewJob, Route
 from holdfast.queues import Queue
 from holdfast.settings import Settings
 
@@ -74,11 +73,16 @@ class Runtime:
         self._remember(routes)
         return accepted
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
         await self.open()
-        unwritten = self._unwritten(routes)
-        await self.database.transact(enqueue_chunks, jobs, unwritten, notify)
-        self._remember(unwritten)
+        routes = self._unwritten([route])
+        await accept_many(self.database, batch, routes, notify=notify)
+        self._remember(routes)
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of a layer above, as part of what is taken in here."""
+        await self.open()
+        return await self.database.transact(operation, *args, **kwargs)
 
     async def cancel(self, id: JobId, reason: str) -> str:
         await self.open()
@@ -172,23 +176,17 @@ async def accept(store: Transacting, job: NewJob, routes: Sequence[Route], *, ke
     return (await store.transact(submit, job, routes, key=key, notify=notify)).id
 
 
+async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
+    """Take a batch in, all of it or nothing: by one statement, or by several in one transaction."""
+    await store.transact(enqueue_batch if len(batch.ids) <= _CHUNK else _enqueue_parts, batch, routes, notify=notify)
+
+
+async def _enqueue_parts(tx: Transaction, batch: Batch, routes: Sequence[Route], *, notify: bool = True) -> int:
+    inserted = 0
+    for begin in range(0, len(batch.ids), _CHUNK):
+        inserted += await enqueue_batch(tx, batch.part(begin, _CHUNK), () if begin else routes, notify=notify)
+    return inserted
+
+
 def signal_id(ports: Ports, channel: str, key: str | None) -> JobId:
     return new_id(ports) if key is None else derived_id("signal", channel, key)
-
-
-async def enqueue_chunks(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], notify: bool) -> None:
-    for begin in range(0, len(jobs), _CHUNK):
-        await enqueue(tx, _in_turn(jobs[begin : begin + _CHUNK]), routes if begin == 0 else [], notify=notify)
-
-
-def _in_turn(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Number the jobs of a fair queue: they take turns with those of other tenants, not one turn together."""
-    if not any(job.turn for job in jobs):
-        return jobs
-    turns: Counter[tuple[int, int, str]] = Counter()
-    numbered = []
-    for job in jobs:
-        line = (job.route, job.priority, job.tenant)
-        turns[line] += 1
-        numbered.append(job._replace(turn=turns[line]) if job.turn else job)
-    return numbered

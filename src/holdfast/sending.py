@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from typing import ParamSpec, TypeVar
 
+from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import NewJob, Route
+from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.transactions import Intake
 from holdfast.workers.telling import sending, tell_enqueued
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ToldIntake:
@@ -21,17 +25,20 @@ class ToldIntake:
         self._committed = committed
 
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
-        with sending(self.ports, [job]) as (carrying,):
+        with sending(self.ports, job, [job.id]) as carrying:
             accepted = await self._intake.enqueue(carrying, route, key=key, notify=notify)
         if accepted == job.id:
             tell_enqueued(self.ports, job, committed=self._committed)
         return accepted
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
-        with sending(self.ports, jobs) as carrying:
-            await self._intake.enqueue_many(carrying, routes, notify)
-        for job in jobs:
-            tell_enqueued(self.ports, job, committed=self._committed)
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
+        with sending(self.ports, batch.job, batch.ids) as carrying:
+            await self._intake.enqueue_many(batch._replace(job=carrying), route, notify)
+        for id in batch.ids:
+            tell_enqueued(self.ports, batch.job._replace(id=id), committed=self._committed)
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._intake.transact(operation, *args, **kwargs)
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await self._intake.signal(channel, payload, key)

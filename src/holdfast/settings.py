@@ -72,6 +72,24 @@ class Settings:
     key_retention: timedelta = _time("7d", "How long an idempotency key outlives its job.")
     retention: timedelta = _time("7d", "How long finished jobs are kept, unless their queue says otherwise.")
     retention_jobs: int = _setting(1_000_000, "Most finished jobs kept in one queue, unless it says otherwise.")
+    tool_output_cap: int = _setting(200_000, "Characters of a tool's result that the model is shown; the rest is cut.")
+    prompt_cap: int = _setting(33_554_432, "Bytes of JSON a prompt may have, images and documents included.")
+
+    max_concurrent_runs: int = _setting(10, "Runs in batch mode that one worker handles at once.")
+    max_concurrent_streaming_runs: int = _setting(5, "Runs that one worker streams from a model at once.")
+    max_concurrent_tools: int = _setting(50, "Tool calls that one worker runs at once.")
+    stream_interval: timedelta = _time("100ms", "Pause between writes of what models are saying.")
+    model_idle: timedelta = _time("2m", "A model that sends nothing for so long, not even a ping, counts as gone.")
+    model_total: timedelta = _time("1h", "The longest one answer of a model may take.")
+    provider_url: str = _setting("", "Base URL of the model provider; empty = the SDK's own.")
+    script_pace: timedelta = _time("0s", "Pause between the pieces of what a scripted model says.")
+    script_witness: str = _setting("", "File in which scripted models note each call: the witness of what was bought.")
+    rescue_timeout: timedelta = _time("5m", "A run without any progress for so long is taken from its worker.")
+    rescue_interval: timedelta = _time("1m", "Pause between looks for runs without progress.")
+    max_rescue_attempts: int = _setting(3, "Rescues of a run before it fails as rescue_failed.")
+    public_topics: bool = _setting(True, "Announce changes of runs to outside listeners by NOTIFY.")
+    topic_prefix: str = _setting("holdfast", "Prefix of the public NOTIFY channels; agentpg for who comes from it.")
+
     worker_retention: timedelta = _time("1d", "How long the rows of stopped workers are kept.")
 
     def __post_init__(self) -> None:
@@ -81,7 +99,10 @@ class Settings:
         for name in ("concurrency", "batch", "connections", "max_attempts", "payload_cap", "result_cap"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("threads", "prefetch", "max_rescues", "retention_jobs"):
+        for name in ("max_concurrent_runs", "max_concurrent_streaming_runs", "max_concurrent_tools", "tool_output_cap"):
+            if getattr(self, name) < 1:
+                raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("threads", "prefetch", "max_rescues", "retention_jobs", "max_rescue_attempts"):
             if getattr(self, name) < 0:
                 raise BadSetting(f"{name} must be at least 0, not {getattr(self, name)}.")
         for name in ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl"):

@@ -6,12 +6,13 @@ written every time and never remembered: a rollback takes them away again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import waiting
+from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers import dialect_of, sqlite_path
 from holdfast.kernel.drivers.lent_postgres import (
     LentAsyncpg,
@@ -23,10 +24,13 @@ from holdfast.kernel.drivers.lent_postgres import (
     LentSqlAlchemy,
 )
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import NewJob, Route
+from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.kernel.sql import Dialect
-from holdfast.runtime import Transacting, accept, enqueue_chunks, signal_id
+from holdfast.runtime import Transacting, accept, accept_many, signal_id
 from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LENT: Mapping[str, type[LentConnection]] = {
     "asyncpg.connection.Connection": LentAsyncpg,
@@ -55,9 +59,12 @@ class Intake(Protocol):
 
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId: ...
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None: ...
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None: ...
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None: ...
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of a layer above, as part of what is taken in here."""
 
 
 class CallersTransaction:
@@ -71,8 +78,11 @@ class CallersTransaction:
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
         return await accept(self._lent, job, [route], key=key, notify=notify)
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
-        await self._lent.transact(enqueue_chunks, jobs, sorted(routes), notify)
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
+        await accept_many(self._lent, batch, [route], notify=notify)
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._lent.transact(operation, *args, **kwargs)
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await self._lent.transact(waiting.signal, signal_id(self.ports, channel, key), channel, payload)

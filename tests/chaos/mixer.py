@@ -34,6 +34,7 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import Registration, drain, look, lose_workers, register, unregister
 from holdfast.outcomes import Done, Fail, Retry, Snooze
 from holdfast.settings import Settings
+from tests.support.jobs import plain_job
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -262,26 +263,13 @@ class Mixer:
         return ending(lease, outcome, policy=POLICY, chance=self._chance, result_cap=99, error_cap=999)
 
     def job(self, kind: str, **changes: Any) -> NewJob:
-        job = NewJob(
-            id=ids.new_id(self._ports),
-            kind=kind,
-            queue="default",
-            route=ROUTES[KINDS.index(kind)].id,
-            tenant="",
-            priority=self._chance.choice((50, 100)),
-            delay_us=self._chance.choice((None, None, 20_000)),
-            due_at=None,
-            timeout_us=None,
-            deadline_us=self._chance.choice((None, None, 200_000)),
-            deadline_at=None,
-            max_attempts=3,
-            max_rescues=3,
-            parent=None,
-            retry_of=None,
-            payload="{}",
-            metadata="{}",
-        )
-        return job._replace(**changes)
+        drawn = {
+            "priority": self._chance.choice((50, 100)),
+            "delay_us": self._chance.choice((None, None, 20_000)),
+            "deadline_us": self._chance.choice((None, None, 200_000)),
+        }
+        route = ROUTES[KINDS.index(kind)]
+        return plain_job(ids.new_id(self._ports), kind, route, **{**drawn, "max_rescues": 3, **changes})
 
 
 async def main(url: str, seed: str, rounds: int) -> None:

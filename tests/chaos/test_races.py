@@ -20,6 +20,7 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import Registration, register
 from tests.chaos.crew import Crew
 from tests.chaos.watch import Watch
+from tests.support.jobs import plain_job
 
 PROCESSES = 8
 JOBS = 8_000
@@ -77,23 +78,4 @@ async def enqueue_spread(watch: Watch, count: int) -> None:
 
 
 def new_job(ports: Ports, number: int) -> NewJob:
-    route = ROUTES[number % len(ROUTES)]
-    return NewJob(
-        id=ids.new_id(ports),
-        kind="work",
-        queue=route.queue,
-        route=route.id,
-        tenant="",
-        priority=100,
-        delay_us=None,
-        due_at=None,
-        timeout_us=None,
-        deadline_us=None,
-        deadline_at=None,
-        max_attempts=3,
-        max_rescues=5,
-        parent=None,
-        retry_of=None,
-        payload="{}",
-        metadata="{}",
-    )
+    return plain_job(ids.new_id(ports), "work", ROUTES[number % len(ROUTES)])

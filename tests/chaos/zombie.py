@@ -30,6 +30,7 @@ from holdfast.kernel.workers import Registration, register
 from holdfast.outcomes import Done
 from tests.chaos.jobs import quick
 from tests.support.apps import settings_with
+from tests.support.jobs import plain_job
 
 TTL_US = 1_500_000
 WRITES = 8
@@ -102,26 +103,7 @@ async def locked_and_frozen(tx: Transaction, worker: int, leases: list[Lease]) -
 
 
 def child_of(parent: Lease) -> NewJob:
-    route = quick.definition.route
-    return NewJob(
-        id=ids.derived_id(parent.id, "late", 0),
-        kind="quick",
-        queue=route.queue,
-        route=route.id,
-        tenant="",
-        priority=100,
-        delay_us=None,
-        due_at=None,
-        timeout_us=None,
-        deadline_us=None,
-        deadline_at=None,
-        max_attempts=3,
-        max_rescues=5,
-        parent=None,
-        retry_of=None,
-        payload="{}",
-        metadata="{}",
-    )
+    return plain_job(ids.derived_id(parent.id, "late", 0), "quick", quick.definition.route)
 
 
 async def main(url: str, how: str) -> None:

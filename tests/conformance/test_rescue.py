@@ -42,7 +42,7 @@ async def test_the_first_loss_is_pending_at_once(store: Store) -> None:
     await store.advance("60s")
     (moved,) = await store.expire()
     row = await store.find(lease.id)
-    assert moved == (row.seq, row.id, State.PENDING, moved.route, None, None)
+    assert moved == (row.seq, row.id, State.PENDING, moved.route, None, None, row.kind)
     assert (row.state, row.rescues, row.attempts, row.due_at) == (State.PENDING, 1, 0, None)
     assert (row.worker, row.lease_until, row.error, row.finished_at) == (None, None, None, None)
     assert row.token == lease.token

@@ -69,7 +69,9 @@ def test_the_readable_views_are_the_same(sqlite_url: str, postgres_url: str) -> 
     assert (
         views[0]
         == views[1]
-        == {*("view job_readable", "view attempt_readable", "view worker_readable", "view paused_route")}
+        == {
+            *("view job_readable", "view attempt_readable", "view worker_readable", "view paused_route", "view run_now")
+        }
     )
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from holdfast.errors import LeaseLost, NotFound
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import release
+from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import renew
 from holdfast.kernel.migrate import migrations
 from holdfast.kernel.records import Lease
 from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.routes import route_for
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
 from holdfast.kernel.waiting import overdue, park, signal, wake
@@ -26,6 +29,8 @@ PAIRS = [(state, verb) for state in State for verb in Verb]
 DAY_US = 86_400_000_000
 HOUR_US = 3_600_000_000
 
+UNIQUE: dict[str, Any] = {"unique_key": "one", "unique_scope": "live"}
+
 Apply = Callable[[Store, Lease], Awaitable[bool]]
 
 
@@ -35,6 +40,12 @@ async def end(store: Store, lease: Lease, outcome: Ends) -> bool:
 
 async def apply_release(store: Store, lease: Lease) -> bool:
     return bool(await store.complete(lease, release(lease)))
+
+
+async def apply_replace(store: Store, lease: Lease, delay_us: int | None = None) -> bool:
+    newer = store.job(payload='"newer"', delay_us=delay_us, replaces=True, **UNIQUE)
+    await store.do(enqueue_unique, newer, [route_for("default", "work")])
+    return (await store.find(lease.id)).payload == '"newer"'
 
 
 async def apply_claim(store: Store, _: Lease) -> bool:
@@ -87,6 +98,7 @@ async def apply_prune(store: Store, _: Lease) -> bool:
 
 # Each applies its verb under the best conditions the verb could wish for, and says whether the store obeyed.
 OPERATIONS: dict[Verb, Apply] = {
+    Verb.REPLACE: apply_replace,
     Verb.CLAIM: apply_claim,
     Verb.RENEW: apply_renew,
     Verb.COMPLETE: partial(end, outcome=Done(1)),
@@ -115,16 +127,26 @@ PREPARATIONS: dict[State, Apply] = {
 
 async def job_in(store: Store, state: State) -> Lease:
     """A job in that state, by way of a lease that its worker still remembers."""
-    lease = await store.claimed(deadline_us=DAY_US)
+    lease = await store.claimed(deadline_us=DAY_US, **UNIQUE)
     if state is not State.RUNNING:
         assert await PREPARATIONS[state](store, lease)
     assert await store.state(lease.id) is state
     return lease
 
 
+async def unclaimed(store: Store, state: State) -> Lease:
+    """A job that nobody has claimed, as a replace wishes it, under a lease that was never given."""
+    lease = await store.claimed()
+    id = await store.enqueue(delay_us=HOUR_US if state is State.SCHEDULED else None, **UNIQUE)
+    row = await store.find(id)
+    assert row.state == state
+    return lease._replace(id=id, seq=row.seq)
+
+
 @pytest.mark.parametrize(("source", "verb"), PAIRS, ids=[f"{state}-{verb}" for state, verb in PAIRS])
 async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: State, verb: Verb) -> None:
-    lease = await job_in(store, source)
+    never_claimed = verb is Verb.REPLACE and transition(source, verb)
+    lease = await (unclaimed if never_claimed else job_in)(store, source)
     row, attempts = await store.find(lease.id), await store.attempts(lease)
 
     obeyed = await OPERATIONS[verb](store, lease)
@@ -142,6 +164,14 @@ async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: 
     else:
         assert after != row
         assert after.state in allowed.targets
+
+
+@pytest.mark.parametrize("source", [t.source for t in TRANSITIONS if t.verb is Verb.REPLACE])
+async def test_what_was_claimed_once_is_not_replaced(store: Store, source: State) -> None:
+    lease = await job_in(store, source)
+    row = await store.find(lease.id)
+    assert not await apply_replace(store, lease)
+    assert await store.find(lease.id) == row
 
 
 async def lapse(store: Store, **changes: int) -> Lease:
@@ -179,8 +209,18 @@ async def parked(store: Store, *, signalled: bool) -> Lease:
     return lease
 
 
+async def replaced(store: Store, source: State, *, delay_us: int | None) -> Lease:
+    lease = await unclaimed(store, source)
+    assert await apply_replace(store, lease, delay_us)
+    return lease
+
+
 # Where the table names several targets, the way to each of them.
 WAYS: dict[tuple[State, Verb, State], Callable[[Store], Awaitable[Lease]]] = {
+    (State.SCHEDULED, Verb.REPLACE, State.SCHEDULED): partial(replaced, source=State.SCHEDULED, delay_us=DAY_US),
+    (State.SCHEDULED, Verb.REPLACE, State.PENDING): partial(replaced, source=State.SCHEDULED, delay_us=None),
+    (State.PENDING, Verb.REPLACE, State.PENDING): partial(replaced, source=State.PENDING, delay_us=None),
+    (State.PENDING, Verb.REPLACE, State.SCHEDULED): partial(replaced, source=State.PENDING, delay_us=DAY_US),
     (State.RUNNING, Verb.RETRY, State.PENDING): partial(ended, outcome=Retry(after="0s")),
     (State.RUNNING, Verb.RETRY, State.SCHEDULED): partial(ended, outcome=Retry(after="1s")),
     (State.RUNNING, Verb.SNOOZE, State.PENDING): partial(ended, outcome=Snooze("0s")),

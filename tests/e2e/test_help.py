@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.cli import COMMANDS
 from holdfast.version import VERSION
-from tests.support.commands import holdfast, python
+from tests.support.commands import cold_holdfast, holdfast, python
 
 SUBCOMMANDS = {
     "jobs": ("ls", "show", "why", "retry", "cancel", "tail"),
@@ -18,7 +18,7 @@ SUBCOMMANDS = {
 
 
 def test_the_command_lists_its_commands() -> None:
-    said = holdfast("--help")
+    said = cold_holdfast("--help")
     assert said.code == 0
     for name, purpose in COMMANDS.items():
         assert name in said.out
@@ -39,7 +39,7 @@ def test_each_command_explains_itself(name: str) -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert holdfast("--version").lines == [f"holdfast, version {VERSION}"]
+    assert cold_holdfast("--version").lines == [f"holdfast, version {VERSION}"]
 
 
 @pytest.mark.parametrize("words", [("paint",), ("jobs", "ls", "--state", "asleep"), ("worker",)])

@@ -21,6 +21,7 @@ class Recalling:
     def __init__(self, tx: Transaction, statement: Statement, rows: Collection[tuple[Any, ...]]) -> None:
         self._tx = tx
         self._recalled = {statement: list(rows)}
+        self.followers = tx.followers
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
         recalled: Any = self._recalled.pop(statement, None)

@@ -22,30 +22,13 @@ from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn, some_drawn
 from tests.lockstep.machine import ROUTES, SECOND, fresh_leases, live_workers
 from tests.lockstep.rules_workers import WorkerRules
+from tests.support.jobs import plain_job
 from tests.support.stores import TTL_US
 
 Outcome = Done | Retry | Fail | Cancel | Discard | Snooze | None  # None: released
 
 POLICY = RetryPolicy()
-PLAIN = NewJob(
-    id=JobId(""),
-    kind="a",
-    queue="default",
-    route=ROUTES[0].id,
-    tenant="",
-    priority=100,
-    delay_us=None,
-    due_at=None,
-    timeout_us=None,
-    deadline_us=None,
-    deadline_at=None,
-    max_attempts=2,
-    max_rescues=1,
-    parent=None,
-    retry_of=None,
-    payload="{}",
-    metadata='{"aa": 1, "b": [1, 2]}',
-)
+PLAIN = plain_job(JobId(""), "a", ROUTES[0], max_attempts=2, max_rescues=1, metadata='{"aa": 1, "b": [1, 2]}')
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [
         Done({"answer": 42}),

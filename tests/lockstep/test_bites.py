@@ -24,8 +24,8 @@ def instead(statement: str, of: str, say: str) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         genuine = sql.sources
 
-        def sources(file: str) -> tuple[Source, ...]:
-            return tuple(respell(source) for source in genuine(file))
+        def sources(file: str, package: str = sql.__name__) -> tuple[Source, ...]:
+            return tuple(respell(source) for source in genuine(file, package))
 
         def respell(source: Source) -> Source:
             if source.name != statement or source.dialect == "postgres":

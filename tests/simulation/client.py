@@ -70,11 +70,13 @@ class Client:
                 self._do(self._enqueue())
 
     def overhear(self, operation: Callable[..., Any], args: Any, answer: Any) -> None:
-        """Now and then send a signal just when someone found none and is about to wait for it."""
+        """Now and then send a signal, or cancel, just when someone found no signal and is about to wait for it."""
         if operation is take_signal and isinstance(answer, Taken) and answer.payload is None and not self._store.healed:
-            channel = args[1]
-            if channel != NEVER and self._chance.random() < self._options.load.signal:
+            lease, channel, load = args[0], args[1], self._options.load
+            if channel != NEVER and self._chance.random() < load.signal:
                 self.node.spawn(self._quietly(self._signal(channel)))
+            elif self._chance.random() < 4 * load.cancel:
+                self.node.spawn(self._quietly(self._cancel_if_mine(lease.id)))
 
     async def signal_all(self) -> None:
         """Send everyone who waits what it waits for, unless it never comes."""
@@ -123,8 +125,11 @@ class Client:
         self._owns(key, handle.id)
 
     async def _enqueue_many(self) -> None:
-        many = [{"n": number} for number in range(self._chance.randint(2, 30))]
-        for job in await self._workload.jobs["quick"].enqueue_many(many):
+        chance, kind = self._chance, "quick"
+        if "sleepy" in self._options.load.kinds and chance.random() < 0.5:
+            kind = "sleepy"  # more than its lane lets through
+        many = [arguments(kind, chance, self._options) for _ in range(chance.randint(2, 30))]
+        for job in await self._workload.jobs[kind].enqueue_many(many):
             self._keep(job)
 
     async def _cancel(self) -> None:
@@ -136,6 +141,11 @@ class Client:
             groups.setdefault(("", False) if row is None else (row["state"], row["open_children"] > 0), []).append(job)
         if groups:
             await self._chance.choice(self._chance.choice(list(groups.values()))).cancel()
+
+    async def _cancel_if_mine(self, id: str) -> None:
+        for job in self._jobs:
+            if job.id == id:
+                await job.cancel()
 
     async def _signal(self, channel: str) -> None:
         self._sent += 1

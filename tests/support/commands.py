@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from tests.support.warm import Request, nursery
+
+COMMANDS_IMPORT = ("holdfast.cli.worker", "holdfast.kernel.drivers.postgres", "holdfast.kernel.drivers.sqlite")
+PYTHON_READS = ("PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
 PATIENCE = 100.0  # seconds after which a command counts as hung; no test depends on being faster
 
 
@@ -62,4 +67,22 @@ def python(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None =
 
 
 def holdfast(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Said:
+    """`python -m holdfast` in a process that was warmed up, unless the environment sets Python itself up."""
+    chosen = dict(env or environment())
+    if any(chosen.get(name) != os.environ.get(name) for name in PYTHON_READS):
+        return cold_holdfast(*words, cwd=cwd, env=chosen)
+    request = Request("holdfast", words, str(cwd or Path.cwd()), chosen)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
+        files = [file.fileno() for file in (nothing, out, err)]
+        code = nursery(*COMMANDS_IMPORT).run(request, files, within=PATIENCE)
+        return Said(code, *(_read(file) for file in (out, err)))
+
+
+def cold_holdfast(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Said:
+    """The same from its very start; for tests of that start."""
     return python("-m", "holdfast", *words, cwd=cwd, env=env)
+
+
+def _read(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode()

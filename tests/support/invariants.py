@@ -119,7 +119,8 @@ def check_swept(whole: Snapshot) -> None:
             raise Broken("I9", f"job {seq} is {job['state']} after its deadline {job['deadline_at']}")
 
 
-_PAIRS: Final = frozenset((t.source, target) for t in TRANSITIONS for target in t.targets)
+# Nothing that is judged here replaces jobs: their payload is fixed, and what is pending stays due.
+_PAIRS: Final = frozenset((t.source, target) for t in TRANSITIONS if t.verb is not Verb.REPLACE for target in t.targets)
 _PRUNABLE: Final = frozenset(t.source for t in TRANSITIONS if t.verb is Verb.PRUNE)
 _FIXED: Final = (
     *("seq", "id", "kind", "queue", "route", "tenant", "priority", "max_attempts", "max_rescues", "timeout_us"),

@@ -78,8 +78,10 @@ class Server(Cluster):
     everybody. It must not outlive the test process, however that ends (see `Workspace`).
     """
 
-    def __init__(self, *, origin: Origin = "any", settings: dict[str, str] | None = None) -> None:
-        self._workspace = Workspace("postgres", pidfile="data/postmaster.pid")
+    def __init__(
+        self, *, origin: Origin = "any", settings: dict[str, str] | None = None, in_memory: bool = False
+    ) -> None:
+        self._workspace = Workspace("postgres", pidfile="data/postmaster.pid", in_memory=in_memory)
         self._bindir = _runnable_bindir(self._workspace, origin)
         self._data = self._workspace.path / "data"
         self._workspace.run(
@@ -153,11 +155,14 @@ class Server(Cluster):
 
 @contextlib.contextmanager
 def running_cluster() -> Iterator[Cluster]:
-    """The server that HOLDFAST_TEST_POSTGRES names, or one of our own."""
+    """The server that HOLDFAST_TEST_POSTGRES names, or one of our own.
+
+    Ours is in memory: what a killed process or server wrote is as safe there, and no test cuts the power.
+    """
     if url := os.environ.get("HOLDFAST_TEST_POSTGRES"):
         yield Existing(url)
     else:
-        with Server() as server:
+        with Server(settings={"max_wal_size": "256MB"}, in_memory=True) as server:
             yield server
 
 

@@ -19,6 +19,9 @@ from typing import TypedDict
 # otherwise be given the server's port as its own, and connect to itself.
 PORTS = range(20_000, 30_000)
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+
 # Waits until the test process closes the pipe or dies. A pid file can be stale, so the process it names is
 # stopped only if it has our folder on its command line.
 GUARD = r"""
@@ -76,11 +79,10 @@ class Workspace:
     the workspace or dies, a guard process stops the server if it still runs, and removes the folder.
     """
 
-    def __init__(self, name: str, *, pidfile: str) -> None:
+    def __init__(self, name: str, *, pidfile: str, in_memory: bool = False) -> None:
+        """`in_memory`: if there is room, so that the server waits for no disk, whatever its settings."""
         self.account = unprivileged_account()
-        # Root's own TMPDIR may be closed to other accounts.
-        parent = "/tmp" if self.account else None
-        self.path = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=parent))
+        self.path = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=self._parent(in_memory)))
         if self.account:
             os.chown(self.path, self.account["user"], self.account["group"])
         self._guard = subprocess.Popen(
@@ -147,6 +149,14 @@ class Workspace:
         """Remove the folder, and stop at once a server that still runs in it."""
         atexit.unregister(self.close)
         self._guard.communicate()
+
+    def _parent(self, in_memory: bool) -> Path | None:
+        if in_memory and MEMORY.is_dir():
+            found = os.statvfs(MEMORY)
+            if found.f_bavail * found.f_frsize > ROOM and not found.f_flag & os.ST_NOEXEC:
+                return MEMORY
+        # Root's own TMPDIR may be closed to other accounts.
+        return Path("/tmp") if self.account else None
 
     @property
     def _log(self) -> Path:

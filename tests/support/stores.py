@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 from collections.abc import AsyncIterator, Iterable
@@ -37,6 +36,7 @@ from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration, register
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
 from holdfast.settings import Settings
+from tests.support.jobs import plain_job
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,26 +113,7 @@ class Store:
 
     def job(self, kind: str = "work", queue: str = "default", requires: Iterable[str] = (), **changes: Any) -> NewJob:
         """A job to be enqueued, with ordinary values where the test names none."""
-        plain = NewJob(
-            id=ids.new_id(self.ports),
-            kind=kind,
-            queue=queue,
-            route=route_for(queue, kind, requires).id,
-            tenant="",
-            priority=100,
-            delay_us=None,
-            due_at=None,
-            timeout_us=None,
-            deadline_us=None,
-            deadline_at=None,
-            max_attempts=3,
-            max_rescues=5,
-            parent=None,
-            retry_of=None,
-            payload=json.dumps({}),
-            metadata="{}",
-        )
-        return plain._replace(**changes)
+        return plain_job(ids.new_id(self.ports), kind, route_for(queue, kind, requires), **changes)
 
     async def enqueue(self, kind: str = "work", queue: str = "default", **changes: Any) -> JobId:
         job = self.job(kind, queue, **changes)

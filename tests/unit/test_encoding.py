@@ -39,6 +39,11 @@ def test_what_is_stored_comes_back(value: object) -> None:
     assert decode(encoded(value)) == value
 
 
+@given(values)
+def test_the_text_is_what_the_standard_library_writes(value: object) -> None:
+    assert encoded(value) == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 @given(st.dictionaries(storable, st.integers()))
 def test_equal_values_are_equal_bytes_whatever_their_order(value: dict[str, int]) -> None:
     assert encoded(dict(reversed(value.items()))) == encoded(value)

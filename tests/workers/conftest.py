@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from tests.conftest import Place
+from tests.conftest import Place, fresh_file
 from tests.support.apps import MakeApp, settings_with
 from tests.support.postgres import Cluster
 from tests.support.stores import SharedDatabase
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def live_database(cluster: Cluster, template: str) -> Iterator[SharedDatabase]:
     """Under the real clock, unlike the one that conformance tests share."""
-    name = f"holdfast_live_{os.getpid()}"
+    name = f"holdfast_live_{os.getpid()}_{next(_numbers)}"
     shared = SharedDatabase(cluster.create_database(name, template=template))
     yield shared
     shared.close()
@@ -29,12 +32,10 @@ def live_database(cluster: Cluster, template: str) -> Iterator[SharedDatabase]:
 @pytest.fixture
 def place(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     if dialect == "sqlite":
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-    else:
-        shared: SharedDatabase = request.getfixturevalue("live_database")
-        shared.empty()
-        url = shared.url
-    return Place(url, url)
+        return fresh_file(tmp_path, request)
+    shared: SharedDatabase = request.getfixturevalue("live_database")
+    shared.empty()
+    return Place(shared.url, shared.url)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ COMMANDS = {
     "settings": "List every setting, its value and what it means.",
     "epoch": "Raise the cluster epoch after restoring a backup.",
     "completion": "Print the script that completes commands in a shell.",
+    "provider": "Stand in for the model provider, as strict as it is, and write down what is bought.",
     "bench": "Measure how fast jobs go through your own database.",
     "demo": "Watch jobs survive the death of their worker.",
 }

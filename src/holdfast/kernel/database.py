@@ -24,7 +24,17 @@ class StoredSchema(NamedTuple):
     oldest_code: int
 
 
+class Follower(Protocol):
+    """A layer above that must know, in the same transaction, when a job of its own has ended."""
+
+    async def ended(self, tx: Transaction, moved: Sequence[Any]) -> None:
+        """`moved`: what a statement moved, as `Ended` or `Moved`; some of it may not have ended, or not be ours."""
+
+
 class Transaction(Protocol):
+    @property
+    def followers(self) -> Sequence[Follower]: ...
+
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]: ...
 
     async def one(self, statement: One[T], /, **parameters: object) -> T | None: ...

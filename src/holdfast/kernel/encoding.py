@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from typing import Any
 
 from holdfast.errors import BadPayload
@@ -15,6 +16,10 @@ from holdfast.errors import BadPayload
 # JSON writes NUL as \u0000; an even number of backslashes before it would make it literal text.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+# What `_encoder` makes anew for every call; it keeps no track of where it has been, so it can be kept.
+_compiled = c_make_encoder and c_make_encoder(
+    None, _encoder.default, encode_basestring, None, ":", ",", True, False, False
+)
 
 
 def encode(value: object, *, what: str, cap: int) -> str:
@@ -22,7 +27,7 @@ def encode(value: object, *, what: str, cap: int) -> str:
     if value is None:
         return "null"
     try:
-        text = _encoder.encode(value)
+        text = _text(value)
         size = len(text.encode())
     except UnicodeEncodeError:
         raise BadPayload(f"{what} contains a lone surrogate, which is not text; decode it properly first.") from None
@@ -36,6 +41,15 @@ def encode(value: object, *, what: str, cap: int) -> str:
             f"Store it elsewhere and pass a reference, or raise the cap."
         )
     return text
+
+
+def _text(value: object) -> str:
+    if _compiled is not None:
+        try:
+            return "".join(_compiled(value, 0))
+        except RecursionError:
+            pass  # a circle: the other one says so
+    return _encoder.encode(value)
 
 
 def decode(text: str | None) -> Any:

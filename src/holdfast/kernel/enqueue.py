@@ -7,7 +7,9 @@ A unique key says that one such job is enough for now: while it is pending, whil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.errors import IdempotencyConflict, LeaseLost, ParentCancelled, StoreBusy
@@ -15,13 +17,18 @@ from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.encoding import digest
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Item, Lease, NewJob, Route, UniqueJob
+from holdfast.kernel.records import Batch, Item, Lease, NewJob, Route, UniqueJob
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
 
 _TRIES = 20
-_PLAIN = frozenset(NewJob._fields[: NewJob._fields.index("lane")]) - {"parent", "retry_of"}
 _PAYLOAD, _TURN = NewJob._fields.index("payload"), NewJob._fields.index("turn")
+_PLAIN = [
+    name
+    for name in NewJob._fields[: NewJob._fields.index("lane")]
+    if name not in ("id", "payload", "parent", "retry_of")
+]
+_plain = attrgetter(*_PLAIN)
 
 
 class Accepted(NamedTuple):
@@ -32,11 +39,24 @@ class Accepted(NamedTuple):
 @single
 async def enqueue(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Route], *, notify: bool = True) -> int:
     """Insert jobs; returns how many were not there yet. `routes`: those that may be new."""
-    if len(jobs) == 1 and not routes and _is_plain(jobs[0]):
-        done = await tx.one(Jobs.enqueue_plain, **_columns(jobs[0]), notify=int(notify))
+    if len(jobs) == 1:
+        return await enqueue_batch(tx, Batch(jobs[0], [jobs[0].id], [jobs[0].payload]), routes, notify=notify)
+    alike, items = _packed(jobs)
+    done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify))
+    return done.inserted if done else 0
+
+
+@single
+async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], *, notify: bool = True) -> int:
+    """Insert the jobs of a batch as `enqueue` would. On a fair queue each takes a turn of its own."""
+    job = batch.job
+    turns: Iterable[int] = count(job.turn) if job.turn else repeat(0)
+    items = list(map(Item, batch.ids, batch.payloads, turns, repeat(1)))
+    if not routes and _is_plain(job):
+        shared = dict(zip(_PLAIN, _plain(job), strict=True))
+        done = await tx.one(Jobs.enqueue_plain, items=items, **shared, notify=int(notify))
     else:
-        alike, items = _packed(jobs)
-        done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify))
+        done = await tx.one(Jobs.enqueue, jobs=[job], items=items, routes=routes, notify=int(notify))
     return done.inserted if done else 0
 
 
@@ -44,12 +64,8 @@ def _is_plain(job: NewJob) -> bool:
     return job.lane is None and job.unique_key is None and not job.turn and job.parent is None and job.retry_of is None
 
 
-def _columns(job: NewJob) -> dict[str, object]:
-    return {name: value for name, value in zip(NewJob._fields, job, strict=True) if name in _PLAIN}
-
-
 def _packed(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[Item]]:
-    """The different jobs, and what each has for itself: in a bulk they are all alike but for id and payload."""
+    """The different jobs, and what each has for itself."""
     alike: dict[tuple[object, ...], int] = {}
     first: list[NewJob] = []
     items: list[Item] = []

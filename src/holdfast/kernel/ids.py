@@ -12,6 +12,7 @@ JobId = NewType("JobId", str)
 
 _RANDOM_BITS = 74
 _VARIANT = 0b10 << 62
+_LOW_BITS = (1 << 62) - 1
 
 
 def new_id(ports: Ports) -> JobId:
@@ -19,8 +20,7 @@ def new_id(ports: Ports) -> JobId:
     milliseconds = ports.clock.wall_us() // 1_000
     chance = ports.random.getrandbits(_RANDOM_BITS)
     high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | chance >> 62
-    low = _VARIANT | chance & (1 << 62) - 1
-    digits = f"{high << 64 | low:032x}"
+    digits = "%032x" % (high << 64 | _VARIANT | chance & _LOW_BITS)
     return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.complete import error_json
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.families import lock_order, settle
 from holdfast.kernel.records import Held, Moved, Renewed, WorkerStatus
 from holdfast.kernel.statements import Leases, Workers
@@ -36,9 +36,16 @@ async def beat(
     tx: Transaction, worker: int, active: int, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
 ) -> Beat:
     """Show life and renew the leases this worker knows it holds, and no others."""
-    status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
+    shown = await show_life(tx, worker, active)
     renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us)
-    return Beat(status is not None, renewed, lost, status is not None and status.status == "draining")
+    return shown._replace(renewed=renewed, lost=lost)
+
+
+@single
+async def show_life(tx: Transaction, worker: int, active: int) -> Beat:
+    """The beat of a worker that holds nothing."""
+    status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
+    return Beat(status is not None, [], [], status is not None and status.status == "draining")
 
 
 async def renew(

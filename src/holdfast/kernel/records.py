@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
@@ -65,6 +66,17 @@ class Item(NamedTuple):
     payload: str
     turn: int
     alike: int
+
+
+class Batch(NamedTuple):
+    """Jobs of one call, alike but for their ids and payloads; `job` is the first of them."""
+
+    job: NewJob
+    ids: Sequence[JobId]
+    payloads: Sequence[str]
+
+    def part(self, begin: int, size: int) -> Batch:
+        return Batch(self.job, self.ids[begin : begin + size], self.payloads[begin : begin + size])
 
 
 class Enqueued(NamedTuple):
@@ -150,6 +162,7 @@ class Ended(NamedTuple):
     route: int
     parent: int | None
     lane: str | None
+    kind: str
     hinted: int | None
 
 
@@ -205,6 +218,7 @@ class Moved(NamedTuple):
     route: int
     parent: int | None
     lane: str | None
+    kind: str
 
 
 class Woken(NamedTuple):

@@ -47,9 +47,12 @@ async def prunable(tx: Transaction, keep: Keep, *, cap: int, queue: str | None =
 
 async def _limits(tx: Transaction, keep: Keep, queue: str | None) -> dict[str, int]:
     """Each queue with finished jobs, or the one that is meant, and the moment up to which they may go."""
-    now_us = await now(tx)
     limits: dict[str, int] = {}
-    for found in await tx.many(Retention.finished_queues):
+    queues = await tx.many(Retention.finished_queues)
+    if not queues:
+        return limits
+    now_us = await now(tx)
+    for found in queues:
         if queue is not None and found.queue != queue:
             continue
         limits[found.queue] = now_us - (keep.us if keep.firm or found.keep_us is None else found.keep_us)

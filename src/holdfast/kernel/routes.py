@@ -17,8 +17,8 @@ LANE = "lane"  # required by every route whose jobs have lanes; workers that kno
 
 
 def capability_of(kind: str) -> str:
-    """What a worker must offer to run this kind; every job requires it."""
-    return f"job:{kind}"
+    """What a worker must offer to run this kind; every job requires it. A kind may be a capability by itself."""
+    return kind if ":" in kind else f"job:{kind}"
 
 
 def route_for(queue: str, kind: str, requires: Iterable[str] = (), *, laned: bool = False) -> Route:

@@ -21,6 +21,7 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
+    REPLACE = "replace"
     CLAIM = "claim"
     RENEW = "renew"
     COMPLETE = "complete"
@@ -48,6 +49,8 @@ class Transition:
 S, V = State, Verb
 
 TRANSITIONS = (
+    Transition(V.REPLACE, S.SCHEDULED, (S.SCHEDULED, S.PENDING), "never claimed: a newer call of the unique job"),
+    Transition(V.REPLACE, S.PENDING, (S.PENDING, S.SCHEDULED), "never claimed: a newer call of the unique job"),
     Transition(V.WAKE, S.SCHEDULED, (S.PENDING,), "its time has come"),
     Transition(V.WAKE, S.WAITING, (S.PENDING,), "the last child ended, or the wait timed out"),
     Transition(V.SIGNAL, S.WAITING, (S.PENDING,), "what it waited for arrived"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import EndedJob, NewJob, Route
+from holdfast.kernel.records import Batch, EndedJob, NewJob, Route
 from holdfast.runtime import Runtime
 
 
@@ -30,9 +30,9 @@ class LabRuntime(Runtime):
         await self._lab.accepted([id])
         return id
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], routes: Collection[Route], notify: bool) -> None:
-        await super().enqueue_many(jobs, routes, notify)
-        await self._lab.accepted([job.id for job in jobs])
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
+        await super().enqueue_many(batch, route, notify)
+        await self._lab.accepted(batch.ids)
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await super().signal(channel, payload, key)

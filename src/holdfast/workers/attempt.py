@@ -24,7 +24,7 @@ from holdfast.kernel import encoding
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Lease
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Settled, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
@@ -92,7 +92,7 @@ class Attempts:
                 return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
             begin()
             return await self._processes.run(definition, self._context(holding), payload)
-        context = self._context(holding) if definition.signature.takes_context else None
+        context = self._given(definition, holding)
         if definition.is_async:
             begin()
             return await call(definition.function, definition.signature, context, payload, None)
@@ -101,6 +101,13 @@ class Attempts:
 
     def _context(self, holding: Holding) -> JobContext:
         return JobContext(holding.lease, StoreLedger(holding, self._database, self._ports), self._settings)
+
+    def _given(self, definition: Definition, holding: Holding) -> Any:
+        """What the handler takes as its first argument."""
+        if not definition.signature.takes_context:
+            return None
+        context = self._context(holding)
+        return context if definition.context is None else definition.context(context)
 
     async def _on_thread(self, holding: Holding, begin: Callable[[], None], function: Callable[[], R]) -> R:
         loop = asyncio.get_running_loop()
@@ -187,7 +194,7 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
 async def call(
     function: Callable[..., Any],
     signature: Signature,
-    context: JobContext | None,
+    context: Any,
     payload: Any,
     on_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None,
 ) -> Outcome:
@@ -225,7 +232,7 @@ def _parking_among(group: BaseExceptionGroup[BaseException]) -> Park | None:
 
 def _outcome(signature: Signature, value: Any) -> Outcome:
     """A handler may return an outcome; anything else is its result."""
-    if isinstance(value, Retry | Fail | Park | Cancel | Discard | Snooze):
+    if isinstance(value, Retry | Fail | Park | Settled | Cancel | Discard | Snooze):
         return value
     if isinstance(value, RetryPolicy):
         return Fail(

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast import durations
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
+from holdfast.kernel.database import Database
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Lease, NewJob, Route
 from holdfast.kernel.states import TERMINAL
@@ -75,6 +76,14 @@ class JobContext:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """The logger `holdfast.job.<kind>`, whose records name the job and the attempt."""
         return logging.LoggerAdapter(logging.getLogger(f"holdfast.job.{self.lease.kind}"), about(self.lease))
+
+    @property
+    def database(self) -> Database:
+        """For layers that write beside the job, under its token."""
+        database = getattr(self.ledger, "database", None)
+        if database is None:
+            raise UsageError("this job runs in a process of its own, which has no database.")
+        return cast(Database, database)
 
     @property
     def id(self) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal
 
 from holdfast.errors import UsageError
+from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.records import Route
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import capability_of, route_for
 from holdfast.kernel.schedules import NewSchedule
+from holdfast.settings import Settings
 from holdfast.workers.addresses import address_of
 from holdfast.workers.signatures import Signature
 
@@ -56,6 +59,8 @@ class Definition:
     limits: Limits | None = None
     fair: bool = False
     unique: Unique | None = None
+    line: str = "jobs"  # whose slots its attempts take
+    context: Callable[[Any], Any] | None = None  # what the handler is given in place of the job's own context
     route: Route = field(init=False)
     is_async: bool = field(init=False)
 
@@ -67,12 +72,28 @@ class Definition:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
 
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Maintenance of a layer above, done by whoever holds the clean-up; doing it twice must be harmless."""
+
+    every: Callable[[Settings], timedelta]
+    operation: Callable[[Transaction, Settings], Awaitable[Any]]
+
+
 @dataclass(slots=True)
 class Registry:
-    """The definitions of one app, by kind."""
+    """The definitions of one app, by kind.
+
+    `preparing` is what a worker writes when it starts. `adopt` finds definitions for routes that nobody declared here,
+    and says which capabilities that adds; `adopts` turns it off.
+    """
 
     definitions: dict[str, Definition] = field(default_factory=dict)
     schedules: list[NewSchedule] = field(default_factory=list)
+    preparing: list[Callable[[Transaction], Awaitable[Any]]] = field(default_factory=list)
+    adopt: Callable[[Database, Sequence[Route]], Awaitable[list[str]]] | None = None
+    adopts: bool = True
+    chores: list[Chore] = field(default_factory=list)
 
     def add(self, definition: Definition) -> None:
         known = self.definitions.get(definition.kind)
@@ -87,6 +108,14 @@ class Registry:
 
     def capabilities(self, further: Iterable[str] = ()) -> tuple[str, ...]:
         return tuple(sorted({*map(capability_of, self.definitions), *further}))
+
+    def line_of(self, capabilities: Iterable[str]) -> str:
+        """Whose slots the jobs of a route with these capabilities take."""
+        for capability in capabilities:
+            definition = self.definitions.get(capability.removeprefix("job:"))
+            if definition is not None:
+                return definition.line
+        return "jobs"
 
     def routes(self) -> list[Route]:
         return [definition.route for definition in self.definitions.values()]

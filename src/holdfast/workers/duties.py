@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
@@ -14,22 +15,26 @@ from holdfast.kernel.records import Sight, Term
 from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
+from holdfast.workers.definitions import Chore
 
 log = logging.getLogger("holdfast.duties")
 
 _LIMIT = 500
 _BREATH = 0.01
+_TIDY = 5.0
 
 
 class Duties:
-    def __init__(self, database: Database, ports: Ports, settings: Settings) -> None:
+    def __init__(self, database: Database, ports: Ports, settings: Settings, chores: Sequence[Chore] = ()) -> None:
         self._database = database
         self._ports = ports
         self._settings = settings
+        self._chores = {chore: float("-inf") for chore in chores}
         self._ttl_us = microseconds(settings.duty_ttl)
         self._worker = 0  # the number they are held under; a worker that registers again gets another
         self._held: dict[str, Term] = {}
         self._cleaned_at: float | None = None
+        self.stirred = True  # jobs were enqueued or claimed of late
 
     @property
     def held(self) -> list[Term]:
@@ -40,14 +45,34 @@ class Duties:
         if worker != self._worker:
             await self.release()
             self._worker = worker
-        gone = await self._gone()
-        for name in duties.DUTIES:
-            await self._keep(name, gone)
+        for term in self.held:
+            if not await self._database.transact(duties.renew, term, worker, ttl_us=self._ttl_us):
+                del self._held[term.name]
+        if len(self._held) < len(duties.DUTIES):
+            await self._take()
         if duties.CLEANUP in self._held:
             await self._clean_up(self._held[duties.CLEANUP])
+            await self._do_chores()
 
-    async def tidy(self) -> None:
-        """Clear away dead rows, if that is this worker's business."""
+    async def _do_chores(self) -> None:
+        now = self._ports.clock.monotonic()
+        for chore, done_at in list(self._chores.items()):
+            if now - done_at >= chore.every(self._settings).total_seconds():
+                self._chores[chore] = now
+                await self._database.transact(chore.operation, self._settings)
+
+    async def pause(self) -> None:
+        """Until it is time to renew. Meanwhile dead rows are cleared away; where nothing happens, few die."""
+        left = self._settings.duty_ttl.total_seconds() / 2 * (0.9 + 0.2 * self._ports.random.random())
+        while left > 0:
+            await self._ports.clock.sleep(min(left, _TIDY))
+            left -= _TIDY
+            if self.stirred or left <= 0:
+                self.stirred = False
+                await self._tidy()
+
+    async def _tidy(self) -> None:
+        """If that is this worker's business."""
         if duties.CLEANUP in self._held:
             await self._database.tidy(self._settings.vacuum_after)
 
@@ -77,16 +102,15 @@ class Duties:
                     await self._database.transact(duties.release, Term(row.name, row.term), self._worker)
         self._held.clear()
 
-    async def _keep(self, name: str, gone: set[int]) -> None:
-        term = self._held.get(name)
-        if term is not None:
-            if await self._database.transact(duties.renew, term, self._worker, ttl_us=self._ttl_us):
-                return
-            del self._held[name]
-        taken = await self._database.transact(duties.acquire, name, self._worker, ttl_us=self._ttl_us, gone=gone)
-        if taken is not None:
-            self._held[name] = taken
-            log.info("holds duty %s, term %d", name, taken.term)
+    async def _take(self) -> None:
+        gone = await self._gone()
+        for name in duties.DUTIES:
+            if name in self._held:
+                continue
+            taken = await self._database.transact(duties.acquire, name, self._worker, ttl_us=self._ttl_us, gone=gone)
+            if taken is not None:
+                self._held[name] = taken
+                log.info("holds duty %s, term %d", name, taken.term)
 
     async def _gone(self) -> set[int]:
         """Holders whose presence is gone: their duties are free at once."""

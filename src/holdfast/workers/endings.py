@@ -101,7 +101,7 @@ class Endings:
         endings = [ending for _, ending in batch]
         # Every parent, whatever the outcome: a cancel that came meanwhile ends the child all the same.
         parents = sorted({lease.parent for lease, _ in batch if lease.parent is not None})
-        if parents or any(lease.lane is not None for lease, _ in batch):
+        if parents or any(lease.lane is not None or ":" in lease.kind for lease, _ in batch):
             ended = await self._database.transact(complete_and_settle, endings, parents)
         else:
             ended = await self._database.transact(complete, endings)

@@ -14,9 +14,9 @@ from typing import Any, assert_never
 
 from holdfast import durations, errors
 from holdfast.durations import Duration
-from holdfast.errors import BadPayload, HoldfastError
+from holdfast.errors import BadPayload, HoldfastError, UsageError
 from holdfast.kernel.encoding import clip
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Settled, Snooze
 from holdfast.settings import Settings
 
 
@@ -76,6 +76,8 @@ def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:
             return {"discard": text(outcome.reason)}
         case Snooze():
             return {"snooze": [outcome.delay_us, text(outcome.reason)]}
+        case Settled():
+            raise UsageError("a job in a process of its own cannot end itself in the store.")
         case _:
             assert_never(outcome)
 

@@ -30,6 +30,7 @@ class Holding:
     task: asyncio.Task[None] | None = None
     thread: asyncio.Future[Any] | None = None
     stop: Stop | None = None
+    line: str = "jobs"
     begun: bool = False
     ending: bool = False  # its outcome is on the way to the store
     lasted: float = 0.0  # seconds its handler took, if anybody listened

@@ -48,7 +48,7 @@ class StoreLedger:
     def __init__(self, holding: Holding, database: Database, ports: Ports) -> None:
         self._holding = holding
         self._lease = holding.lease
-        self._database = database
+        self.database = database
         self._ports = ports
         self._steps: dict[str, str] | None = None
 
@@ -58,32 +58,32 @@ class StoreLedger:
 
     async def find_step(self, name: str) -> str | None:
         if self._steps is None:
-            rows = await self._database.transact(waiting.list_steps, self._lease.seq)
+            rows = await self.database.transact(waiting.list_steps, self._lease.seq)
             self._steps = {row.name: row.result for row in rows}
         if name not in self._steps:
             self._require_lease()
         return self._steps.get(name)
 
     async def store_step(self, name: str, result: str) -> str:
-        stored = await self._database.transact(waiting.store_step, self._lease, name, result)
+        stored = await self.database.transact(waiting.store_step, self._lease, name, result)
         if self._steps is not None:
             self._steps[name] = stored
         return stored
 
     async def report_progress(self, progress: str) -> None:
-        await self._database.transact(waiting.report_progress, self._lease, progress)
+        await self.database.transact(waiting.report_progress, self._lease, progress)
 
     async def start_child(self, child: NewJob, route: Route) -> None:
-        with sending(self._ports, [child]) as children:
-            started = await self._database.transact(enqueue_children, self._lease, children, [route])
+        with sending(self._ports, child, [child.id]) as carrying:
+            started = await self.database.transact(enqueue_children, self._lease, [carrying], [route])
         if started:
             tell_enqueued(self._ports, child, parent=self._lease.id)
 
     async def list_children(self) -> Sequence[Child]:
-        return await self._database.transact(waiting.list_children, self._lease.seq)
+        return await self.database.transact(waiting.list_children, self._lease.seq)
 
     async def take_signal(self, channel: str, step: str) -> Taken:
-        return await self._database.transact(waiting.take_signal, self._lease, channel, step)
+        return await self.database.transact(waiting.take_signal, self._lease, channel, step)
 
     def _require_lease(self) -> None:
         if self._ports.clock.monotonic() >= self._holding.fence_at:

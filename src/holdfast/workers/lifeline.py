@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Blocking, Database
-from holdfast.kernel.leases import Beat, beat
+from holdfast.kernel.leases import Beat, beat, show_life
 from holdfast.kernel.records import Held
 
 log = logging.getLogger("holdfast.lifeline")
@@ -103,9 +103,7 @@ class ThreadLifeline:
             if pulse is None:
                 return False
             sent_at = self._ports.clock.monotonic()
-            answer = store.call(
-                beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
-            )
+            answer = _ask(store, pulse)
         except HoldfastError as problem:
             log.warning("a heartbeat failed: %s", problem)
             return False
@@ -115,6 +113,13 @@ class ThreadLifeline:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
             loop.call_soon_threadsafe(heard, sent_at, answer)
         return True
+
+
+def _ask(store: Blocking, pulse: Pulse) -> Beat:
+    if not pulse.held:
+        return store.call(show_life, pulse.worker, pulse.active)  # one statement, without a transaction around it
+    limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
+    return store.call(beat, pulse.worker, pulse.active, pulse.held, **limits)
 
 
 class TaskLifeline:

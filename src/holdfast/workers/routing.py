@@ -6,6 +6,7 @@ served routes refreshes them, whenever a claim comes back short.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from holdfast.kernel.claim import claim
@@ -15,14 +16,24 @@ from holdfast.kernel.records import Lease, Route
 from holdfast.kernel.routes import is_laned, serves
 
 Claim = Callable[[Transaction, int, Sequence[int], int, int], Awaitable[list[Lease]]]
+Turn = tuple[str, Claim, list[int]]
 
 MOST_HOT = 32
 
 
 class Routing:
-    def __init__(self, queues: Collection[str] | None, capabilities: Collection[str]) -> None:
+    def __init__(
+        self,
+        queues: Collection[str] | None,
+        capabilities: Collection[str],
+        line_of: Callable[[Iterable[str]], str] = lambda _: "jobs",
+    ) -> None:
+        """`line_of` says whose slots the jobs of a route take, by its capabilities."""
         self._queues = queues
         self._capabilities = frozenset(capabilities)
+        self._line_of = line_of
+        self._refused: dict[int, Route] = {}
+        self._lines: dict[int, str] = {}
         self._known: set[int] = set()
         self._served: dict[int, None] = {}
         self._laned: set[int] = set()
@@ -38,13 +49,16 @@ class Routing:
     def hot(self) -> list[int]:
         return list(self._hot)
 
-    def turns(self) -> list[tuple[Claim, list[int]]]:
-        """The hot routes by how they are claimed: those without lanes, those with. Who comes first takes turns."""
-        plain = [route for route in self._hot if route not in self._laned]
-        laned = [route for route in self._hot if route in self._laned]
-        turns: list[tuple[Claim, list[int]]] = [(claim, plain), (claim_in_lanes, laned)]
+    def turns(self) -> list[Turn]:
+        """The hot routes by line and by how they are claimed, without lanes or with. Who comes first takes turns."""
+        sorts: dict[tuple[str, bool], list[int]] = {}
+        for route in self._hot:
+            sorts.setdefault((self._lines[route], route in self._laned), []).append(route)
+        turns: list[Turn] = [
+            (line, claim_in_lanes if laned else claim, routes) for (line, laned), routes in sorted(sorts.items())
+        ]
         self._lanes_first = not self._lanes_first
-        return [turn for turn in (reversed(turns) if self._lanes_first else turns) if turn[1]]
+        return turns[::-1] if self._lanes_first else turns
 
     def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> bool:
         """Remember routes read from the store, and serve those this worker can; True when there are new ones."""
@@ -53,12 +67,26 @@ class Routing:
             if route.id in self._known:
                 continue
             self._known.add(route.id)
-            if serves(route, self._queues, self._capabilities):
-                self._served[route.id] = None
-                if is_laned(route):
-                    self._laned.add(route.id)
+            self._judge(route)
         self.changed_at = max(self.changed_at, changed_at or 0)
         return len(self._served) > before
+
+    def offer(self, capabilities: Collection[str]) -> None:
+        """The worker can do more than it could: routes that it had to leave to others may be its own now."""
+        if not self._capabilities.issuperset(capabilities):
+            self._capabilities |= set(capabilities)
+            for route in list(self._refused.values()):
+                self._judge(route)
+
+    def _judge(self, route: Route) -> None:
+        if not serves(route, self._queues, self._capabilities):
+            self._refused[route.id] = route
+            return
+        self._refused.pop(route.id, None)
+        self._served[route.id] = None
+        self._lines[route.id] = self._line_of(json.loads(route.capabilities))
+        if is_laned(route):
+            self._laned.add(route.id)
 
     def knows(self, routes: Iterable[int]) -> bool:
         return all(route in self._known for route in routes)

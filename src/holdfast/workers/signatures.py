@@ -31,6 +31,7 @@ class Signature:
         parameters = list(inspect.signature(function).parameters.values())
         self.takes_context = bool(parameters) and _is_context(parameters[0].annotation, context)
         self._parameters = parameters[1:] if self.takes_context else parameters
+        self._places = [p.name for p in self._parameters if p.kind in _POSITIONAL]
         for parameter in self._parameters:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise UsageError(f"job {kind!r} takes *{parameter.name}; a job names each of its arguments.")
@@ -45,26 +46,23 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as plain JSON values, checked against the annotations."""
-        from pydantic import ValidationError
-
         named = self._bind(args, kwargs)
         try:
             dumped: dict[str, Any] = self._dump(self._validate(named), mode="json", by_alias=True)
-        except ValidationError as problem:
-            raise BadPayload(f"arguments of job {self._kind!r}: {_first(problem)}") from None
         except (ValueError, TypeError) as problem:
-            raise BadPayload(f"arguments of job {self._kind!r} are not JSON: {problem}") from None
+            why = f": {_first(problem)}" if _is_complaint(problem) else f" are not JSON: {problem}"
+            raise BadPayload(f"arguments of job {self._kind!r}{why}") from None
         return dumped
 
     def decode(self, payload: Any) -> dict[str, Any]:
         """Stored arguments as the function's annotations promise them."""
         if not payload and not self._parameters:
             return {}
-        from pydantic import ValidationError
-
         try:
             checked = self._validate(payload)
-        except ValidationError as problem:
+        except ValueError as problem:
+            if not _is_complaint(problem):
+                raise
             raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
         values = checked.__dict__
         return {name: values[field] for field, name in self._names}
@@ -125,10 +123,12 @@ class Signature:
         return create_model(f"Result of {self._kind}", __config__=_config(), value=(result, ...))
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        places = [p.name for p in self._parameters if p.kind in _POSITIONAL]
+        places = self._places
         if len(args) > len(places):
             raise BadPayload(f"job {self._kind!r} takes {len(places)} positional arguments, not {len(args)}.")
         named = dict(zip(places, args, strict=False))
+        if not kwargs:
+            return named
         if twice := sorted(named.keys() & kwargs.keys()):
             raise BadPayload(f"job {self._kind!r} got {twice[0]!r} twice.")
         return {**named, **kwargs}
@@ -153,6 +153,13 @@ def _is_context(annotation: object, context: str) -> bool:
     """Is this annotation the context's class, however it is written?"""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return text.rsplit(".", 1)[-1] == context
+
+
+def _is_complaint(problem: Exception) -> bool:
+    """Is it what pydantic says of a value? Asked only when something is wrong: the import takes its time."""
+    from pydantic import ValidationError
+
+    return isinstance(problem, ValidationError)
 
 
 def _first(problem: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.kernel import encoding
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import Ending, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
@@ -43,23 +44,20 @@ def tell_enqueued(ports: Ports, job: NewJob, *, committed: bool = True, parent: 
 
 
 @contextmanager
-def sending(ports: Ports, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Around an enqueue: gives the jobs as they are to be stored, with the sender's trace if there is one."""
+def sending(ports: Ports, job: NewJob, ids: Sequence[JobId]) -> Iterator[NewJob]:
+    """Around an enqueue of a job, or of many like it: gives it as it is to be stored, with the sender's trace."""
     spans = ports.events.spans
-    if spans is None or not jobs:
-        yield jobs
+    if spans is None:
+        yield job
         return
-    with spans.sending(Sent(jobs[0].kind, jobs[0].queue, [job.id for job in jobs])) as carrier:
-        yield _carrying(jobs, carrier) if carrier else jobs
+    with spans.sending(Sent(job.kind, job.queue, list(ids))) as carrier:
+        yield _carrying(job, carrier) if carrier else job
 
 
-def _carrying(jobs: Sequence[NewJob], carrier: Mapping[str, str]) -> list[NewJob]:
+def _carrying(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
     """The cap on metadata is for what the caller put in, not for this."""
-    carried: dict[str, str] = {}
-    for text in {job.metadata for job in jobs}:
-        metadata = {**encoding.decode(text), TRACE: dict(carrier)}
-        carried[text] = encoding.encode(metadata, what="metadata", cap=len(text) * 8 + 65_536)
-    return [job._replace(metadata=carried[job.metadata]) for job in jobs]
+    metadata = {**encoding.decode(job.metadata), TRACE: dict(carrier)}
+    return job._replace(metadata=encoding.encode(metadata, what="metadata", cap=len(job.metadata) * 8 + 65_536))
 
 
 class Telling:

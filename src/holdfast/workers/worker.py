@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.clock import Ports
@@ -17,18 +17,18 @@ from holdfast.crons import next_tick
 from holdfast.durations import microseconds
 from holdfast.errors import BadPayload, DuplicateWorker, Unavailable
 from holdfast.kernel import workers as registry
-from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.records import Ending, Lease, Sight
+from holdfast.kernel.records import Ending, Lease, Route, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Snooze
+from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.attempt import Attempts, Processes
+from holdfast.workers.claiming import Claiming
 from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
@@ -39,6 +39,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
+from holdfast.workers.slots import JOBS, RUNS, Line, lines_of
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -46,7 +47,6 @@ from holdfast.workers.telling import Telling, about
 log = logging.getLogger("holdfast.worker")
 
 _DUE_LOOK = 0.005
-_TIDY = 5.0
 _NO_POLICY = RetryPolicy()
 _HAND_BACK = 2.0
 
@@ -74,23 +74,24 @@ class Worker:
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self._holdings = Holdings()
-        self._ready: deque[Holding] = deque()
-        self._running = 0
+        self._lines = lines_of(settings)
         self._started = 0
         self._pace = Pace()
-        self._routing = Routing(role.queues, registry.capabilities(role.capabilities))
-        self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
+        self._routing = Routing(role.queues, registry.capabilities(role.capabilities), registry.line_of)
+        threads = settings.threads or sum(line.limit for name, line in self._lines.items() if name != RUNS)
+        self._threads = ThreadPoolExecutor(threads, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
+        self._claims = Claiming(
+            database, ports, settings, self._routing, self._telling, room=self._room, accept=self._accept
+        )
         self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
-        self._duties = Duties(database, ports, settings)
+        self._duties = Duties(database, ports, settings, registry.chores)
         self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
         self._ticked = 0.0
         self._learned_at = float("-inf")
-        self._probed_at = float("-inf")
         self._work = asyncio.Event()  # there may be something to claim
-        self._full = False  # the last claim ended for want of room, not of work
         self._look = asyncio.Event()  # look at the store now
         self._idle = asyncio.Event()  # nothing held
         self._idle.set()
@@ -111,7 +112,9 @@ class Worker:
         await to_the_end(self._register())
         for schedule in self._registry.schedules:
             await self._database.transact(put_schedule, schedule, next_tick)
-        self._routing.learn(await self._database.transact(registry.list_routes, since=0))
+        for preparing in self._registry.preparing:
+            await self._database.transact(preparing)
+        await self._learn(await self._database.transact(registry.list_routes, since=0))
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
         self._lifeline.start(self._compose, self._on_beat)
@@ -144,9 +147,10 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
                 pass
-        for holding in self._ready:
-            self._release(holding)
-        self._ready.clear()
+        for line in self._lines.values():
+            for holding in line.ready:
+                self._release(holding)
+            line.ready.clear()
         await first_of(self._idle, self._hurry, within=patience)
         for holding in self._holdings.all():
             holding.interrupt(Stop.RELEASE)
@@ -210,70 +214,40 @@ class Worker:
             await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self._leaving.is_set() and await self._claim_once():
+                while not self._leaving.is_set() and await self._claims.once(self.seq):
                     pass
+                if self._claims.empty and not len(self._holdings):
+                    self._quiet.set()
 
-    async def _claim_once(self) -> bool:
-        """Take what there is room for; True when it is worth asking again at once."""
-        room = min(self._room(), self._settings.batch)
-        self._full = room <= 0
-        if self._full:
-            return False
-        if self._ports.clock.monotonic() - self._probed_at >= self._settings.poll_interval.total_seconds():
-            await self._probe()  # however busy the hot routes are, the others get their look
-        taken, turns = 0, self._routing.turns()
-        for operation, routes in turns:
-            if taken < room:
-                sent_at = self._ports.clock.monotonic()
-                leases = await self._database.transact(operation, self.seq, routes, room - taken, self._ttl_us)
-                self._telling.timed("claim.done", sent_at, self.seq, jobs=len(leases))
-                self._accept(leases, sent_at)
-                taken += len(leases)
-        if taken == room:
-            return True
-        await self._probe()
-        if not self._routing.hot:
-            if not len(self._holdings):
-                self._quiet.set()
-            return False
-        if not taken and turns:  # others hold what we saw: let them finish
-            await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
-        return True
-
-    async def _probe(self) -> None:
-        """Which of the served routes have work now, the best first."""
-        self._probed_at = self._ports.clock.monotonic()
-        self._routing.cool(await self._database.transact(heads, self._routing.served))
-
-    def _room(self) -> int:
-        """Free slots, and more to have at hand while attempts are short."""
+    def _room(self, name: str) -> int:
+        """Free slots of a line, and more to have at hand while attempts are short."""
         if self._role.until == "one":
             return 1 - self._started
         if self._endings.backlog > 2 * self._settings.batch:
             return 0
-        slots = self._settings.concurrency
-        ahead = slots * self._settings.prefetch if self._pace.short else 0
-        return slots + ahead - self._running - len(self._ready)
+        return self._lines[name].room(short=self._pace.short)
 
     def _accept(self, leases: list[Lease], sent_at: float) -> None:
         fence_at = self._fence(sent_at, sent_at)
         for lease in sorted(leases, key=lambda each: each.rescues == 0):
+            self._duties.stirred = True
             self._idle.clear()
             self._quiet.clear()
             self._started += 1
             holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
+            definition = self._registry.definitions.get(lease.kind)
+            holding.line = definition.line if definition is not None else JOBS
+            line = self._lines[holding.line]
             if self._leaving.is_set():
                 self._release(holding)
-            elif lease.rescues and self._running >= self._settings.concurrency:
+            elif lease.rescues and line.is_busy:
                 self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
             else:
-                self._ready.append(holding)
-                self._start_ready()
+                line.ready.append(holding)
+                self._start_ready(line)
 
-    def _start_ready(self) -> None:
-        while self._ready and self._running < self._settings.concurrency:
-            holding = self._ready.popleft()
-            self._running += 1
+    def _start_ready(self, line: Line) -> None:
+        for holding in line.starting():
             holding.task = asyncio.create_task(self._attempt(holding), name=f"job {holding.lease.id}")
 
     # Attempts
@@ -288,6 +262,8 @@ class Worker:
                 self._drop(holding)
             elif isinstance(outcome, Park):
                 await self._park(holding, outcome)
+            elif isinstance(outcome, Settled):
+                self._forget(holding)
             else:
                 self._end(holding, outcome)
             if holding.thread is not None and not holding.thread.done():
@@ -299,9 +275,10 @@ class Worker:
             self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
             self._pace.note(self._ports.clock.monotonic() - begun)
-            self._running -= 1
-            self._start_ready()
-            if self._full:
+            line = self._lines[holding.line]
+            line.running -= 1
+            self._start_ready(line)
+            if self._claims.full:
                 self._work.set()
 
     async def _outcome(self, holding: Holding, begun: float) -> Outcome | None:
@@ -332,7 +309,7 @@ class Worker:
                 self._end(holding, Cancel("cancelled before it could wait"))
 
     def _end(self, holding: Holding, outcome: Outcome) -> None:
-        assert not isinstance(outcome, Park)
+        assert not isinstance(outcome, Park | Settled)
         holding.ending = True
         lease = holding.lease
         definition = self._registry.definitions.get(lease.kind)
@@ -387,7 +364,7 @@ class Worker:
             await self._learn_routes(sight, now)
             if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
                 polled_at = now
-                if sight.pending or self._probed_at == float("-inf"):  # the first claim says whether it is empty
+                if sight.pending or not self._claims.probed:  # the first claim says whether it is empty
                     self._work.set()
             due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
             watching = self._sweeper.watches(self.seq, sight)
@@ -409,8 +386,15 @@ class Worker:
             since = self._routing.changed_at
         else:
             return
-        if self._routing.learn(await self._database.transact(registry.list_routes, since=since), changed_at):
+        if await self._learn(await self._database.transact(registry.list_routes, since=since), changed_at):
             self._work.set()  # this look did not ask for them
+
+    async def _learn(self, routes: Sequence[Route], changed_at: int | None = None) -> bool:
+        """Take in routes of the store; True when this worker serves some of them that it did not serve before."""
+        if self._registry.adopt is not None:
+            await self._registry.adopt(self._database, routes)
+        self._routing.offer(self._registry.capabilities())  # what was declared since counts too
+        return self._routing.learn(routes, changed_at)
 
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
@@ -429,6 +413,7 @@ class Worker:
         subject, _, rest = note.partition(" ")
         numbers = [int(part) for part in rest.split(",") if part.isdigit()]
         if subject == "route":
+            self._duties.stirred = True
             if not self._routing.knows(numbers):
                 self._look.set()
             if self._routing.heat(numbers):
@@ -436,7 +421,7 @@ class Worker:
         elif subject == "cancel":
             if self.seq in numbers:
                 self._lifeline.poke()
-        else:
+        elif subject != "run":  # those are for readers
             self._look.set()
             self._work.set()
 
@@ -457,8 +442,9 @@ class Worker:
             await self._ports.clock.sleep(self._settings.tick.total_seconds())
 
     def _lose(self, holding: Holding) -> None:
-        if holding in self._ready:
-            self._ready.remove(holding)
+        ready = self._lines[holding.line].ready
+        if holding in ready:
+            ready.remove(holding)
             self._drop(holding)
         else:
             holding.interrupt(Stop.LOST)
@@ -468,7 +454,9 @@ class Worker:
         if self._ports.clock.monotonic() - self._ticked > self._ttl:
             return None
         ceiling = microseconds(self._settings.lease_ceiling)
-        return Pulse(self.seq, self._running, self._holdings.named(), self._ttl_us, ceiling)
+        return Pulse(
+            self.seq, sum(line.running for line in self._lines.values()), self._holdings.named(), self._ttl_us, ceiling
+        )
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
@@ -492,8 +480,4 @@ class Worker:
     async def _tend(self) -> None:
         while True:
             await self._duties.tend(self.seq)
-            left = self._settings.duty_ttl.total_seconds() / 2 * (0.9 + 0.2 * self._ports.random.random())
-            while left > 0:
-                await self._ports.clock.sleep(min(left, _TIDY))
-                await self._duties.tidy()
-                left -= _TIDY
+            await self._duties.pause()

@@ -13,7 +13,7 @@ from itertools import starmap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.kernel.database import Operation, is_single
+from holdfast.kernel.database import Follower, Operation, is_single
 from holdfast.kernel.drivers.sqlstates import answered
 from holdfast.kernel.sql import Exec, Many, One, Statement, Style, catalogue
 from holdfast.kernel.statements import GROUPS
@@ -31,6 +31,7 @@ class LentConnection(ABC):
     """The caller's connection while an operation has it: the `Transaction` that operations see."""
 
     awaited: ClassVar[bool]  # its calls are awaited; those of the others block
+    followers: Sequence[Follower] = ()  # nothing ends in a caller's transaction
 
     def __init__(self, connection: Any, schema: str) -> None:
         self._connection = connection

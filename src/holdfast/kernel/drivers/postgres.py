@@ -18,7 +18,7 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Operation, StoredSchema, is_single
+from holdfast.kernel.database import Blocking, Follower, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
@@ -197,17 +197,14 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        async with self._line() as line:
+        async with (await self._opened()).line() as line:
             yield line.connection
 
-    @contextlib.asynccontextmanager
-    async def _line(self) -> AsyncIterator[Line]:
+    async def _opened(self) -> Pool:
         if self._pool is None:
             await self.open()
         assert self._pool is not None
-        async with self._pool.line() as line:
-            yield line
-        self._pool.close_idle()
+        return self._pool
 
     async def dial_direct(self) -> Connection:
         """A connection outside the pool, past the pooler if a direct URL is set."""
@@ -222,8 +219,8 @@ class PostgresDatabase:
         return self._ports.clock.monotonic() - self._reconnected_at
 
     async def _attempt(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
-        async with self._line() as line:
-            tx = PostgresTransaction(line, self._statements)
+        async with (self._pool or await self._opened()).line() as line:
+            tx = PostgresTransaction(line, self._statements, self._ports.followers)
             if self.direct and is_single(operation):
                 return await operation(tx, *args, **kwargs)
             async with line.connection.transaction(isolation="read_committed"):
@@ -310,9 +307,12 @@ class PostgresDatabase:
 class PostgresTransaction:
     """One connection while an operation has it."""
 
-    def __init__(self, line: Line, statements: Mapping[Statement, Rendered]) -> None:
+    def __init__(
+        self, line: Line, statements: Mapping[Statement, Rendered], followers: Sequence[Follower] = ()
+    ) -> None:
         self._line = line
         self._statements = statements
+        self.followers = followers
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
         return list(starmap(statement.record, await self._rows(statement, parameters)))

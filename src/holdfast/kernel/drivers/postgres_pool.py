@@ -28,16 +28,28 @@ class Line:
     def __init__(self, connection: Connection, patience: float) -> None:
         self.connection = connection
         self._patience = patience
+        self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self) -> None:
         """Something is asked now: the answer must come within the patience, or the connection ends."""
-        self.rest()
-        self._timer = asyncio.get_running_loop().call_later(self._patience, self.connection.terminate)
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + self._patience
+        if self._timer is None:
+            self._timer = loop.call_at(self._until, self._judge)
 
     def rest(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+    def _judge(self) -> None:
+        """The first question's time is over; what was asked since may have some left."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._until:
+            self._timer = loop.call_at(self._until, self._judge)
+        else:
+            self.connection.terminate()
 
 
 class Pool:
@@ -65,6 +77,7 @@ class Pool:
         finally:
             line.rest()
             self._release(line.connection)
+        self._close_idle()
 
     async def close(self) -> None:
         self._closing = True
@@ -72,8 +85,10 @@ class Pool:
             await hang_up(connection)
         self._idle.clear()
 
-    def close_idle(self) -> None:
+    def _close_idle(self) -> None:
         """Close what has had no work for a while, but for one."""
+        if len(self._idle) < 2:
+            return
         now = asyncio.get_running_loop().time()
         for item in list(self._idle):
             connection, since = item

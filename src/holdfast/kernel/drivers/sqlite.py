@@ -128,6 +128,7 @@ class SqliteDatabase:
             now=self._ports.clock.wall_us,
             durable=settings.profile == "full",
             busy_ms=round(busy * 1_000),
+            followers=self._ports.followers,
         )
         turns = None
         if self._file is not None:

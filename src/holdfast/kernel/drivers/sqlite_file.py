@@ -25,7 +25,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
-from holdfast.kernel.database import StoredSchema, drive
+from holdfast.kernel.database import Follower, StoredSchema, drive
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
@@ -42,8 +42,9 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 class SqliteStatements(ABC):
     """The `Transaction` operations see: named statements, each run to its end at once."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, followers: Sequence[Follower] = ()) -> None:
         self.path = path
+        self.followers = followers
         self._statements: Mapping[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
 
     @abstractmethod
@@ -82,8 +83,10 @@ class SqliteStatements(ABC):
 class SqliteFile(SqliteStatements):
     """The connection, its clock, and what a commit will tell others."""
 
-    def __init__(self, path: str, *, now: Callable[[], int], durable: bool, busy_ms: int) -> None:
-        super().__init__(path)
+    def __init__(
+        self, path: str, *, now: Callable[[], int], durable: bool, busy_ms: int, followers: Sequence[Follower] = ()
+    ) -> None:
+        super().__init__(path, followers)
         self.now = now
         self.hints: list[str] = []
         self._instant = 0
@@ -215,6 +218,29 @@ def add_functions(connection: apsw.Connection, *, now_us: Callable[..., int], hi
     """What statements call as `holdfast.now_us()` and `holdfast.hint()`; PostgreSQL has them in its schema."""
     connection.create_scalar_function("now_us", now_us, 0)
     connection.create_scalar_function("hint", hint, 1)
+    connection.create_scalar_function("json_contains", _contains, 2, deterministic=True)
+    connection.create_scalar_function("json_value", _value, 2, deterministic=True)
+
+
+def _contains(*texts: Any) -> int:
+    """PostgreSQL's `outer @> inner` for objects."""
+    outer, inner = texts
+    return int(_within(json.loads(outer), json.loads(inner)))
+
+
+def _within(outer: Any, inner: Any) -> bool:
+    if isinstance(inner, dict):
+        return isinstance(outer, dict) and all(key in outer and _within(outer[key], inner[key]) for key in inner)
+    if isinstance(inner, list):
+        return isinstance(outer, list) and all(any(_within(has, wants) for has in outer) for wants in inner)
+    return bool(outer == inner and isinstance(outer, bool) == isinstance(inner, bool))
+
+
+def _value(*given: Any) -> str | None:
+    """The value of a key as JSON; None where there is none."""
+    text, key = given
+    found = json.loads(text)
+    return _dumps(found[key]) if isinstance(found, dict) and key in found else None
 
 
 def _make_folder(file: Path) -> None:

@@ -2,7 +2,8 @@
 
 A statement without suffix serves both databases; a forked one stands twice, adjacent, with a line that says
 why. Python declares names, cardinality and record; opening a database refuses any drift between the two.
-Importing this package reads no file.
+Importing this package reads no file. A layer above has statements of its own in a package of its own; those are
+rendered when the first of them is used.
 
 In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
 column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:list)` tests membership on both.
@@ -70,19 +71,27 @@ class Exec(Statement):
 class Statements:
     """The statements of one file: `class Jobs(Statements, file="jobs.sql"): claim: Many[Lease]`.
 
+    `package` is where the file is, if not here.
+
     `rows` names the parameters that are lists of records, and the record of each. `types` names the parameters
     that PostgreSQL takes as `json` or `uuid` without a cast that says so.
     """
 
     declared: ClassVar[dict[str, Statement]]
     file: ClassVar[str]
+    package: ClassVar[str]
     rows: ClassVar[dict[str, tuple[str, ...]]]
     types: ClassVar[Mapping[str, str]]
 
     def __init_subclass__(
-        cls, *, file: str, rows: Mapping[str, type[tuple[Any, ...]]] = NO_ROWS, types: Mapping[str, str] = NO_TYPES
+        cls,
+        *,
+        file: str,
+        package: str = __name__,
+        rows: Mapping[str, type[tuple[Any, ...]]] = NO_ROWS,
+        types: Mapping[str, str] = NO_TYPES,
     ) -> None:
-        cls.declared, cls.file, cls.types = {}, file, types
+        cls.declared, cls.file, cls.package, cls.types = {}, file, package, types
         cls.rows = {name: record._fields for name, record in rows.items()}  # type: ignore[attr-defined]
         for name, hint in get_type_hints(cls, localns={"Exec": Exec}).items():
             if get_origin(hint) is ClassVar:
@@ -91,7 +100,11 @@ class Statements:
             arguments = get_args(hint)
             statement = kind(file, name, *arguments)
             cls.declared[name] = statement
+            _GROUP_OF[statement] = cls
             setattr(cls, name, statement)
+
+
+_GROUP_OF: dict[Statement, type[Statements]] = {}
 
 
 class Parameter(NamedTuple):
@@ -125,8 +138,8 @@ class Source(NamedTuple):
 
 
 @cache
-def sources(file: str) -> tuple[Source, ...]:
-    text = resources.files(__name__).joinpath(file).read_text("utf-8")
+def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
+    text = resources.files(package).joinpath(file).read_text("utf-8")
     found: list[Source] = []
     lines: list[str] = []
     header: re.Match[str] | None = None
@@ -150,14 +163,27 @@ def catalogue(
 
     With `lent`, for a PostgreSQL connection of somebody else's that spells parameters in this style.
     """
-    rendered: dict[Statement, Rendered] = {}
+    rendered = _Catalogue(dialect, schema, lent)
     for group in groups:
-        rendered.update(_bind(group, dialect, schema, lent))
+        rendered.bind(group)
     return rendered
 
 
+class _Catalogue(dict[Statement, Rendered]):
+    def __init__(self, dialect: Dialect, schema: str, lent: Style | None) -> None:
+        super().__init__()
+        self._place = dialect, schema, lent
+
+    def bind(self, group: type[Statements]) -> None:
+        self.update(_bind(group, *self._place))
+
+    def __missing__(self, statement: Statement) -> Rendered:
+        self.bind(_GROUP_OF[statement])
+        return self[statement]
+
+
 def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | None) -> dict[Statement, Rendered]:
-    spelled = [source for source in sources(group.file) if source.dialect in (None, dialect)]
+    spelled = [source for source in sources(group.file, group.package) if source.dialect in (None, dialect)]
     names = [source.name for source in spelled]
     if extra := sorted(set(names) ^ set(group.declared)):
         raise StatementDrift(f"{group.file} and {group.__name__} disagree on {dialect} about: {', '.join(extra)}.")
@@ -179,7 +205,7 @@ def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | 
 
 def _refuse_uneven_forks(group: type[Statements]) -> None:
     seen: dict[str, set[str]] = {}
-    for source in sources(group.file):
+    for source in sources(group.file, group.package):
         names = {p.name for p in parameters(source.text, group.rows)}
         if seen.setdefault(source.name, names) != names:
             raise StatementDrift(f"the two spellings of {source.name} in {group.file} take different parameters.")

@@ -128,39 +128,44 @@ select changes() as inserted, holdfast.now_us() as now,
             and coalesce(value ->> :jobs.due_at, 0) <= holdfast.now_us() and :notify = 1) as hinted;
 
 -- name: enqueue_plain :one on postgres
--- What most calls are: one job on a route that is known, without lane, unique key or turn. It inserts the row that
--- `enqueue` would, and starts a third as many parts of a plan.
+-- What most calls are: one job or many that are alike, on a route that is known, without lane, unique key or turn. It
+-- inserts the rows that `enqueue` would, and starts a third as many parts of a plan.
 with fresh as (
     insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
         max_attempts, max_rescues, payload, metadata, created_at)
-    values (:id, :kind, :queue, :route, :tenant,
+    select i.id, :kind, :queue, cast(:route as bigint), :tenant,
         case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or cast(:delay_us as bigint) > 0
             then 'scheduled' else 'pending' end,
-        :priority,
+        cast(:priority as integer),
         case when cast(:delay_us as bigint) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
             when cast(:due_at as bigint) > holdfast.now_us() then cast(:due_at as bigint) end,
-        :timeout_us, coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)),
-        :max_attempts, :max_rescues, :payload, :metadata, holdfast.now_us())
-    on conflict do nothing
+        cast(:timeout_us as bigint),
+        coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)),
+        cast(:max_attempts as integer), cast(:max_rescues as integer), i.payload, cast(:metadata as jsonb),
+        holdfast.now_us()
+    from unnest(cast(:items.id as uuid[]), cast(:items.payload as json[])) with ordinality as i (id, payload, place)
+    order by i.place
+    on conflict (id) do nothing
     returning route, state
 )
 select count(*) as inserted, holdfast.now_us() as now,
-    max(case when state = 'pending' and :notify = 1 then holdfast.hint('route ' || route) end) as hinted
+    holdfast.hint('route ' || max(case when state = 'pending' and :notify = 1 then route end)) as hinted
 from fresh;
 
 -- name: enqueue_plain :one on sqlite
 -- No data-modifying CTE here: two statements in the one transaction.
 insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
     max_attempts, max_rescues, payload, metadata, created_at)
-values (:id, :kind, :queue, :route, :tenant,
+select value ->> :items.id, :kind, :queue, :route, :tenant,
     case when coalesce(:due_at, 0) > holdfast.now_us() or :delay_us > 0 then 'scheduled' else 'pending' end,
     :priority,
     case when :delay_us > 0 then holdfast.now_us() + :delay_us when :due_at > holdfast.now_us() then :due_at end,
     :timeout_us, coalesce(:deadline_at, holdfast.now_us() + :deadline_us),
-    :max_attempts, :max_rescues, :payload, :metadata, holdfast.now_us())
-on conflict do nothing;
+    :max_attempts, :max_rescues, value ->> :items.payload, :metadata, holdfast.now_us()
+from json_each(:items) where true order by key
+on conflict (id) do nothing;
 select changes() as inserted, holdfast.now_us() as now,
-    (select holdfast.hint('route ' || :route) where changes() = 1 and :notify = 1 and coalesce(:delay_us, 0) = 0
+    (select holdfast.hint('route ' || :route) where changes() > 0 and :notify = 1 and coalesce(:delay_us, 0) = 0
         and coalesce(:due_at, 0) <= holdfast.now_us()) as hinted;
 
 -- name: now :one
@@ -328,14 +333,15 @@ with ending as materialized (
     from ending e
     where j.seq = any(cast(:seqs as bigint[])) and j.seq = e.seq and j.state = e.source
         and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-    returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.lane, j.claimed_at, e.outcome, e.error
+    returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.lane, j.kind, j.claimed_at, e.outcome,
+        e.error
 ), logged as (
     insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
     select seq, epoch, token, worker, case state when 'cancelled' then 'cancelled' else outcome end,
         claimed_at, holdfast.now_us(), error
     from ended
 )
-select seq, epoch, token, state, route, parent, lane,
+select seq, epoch, token, state, route, parent, lane, kind,
     (select holdfast.hint('route ' || string_agg(distinct cast(route as text), ',')) from ended
         where state = 'pending') as hinted
 from ended;
@@ -372,7 +378,7 @@ update holdfast.job as j set
 from e
 where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
     and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-returning seq, epoch, token, state, route, parent, lane, null as hinted;
+returning seq, epoch, token, state, route, parent, lane, kind, null as hinted;
 
 -- name: ended_attempts :many
 -- Which of these jobs' attempts have ended, and how: tells a repeated completion from a lost lease.

@@ -99,4 +99,4 @@ update holdfast.job set
 from lost
 where job.seq = any(cast(:seqs as bigint[])) and job.seq = lost.seq and state = lost.source
     and (lease_until <= holdfast.now_us() or worker = any(cast(:gone as bigint[])))
-returning job.seq, cast(id as text) as id, state, route, parent, lane;
+returning job.seq, cast(id as text) as id, state, route, parent, lane, kind;

@@ -30,7 +30,7 @@ update holdfast.job set state = 'failed', token = token + 1, due_at = null, chan
     finished_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
     and deadline_at <= holdfast.now_us()
-returning seq, cast(id as text) as id, state, route, parent, lane;
+returning seq, cast(id as text) as id, state, route, parent, lane, kind;
 
 -- name: lock_channel :exec
 -- Both park and signal write this row first, so whichever comes second sees what the first did.
@@ -136,7 +136,7 @@ select seq, parent, state from holdfast.job where id = :id;
 update holdfast.job set state = 'cancelled', token = token + 1, due_at = null, channel = null,
     cancel_requested_at = holdfast.now_us(), finished_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
-returning seq, cast(id as text) as id, state, route, parent, lane;
+returning seq, cast(id as text) as id, state, route, parent, lane, kind;
 
 -- name: request_cancel :many
 -- Running: its worker is told by a hint and by its next renewal, and ends it; if it dies, the sweep does.

@@ -2,6 +2,12 @@
 -- oldest_code: 2
 
 -- up
+-- An expression that PostgreSQL can take into the statement that calls it: a body with its own FROM it parses and plans
+-- anew for every call, which took a quarter of what an enqueue costs.
+create or replace function holdfast.hint(note text) returns integer language sql volatile as
+$$ select case when note is not null then 1 + length(cast(
+    pg_notify('holdfast.hint', case when octet_length(note) < 7900 then note else 'look' end) as text)) end $$;
+
 alter table holdfast.job
     add column lane text,
     add column cost integer not null default 1,
@@ -88,3 +94,7 @@ drop index holdfast.job_gate;
 update holdfast.job set gate = null where gate is not null;
 alter table holdfast.job drop constraint job_gate, drop constraint job_unique_scope, drop constraint job_unique,
     drop constraint job_cost, drop column unique_scope, drop column unique_key, drop column cost, drop column lane;
+create or replace function holdfast.hint(note text) returns integer language sql volatile as
+$$ select 1 from (
+    select pg_notify('holdfast.hint', case when octet_length(note) < 7900 then note else 'look' end)
+) as sent where note is not null $$;

@@ -1,0 +1,68 @@
+"""The book of models: one open model for each name and event loop, what an account is called, what a turn costs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from holdfast.clock import Ports
+from holdfast.errors import UsageError
+from holdfast.models import Model, open_model
+from holdfast.models.prices import Price, cost
+from holdfast.models.script import Script
+from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast.agents")
+
+
+class ModelBook:
+    def __init__(self, settings: Callable[[], Settings], ports: Callable[[], Ports]) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Model]] = weakref.WeakKeyDictionary()
+        self.scripts: dict[str, Script] = {}
+        self.prices: Sequence[Price] | None = None  # in place of those that are shipped
+        self.substitute: Model | None = None  # for tests: answers for every model
+
+    def open(self, name: str) -> Model:
+        if self.substitute is not None:
+            return self.substitute
+        opened = self._open.setdefault(asyncio.get_running_loop(), {})
+        if name not in opened:
+            settings = self._settings()
+            opened[name] = open_model(
+                name,
+                base_url=settings.provider_url or None,
+                ports=self._ports(),
+                scripts=self.scripts,
+                pace=settings.script_pace.total_seconds(),
+                witness=Path(settings.script_witness) if settings.script_witness else None,
+            )
+        return opened[name]
+
+    def credential(self, name: str) -> str:
+        if name.startswith("scripted:"):
+            return "scripted"
+        key = os.environ.get("ANTHROPIC_API_KEY", "")
+        place = self._settings().provider_url or "anthropic"
+        return f"{place}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+    def cost_nano(self, model: str, usage: dict[str, Any]) -> int:
+        """What a turn cost, in billionths of a USD. An answer that has no price is kept all the same, and told of."""
+        try:
+            found = cost(model, usage, prices=self.prices)
+        except UsageError as problem:
+            log.warning("a turn is accounted as free: %s", problem)
+            return 0
+        return int((Decimal(found) * 1_000_000_000).to_integral_value())
+
+    async def close(self) -> None:
+        for model in self._open.pop(asyncio.get_running_loop(), {}).values():
+            await model.close()

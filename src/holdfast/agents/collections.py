@@ -1,0 +1,263 @@
+"""Collections: `hf.agents`, `hf.sessions`, `hf.runs`. `[id]` is a handle without I/O; lists come in pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.agents import reading
+from holdfast.agents.creating import AgentName, Named, put_agent
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.handles import Agent, App, Reaching, Run, Session
+from holdfast.agents.reading import AFTER_ALL, LAST
+from holdfast.agents.records import AgentRow, CallRow, RunRow, SessionRow, VersionRow
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.ids import is_id
+
+T = TypeVar("T")
+
+
+class Page(list[T]):
+    """Part of a list; `next` is what to give as `after` for the part behind it, None when this was the last."""
+
+    next: Any = None
+
+
+class _Collection(Reaching):
+    def __init__(self, app: App, tenant: str | None = None) -> None:
+        self._app = app
+        self._tenant = tenant  # None: all of them
+
+    def _json(self, value: Mapping[str, Any] | None) -> str:
+        return encoding.encode(dict(value or {}), what="metadata", cap=self._app.settings.metadata_cap)
+
+
+class RunsList(_Collection):
+    def __getitem__(self, id: str) -> Run[Any]:
+        return Run(self._app, id, tenant=self._tenant)
+
+    async def get(self, id: str) -> RunRow:
+        """The run as it stands; `NotFound` when there is none, or it is another tenant's."""
+        return await self[id].refresh()
+
+    async def list(
+        self,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        state: str | None = None,
+        parent: str | None = None,
+        tenant: str | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 100,
+    ) -> Page[RunRow]:
+        """Runs, the newest first. `agent` is a name or an id."""
+        found = await self._transact(
+            reading.list_runs,
+            tenant=self._tenant if tenant is None else tenant,
+            session=session,
+            agent=agent,
+            state=state,
+            parent=parent,
+            before=after or (LAST, AFTER_ALL),
+            limit=limit,
+        )
+        return _page(found, limit, lambda row: (row.created_at, row.id))
+
+    async def call(self, id: str) -> CallRow:
+        """One tool call."""
+        found = await self._transact(reading.find_call, id)
+        if found is None:
+            raise NotFound(f"there is no tool call {id} in this database.")
+        await self.get(found.run)
+        return found
+
+    async def as_completed(self, runs: Iterable[Run[T]]) -> AsyncIterator[Run[T]]:
+        """Each run as it ends, whatever its outcome; its `state` says how."""
+        streams = self._app.streams()
+
+        async def ended(run: Run[T]) -> Run[T]:
+            run.state = (await streams.wait(run.id, None)).state
+            return run
+
+        waits = [asyncio.ensure_future(ended(run)) for run in runs]
+        try:
+            for next_one in asyncio.as_completed(waits):
+                yield await next_one
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+class SessionsList(_Collection):
+    def __getitem__(self, id: str) -> Session:
+        return Session(self._app, id, tenant=self._tenant or "")
+
+    async def get(self, id: str) -> SessionRow:
+        """A session by its id, or by its key."""
+        if is_id(id):
+            return await self._transact(reading.find_session, id, self._tenant)
+        keyed = await self._transact(reading.session_keyed, id, self._tenant or "")
+        if keyed is None:
+            raise NotFound(f"there is no session {id} in this database.")
+        return keyed
+
+    async def list(
+        self,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        tenant: str | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 100,
+    ) -> Page[SessionRow]:
+        """Sessions whose metadata contain these, the newest first."""
+        found = await self._transact(
+            reading.list_sessions,
+            tenant=self._tenant if tenant is None else tenant,
+            parent=parent,
+            metadata=self._json(metadata),
+            before=after or (LAST, AFTER_ALL),
+            limit=limit,
+        )
+        return _page(found, limit, lambda row: (row.created_at, row.id))
+
+    async def count(
+        self, *, metadata: Mapping[str, Any] | None = None, parent: str | None = None, tenant: str | None = None
+    ) -> int:
+        chosen = self._tenant if tenant is None else tenant
+        return await self._transact(reading.count_sessions, tenant=chosen, parent=parent, metadata=self._json(metadata))
+
+    async def values(self, key: str) -> Sequence[tuple[Any, int]]:
+        """The different values that sessions have under a key of their metadata, each with how many have it."""
+        found = await self._transact(reading.metadata_values, key, self._tenant)
+        return [(encoding.decode(row.value), row.n) for row in found]
+
+    async def delete(self, id: str) -> None:
+        await self.get(id)
+        await self._transact(reading.delete_session, id)
+
+
+class AgentsList(_Collection):
+    def __getitem__(self, id: str) -> StoredAgent:
+        return StoredAgent(self._app, id, self._tenant)
+
+    async def get(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> AgentRow:
+        """An agent by its id, or by its name and exactly these metadata."""
+        if is_id(name):
+            found = await self._transact(reading.find_agent, name)
+        else:
+            key = AgentName(name, self._tenant or "", self._json(metadata))
+            found = await self._transact(reading.find_named, key)
+        if found is None or self._tenant not in (None, found.tenant):
+            raise NotFound(f"there is no agent {name} in this database.")
+        return found
+
+    async def list(
+        self,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Page[AgentRow]:
+        """Agents whose metadata contain these, by name."""
+        found = await self._transact(
+            reading.list_agents,
+            tenant=self._tenant if tenant is None else tenant,
+            name=name,
+            metadata=self._json(metadata),
+            after=after or ("", ""),
+            limit=limit,
+        )
+        return _page(found, limit, lambda row: (row.name, row.id))
+
+    async def put(self, agent: Agent[Any]) -> AgentRow:
+        """Write an agent's definition now, as a version if it is new: create, update, and get-or-create in one."""
+        return await self._transact(put_agent, agent.named)
+
+    async def create(
+        self, name: str, *, metadata: Mapping[str, Any] | None = None, description: str = "", **fields: Any
+    ) -> AgentRow:
+        """Write an agent from plain values; its tools are named, and whoever has them may serve it."""
+        key = AgentName(name, self._tenant or "", self._json(metadata))
+        return await self._put(key, AgentSpec.from_names(name, **fields), description)
+
+    async def update(self, id: str, **fields: Any) -> AgentRow:
+        """A new version of a stored agent, with these fields changed. Runs that have begun keep theirs."""
+        row = await self.get(id)
+        stored = await self._transact(reading.find_version, row.id, row.version)
+        if stored is None:
+            raise NotFound(f"agent {id} has no version yet.")
+        description = fields.pop("description", row.description)
+        spec = AgentSpec.parse(stored.definition).changed(**fields)
+        return await self._put(AgentName(row.name, row.tenant, row.metadata), spec, description)
+
+    async def versions(self, id: str) -> Sequence[VersionRow]:
+        row = await self.get(id)
+        return await self._transact(reading.list_versions, row.id)
+
+    async def delete(self, id: str) -> None:
+        """Remove an agent that no run has used."""
+        row = await self.get(id)
+        await self._transact(reading.delete_agent, row.id)
+
+    async def _put(self, key: AgentName, spec: AgentSpec, description: str) -> AgentRow:
+        return await self._transact(put_agent, Named(key, spec, description))
+
+
+class StoredAgent(Reaching):
+    """An agent that is in the store, by its id: `await hf.agents[id].enqueue("…")`."""
+
+    def __init__(self, app: App, id: str, tenant: str | None) -> None:
+        self._app = app
+        self._tenant = tenant
+        self.id = id
+
+    async def load(self) -> Agent[str]:
+        """The agent as a handle, in its present version."""
+        agents = AgentsList(self._app, self._tenant)
+        row = await agents.get(self.id)
+        stored = await self._transact(reading.find_version, row.id, row.version)
+        if stored is None:
+            raise NotFound(f"agent {self.id} has no version yet.")
+        key = AgentName(row.name, row.tenant, row.metadata)
+        spec = AgentSpec.parse(stored.definition)
+        return Agent(self._app, key, lambda: Named(key, spec, row.description), stored=(row.id, row.version))
+
+    async def enqueue(self, prompt: Any, **options: Any) -> Run[str]:
+        return await (await self.load()).enqueue(prompt, **options)
+
+    async def run(self, prompt: Any, **options: Any) -> Any:
+        return await (await self.load()).run(prompt, **options)
+
+
+class Tenant:
+    """The app as one tenant sees it."""
+
+    def __init__(self, app: App, id: str) -> None:
+        if not id:
+            raise UsageError("a tenant has a name; without one, use the app itself.")
+        self._app = app
+        self.id = id
+        self.agents = AgentsList(app, id)
+        self.sessions = SessionsList(app, id)
+        self.runs = RunsList(app, id)
+
+    async def session(self, key: str | None = None, **options: Any) -> Session:
+        app: Any = self._app
+        made: Session = await app.session(key, tenant=self.id, **options)
+        return made
+
+    async def enqueue(self, agent: Agent[T], prompt: Any, **options: Any) -> Run[T]:
+        """A run of an agent for this tenant."""
+        return await agent.enqueue(prompt, tenant=self.id, **options)
+
+
+def _page(rows: list[T], limit: int, mark: Callable[[T], Any]) -> Page[T]:
+    page: Page[T] = Page(rows)
+    page.next = mark(rows[-1]) if len(rows) == limit and rows else None
+    return page

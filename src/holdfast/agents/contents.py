@@ -1,0 +1,147 @@
+"""Contents: what people and tools hand over, as blocks that a model reads."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import BadPayload, UsageError
+from holdfast.kernel import encoding
+
+_CUT = "\n[… {left:,} more characters were cut off]"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture for the model: `Image.from_path("a.png")`, `Image.from_url("https://…")`, or bytes."""
+
+    data: bytes = b""
+    media_type: str = "image/png"
+    url: str = ""
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> Image:
+        return cls(Path(path).read_bytes(), _type_of(path, "image/png"))
+
+    @classmethod
+    def from_url(cls, url: str) -> Image:
+        return cls(url=url)
+
+    def block(self) -> dict[str, Any]:
+        return {"type": "image", "source": _source(self.data, self.media_type, self.url)}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document for the model: a PDF, or plain text. `title` is what it is called in citations."""
+
+    data: bytes = b""
+    media_type: str = "application/pdf"
+    url: str = ""
+    title: str = ""
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> Document:
+        return cls(Path(path).read_bytes(), _type_of(path, "application/pdf"), title=Path(path).name)
+
+    @classmethod
+    def from_url(cls, url: str) -> Document:
+        return cls(url=url)
+
+    @classmethod
+    def from_text(cls, text: str, title: str = "") -> Document:
+        return cls(text.encode(), "text/plain", title=title)
+
+    def block(self) -> dict[str, Any]:
+        if self.media_type.startswith("text/") and not self.url:
+            source = {"type": "text", "media_type": "text/plain", "data": self.data.decode(errors="replace")}
+        else:
+            source = _source(self.data, self.media_type, self.url)
+        block: dict[str, Any] = {"type": "document", "source": source}
+        return {**block, "title": self.title} if self.title else block
+
+
+Part = str | Image | Document | dict[str, Any]
+Prompt = str | Part | Iterable[Part]
+
+
+def blocks_of(prompt: Prompt) -> list[dict[str, Any]]:
+    """A prompt as blocks; `BadPayload` when there is nothing in it that could be sent."""
+    parts = [prompt] if isinstance(prompt, str | Image | Document | dict) else list(prompt)
+    blocks = [_block(part) for part in parts]
+    if not blocks or all(block.get("type") == "text" and not str(block.get("text", "")).strip() for block in blocks):
+        raise BadPayload("the prompt is empty: say something, or pass an Image or a Document.")
+    for block in blocks:
+        encoding.encode(block, what="the prompt", cap=1 << 28)
+    return [block for block in blocks if block.get("type") != "text" or str(block.get("text", "")).strip()]
+
+
+def _block(part: object) -> dict[str, Any]:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case Image() | Document():
+            return part.block()
+        case dict():
+            return part
+        case _:
+            raise UsageError(f"a prompt is made of text, Image, Document and blocks, not of {type(part).__name__}.")
+
+
+def content_of(value: Any, cap: int) -> str | list[dict[str, Any]]:
+    """What a tool returned, as the content of its result. Text that is too long is cut, and says so."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return _cut(value, cap)
+        case Image() | Document():
+            return [value.block()]
+        case [*parts] if parts and any(isinstance(part, Image | Document) for part in parts):
+            return [block if isinstance(block := _part(part, cap), dict) else _text(block) for part in parts]
+        case _:
+            return _cut(_as_text(value), cap)
+
+
+def _part(part: Any, cap: int) -> dict[str, Any] | str:
+    return (
+        part.block()
+        if isinstance(part, Image | Document)
+        else _cut(part if isinstance(part, str) else _as_text(part), cap)
+    )
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text or "(empty)"}
+
+
+def _as_text(value: Any) -> str:
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return to_json(value).decode()
+    except (PydanticSerializationError, UnicodeDecodeError, ValueError, RecursionError) as problem:
+        raise BadPayload(f"the tool returned something that is not JSON: {problem}") from None
+
+
+def _cut(text: str, cap: int) -> str:
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    if len(text) <= cap:
+        return text
+    return text[:cap] + _CUT.format(left=len(text) - cap)
+
+
+def _type_of(path: str | Path, otherwise: str) -> str:
+    return mimetypes.guess_type(str(path))[0] or otherwise
+
+
+def _source(data: bytes, media_type: str, url: str) -> dict[str, Any]:
+    if url:
+        return {"type": "url", "url": url}
+    if not data:
+        raise BadPayload("an Image or a Document needs its bytes or a URL.")
+    return {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}

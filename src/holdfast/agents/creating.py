@@ -1,0 +1,184 @@
+"""Creating: agents and their versions, sessions, and runs in them. All of it can be part of the caller's transaction.
+
+Every id is made before the call, so that repeating it after a lost answer makes nothing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from holdfast.agents.changes import Changes
+from holdfast.agents.definitions import AgentSpec, digest_of
+from holdfast.agents.records import AgentRow, NewRun, SessionRow
+from holdfast.agents.statements import Agents, Runs, Sessions
+from holdfast.errors import IdempotencyConflict, NotFound, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.records import NewJob, Route
+from holdfast.kernel.statements import Jobs
+
+NOTHING = "{}"
+
+
+class AgentName(NamedTuple):
+    """How an agent is found: the same name may stand for different agents of different tenants or metadata."""
+
+    name: str
+    tenant: str = ""
+    metadata: str = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An agent of this program: its definition is written when it is not there yet."""
+
+    name: AgentName
+    spec: AgentSpec
+    description: str = ""
+    delegates: tuple[Named, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWish:
+    """Which session a run is for: one with this key, one with this id, or a new one under `id`."""
+
+    id: str
+    key: str | None = None
+    known: bool = False  # the id names a session that must be there
+    parent: str | None = None
+    metadata: str = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One run, as it is asked for."""
+
+    job: NewJob
+    route: Route
+    agent: Named | tuple[str, int]  # or the id and version of one that is stored
+    agent_name: str
+    session: SessionWish
+    input: str  # the blocks of the prompt
+    mode: str = "streaming"
+    key: str | None = None
+    variables: str = NOTHING
+    metadata: str = NOTHING
+    options: str = NOTHING
+    notify: bool = True
+
+
+class Created(NamedTuple):
+    run: str
+    session: str
+    fresh: bool  # False: the key named a run that was there already
+
+
+async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
+    """Write the definition as a version, if it is new, and make it the one that new runs take."""
+    ids = {each.name.name: (await put_agent(tx, each)).id for each in agent.delegates}
+    spec = agent.spec.with_delegates(ids)
+    name, tenant, metadata = agent.name
+    await tx.run(
+        Agents.add_agent,
+        id=derived_id("agent", tenant, name, metadata),
+        tenant=tenant,
+        name=name,
+        metadata=metadata,
+        description=agent.description,
+    )
+    row = await tx.one(Agents.lock_agent, name=name, tenant=tenant, metadata=metadata)
+    assert row is not None
+    digest = digest_of(spec)
+    await tx.run(Agents.add_version, agent=row.id, definition=spec.text(), digest=digest)
+    put = await tx.one(Agents.set_version, agent=row.id, digest=digest, description=agent.description)
+    assert put is not None
+    return put
+
+
+async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> SessionRow:
+    """The session that is wished for; made, if it may be."""
+    if not wish.known:
+        await tx.run(
+            Sessions.add_session,
+            id=wish.id,
+            tenant=tenant,
+            key=wish.key,
+            parent=wish.parent,
+            metadata=wish.metadata,
+        )
+    row = await tx.one(Sessions.find_session, id=wish.id, tenant=tenant, key=wish.key)
+    if row is None or row.tenant != tenant:
+        raise NotFound(f"there is no session {wish.key or wish.id} in this database.")
+    return row
+
+
+async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
+    """Accept a run: its job, its row, its place in the session, its first event; all or nothing."""
+    job = new.job
+    if new.key is not None and (other := await _owner(tx, new)) is not None:
+        return other
+    if not await enqueue(tx, [job], [new.route], notify=new.notify):
+        row = await tx.one(Runs.find_run, id=job.id)  # an earlier call did it, and its answer was lost
+        return Created(job.id, row.session if row else new.session.id, fresh=True)
+    if isinstance(new.agent, Named):
+        stored = await put_agent(tx, new.agent)
+        agent, version = stored.id, stored.version
+    else:
+        agent, version = new.agent
+    session = await open_session(tx, new.session, job.tenant)
+    place = await tx.one(Sessions.take_place, id=session.id)
+    assert place is not None
+    run = NewRun(
+        id=job.id,
+        session=session.id,
+        branch="",
+        ordinal=place.runs,
+        tenant=job.tenant,
+        agent=agent,
+        agent_name=new.agent_name,
+        version=version,
+        mode=new.mode,
+        parent=None,
+        call=None,
+        root=job.id,
+        depth=0,
+        input=new.input,
+        variables=new.variables,
+        metadata=new.metadata,
+        options=new.options,
+    )
+    await tx.run(Runs.add_runs, runs=[run])
+    changes = Changes(prefix)
+    changes.tell(run.id, "run_created", created(run), topic="run_created")
+    await changes.write(tx)
+    return Created(run.id, session.id, fresh=True)
+
+
+def created(run: NewRun) -> dict[str, Any]:
+    """What is announced of a new run."""
+    return {
+        "run_id": run.id,
+        "session_id": run.session,
+        "agent_name": run.agent_name,
+        "run_mode": run.mode,
+        "parent_run_id": run.parent,
+        "depth": run.depth,
+    }
+
+
+async def _owner(tx: Transaction, new: Submission) -> Created | None:
+    """The run that the key names already; None when the key is ours now."""
+    asked = new.session.key or (new.session.id if new.session.known else "")
+    meaning = encoding.digest(f"{new.job.kind}\x1f{asked}\x1f{new.input}\x1f{new.variables}")
+    owner = await tx.one(Jobs.take_key, tenant=new.job.tenant, key=new.key, digest=meaning, job=new.job.id)
+    if owner is None or owner.job == new.job.id:
+        return None
+    if owner.digest != meaning or new.key is None:
+        raise IdempotencyConflict(new.key or "", owner.job)
+    row = await tx.one(Runs.find_run, id=owner.job)
+    if row is None:
+        raise UsageError(f"key {new.key!r} belongs to job {owner.job}, which is no run.")
+    return Created(JobId(row.id), row.session, fresh=False)

@@ -1,0 +1,207 @@
+"""What an agent is: a value, written to the store as a version when it is first used. Making one does no I/O.
+
+A version is plain JSON with everything a worker needs to run it, so that any worker that has the tools can serve it,
+and a run keeps what it started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from holdfast import durations
+from holdfast.durations import Duration
+from holdfast.errors import BadSetting, UsageError
+from holdfast.kernel import encoding
+
+Effect = Literal["read", "idempotent", "once"]
+Mode = Literal["streaming", "batch"]
+
+AGENT_KIND = "agent:"
+TOOL_KIND = "tool:"
+_CAP = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far one run may go. What is None is not limited.
+
+    `turns`, `tokens` and `cost` (in USD, "0.50") end a run with outcome "limited"; `depth` is how deep agents may call
+    agents; `time` is the wall clock of the whole run.
+    """
+
+    turns: int | None = 50
+    depth: int = 8
+    tokens: int | None = None
+    cost: str | None = None
+    time: Duration | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("turns", "depth", "tokens"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BadSetting(f"Limits({name}=…) is a whole number of at least 1, not {value!r}.")
+        if isinstance(self.cost, float):
+            raise BadSetting(f'money is written as text, Limits(cost="{self.cost}"), never as a float.')
+        if self.cost is not None:
+            object.__setattr__(self, "cost", str(self.cost))
+            nano_of(str(self.cost))
+        if self.time is not None:
+            object.__setattr__(self, "time", f"{durations.microseconds(self.time)}us")
+
+    @property
+    def cost_nano(self) -> int | None:
+        return None if self.cost is None else nano_of(self.cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as a version stores it: what the model is shown, and how its calls are run as jobs."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    effect: Effect = "idempotent"
+    queue: str = "default"
+    requires: tuple[str, ...] = ()
+    timeout_us: int | None = None
+    attempts: int = 2
+    priority: int = 100
+    strict: bool = False
+    lane: str | None = None  # its limits across all workers, if it has any
+    concurrency: int | None = None
+
+    @property
+    def kind(self) -> str:
+        return TOOL_KIND + self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delegate:
+    """An agent that this one may call like a tool; `agent` is its id in the store."""
+
+    name: str
+    description: str
+    agent: str = ""
+    queue: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """One version of an agent."""
+
+    name: str
+    model: str
+    instructions: str = ""
+    max_tokens: int = 4096
+    options: dict[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    agents: tuple[Delegate, ...] = ()
+    server_tools: tuple[dict[str, Any], ...] = ()
+    output: dict[str, Any] | None = None
+    limits: Limits = field(default_factory=Limits)
+    attempts: int = 5  # calls of the model in one turn before a failure is final
+    queue: str = "default"
+    priority: int = 100
+    requires: tuple[str, ...] = ()
+    caching: bool = True
+
+    def __post_init__(self) -> None:
+        encoding.check_text(self.name, what="an agent's name", cap=256)
+        names = [tool.name for tool in self.tools] + [each.name for each in self.agents]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"agent {self.name!r} has two tools named {twice[0]!r}; the model could not tell them apart."
+            )
+        if self.max_tokens < 1:
+            raise BadSetting(f"max_tokens must be at least 1, not {self.max_tokens}.")
+
+    @property
+    def kind(self) -> str:
+        return AGENT_KIND + self.name
+
+    def tool(self, name: str) -> ToolSpec | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def delegate(self, name: str) -> Delegate | None:
+        return next((each for each in self.agents if each.name == name), None)
+
+    def with_delegates(self, ids: Mapping[str, str]) -> AgentSpec:
+        """The same, knowing its delegates' ids."""
+        return replace(self, agents=tuple(replace(each, agent=ids.get(each.name, each.agent)) for each in self.agents))
+
+    def text(self) -> str:
+        return encoding.encode(asdict(self), what=f"agent {self.name!r}", cap=_CAP)
+
+    @classmethod
+    def parse(cls, text: str) -> AgentSpec:
+        stored: dict[str, Any] = encoding.decode(text)
+        stored["tools"] = tuple(ToolSpec(**{**tool, "requires": tuple(tool["requires"])}) for tool in stored["tools"])
+        stored["agents"] = tuple(Delegate(**each) for each in stored["agents"])
+        stored["server_tools"] = tuple(stored["server_tools"])
+        stored["requires"] = tuple(stored["requires"])
+        stored["limits"] = Limits(**stored["limits"])
+        return cls(**stored)
+
+    @classmethod
+    def from_names(cls, name: str, *, tools: Sequence[str | ToolSpec] = (), **fields: Any) -> AgentSpec:
+        """An agent of plain values, as one that is written without this program's functions."""
+        specs = [
+            tool if isinstance(tool, ToolSpec) else ToolSpec(name=tool, description="", schema={"type": "object"})
+            for tool in tools
+        ]
+        return cls(name=name, tools=tuple(specs), **_checked(fields))
+
+    def changed(self, **fields: Any) -> AgentSpec:
+        return replace(self, **_checked(fields))
+
+    def wire_tools(self, *, strict: bool) -> list[dict[str, Any]]:
+        """The tools as the model is offered them: always in this order, or the provider's cache is lost."""
+        offered: list[dict[str, Any]] = []
+        for tool in self.tools:
+            shown = {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+            offered.append({**shown, "strict": True} if tool.strict and strict else shown)
+        offered += [
+            {"name": each.name, "description": each.description or f"Ask the agent {each.name}.", "input_schema": _TASK}
+            for each in self.agents
+        ]
+        return offered + [dict(tool) for tool in self.server_tools]
+
+
+def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    unknown = sorted(fields.keys() - set(AgentSpec.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(sorted(AgentSpec.__dataclass_fields__))
+        raise UsageError(f"an agent has no {unknown[0]!r}; it has {known}.")
+    return fields
+
+
+_TASK: dict[str, Any] = {
+    "type": "object",
+    "properties": {"task": {"type": "string", "description": "What to do, with everything the agent needs to know."}},
+    "required": ["task"],
+}
+
+
+def nano_of(usd: str) -> int:
+    """An amount of USD in billionths, exactly."""
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        nano = Decimal(usd) * 1_000_000_000
+    except InvalidOperation:
+        raise BadSetting(f'{usd!r} is not an amount of money; write "0.50".') from None
+    if nano != nano.to_integral_value() or nano < 0:
+        raise BadSetting(f"{usd!r} is not an amount of money this fine.")
+    return int(nano)
+
+
+def digest_of(spec: AgentSpec) -> str:
+    return encoding.digest(spec.text())
+
+
+def served(specs: Sequence[AgentSpec], tools: set[str]) -> list[AgentSpec]:
+    """Those of which a worker with these tools has every one."""
+    return [spec for spec in specs if {tool.name for tool in spec.tools} <= tools]

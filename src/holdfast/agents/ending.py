@@ -1,0 +1,127 @@
+"""Ending: whatever ends a run, its calls are answered, its end is told, and the next of its session may begin.
+
+This is what the kernel calls in the transaction that ends a job of ours, whoever ended it: its worker, a cancel, a
+deadline, or the sweep after the last rescue. So no call of a tool is ever left without an answer in the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.agents.changes import Changes
+from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
+from holdfast.agents.history import result_block, unanswered, uses
+from holdfast.agents.records import OpenRun, ReadyRun
+from holdfast.agents.statements import Calls, Messages, Runs, Sessions
+from holdfast.agents.storing import add_message
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.families import hint
+from holdfast.kernel.ids import derived_id
+from holdfast.kernel.records import Ended, Moved
+from holdfast.kernel.states import TERMINAL
+
+_STATES = {"failed": "failed", "cancelled": "cancelled"}
+
+
+def line_of(session: str) -> str:
+    """The channel on which the runs of a session wait for their turn."""
+    return f"session {session}"
+
+
+def is_ours(kind: str) -> bool:
+    return kind.startswith((AGENT_KIND, TOOL_KIND))
+
+
+class Following:
+    """Follows jobs of agents and tools to their end."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    async def ended(self, tx: Transaction, moved: Sequence[Ended | Moved]) -> None:
+        seqs = [job.seq for job in moved if job.state in TERMINAL and is_ours(job.kind)]
+        if not seqs:
+            return
+        changes = Changes(self._prefix)
+        for run in await tx.many(Runs.open_runs, jobs=seqs):
+            await _close(tx, run, changes)
+        closed = await tx.many(Calls.close_calls, jobs=seqs)
+        for call in closed:
+            changes.tell(call.run, "tool_ended", {"call": call.id, "name": call.name, "state": call.state})
+        for ready in await tx.many(Calls.ready_runs, runs=sorted({call.run for call in closed})) if closed else []:
+            await _go_on(tx, ready, changes)
+        await changes.write(tx)
+
+
+async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:
+    """Its job has ended without the run's saying so."""
+    error: dict[str, Any] = encoding.decode(run.error) or {}
+    await tx.run(Calls.skip_calls, run=run.id)
+    last = await tx.many(Messages.last_live, session=run.session, branch=run.branch)
+    blocks = [encoding.decode(row.body) for row in last]
+    if last and last[0].message == derived_id(run.id, "answer", run.turns) and uses(blocks):
+        await add_message(tx, run, "results", run.turns, unanswered(blocks))
+    if run.state == "succeeded":
+        end = End("completed")
+    else:
+        end = End(_STATES[run.state], error_type=str(error.get("type", "")), error=str(error.get("message", "")))
+    await end_run(tx, run.id, end, changes)
+
+
+async def _go_on(tx: Transaction, run: ReadyRun, changes: Changes) -> None:
+    """The last of its calls has ended: their results become one message, and the run is pending again."""
+    calls = await tx.many(Calls.calls_of, run=run.id, turn=run.turns)
+    await add_message(tx, run, "results", run.turns, [result_block(call) for call in calls])
+    await tx.run(Runs.move_run, id=run.id, state="pending")
+    changes.tell(run.id, "tools_complete", {"run_id": run.id}, topic="tools_complete")
+    state = {
+        "run_id": run.id,
+        "session_id": run.session,
+        "agent_name": run.agent_name,
+        "state": "pending",
+        "previous_state": "pending_tools",
+        "parent_run_id": run.parent,
+    }
+    changes.tell(run.id, "run_state", state, topic="run_state")
+
+
+class End(NamedTuple):
+    """How a run ended."""
+
+    state: str
+    outcome: str | None = None
+    output: str | None = None
+    refusal: str | None = None
+    limited: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+
+
+async def end_run(tx: Transaction, run: str, end: End, changes: Changes) -> None:
+    """Finish the run's own row, tell of it, and let the next run of its session begin."""
+    done = await tx.one(Runs.finish_run, id=run, **end._asdict())
+    if done is None:
+        return
+    moved = {
+        "run_id": done.id,
+        "session_id": done.session,
+        "agent_name": done.agent_name,
+        "state": end.state,
+        "previous_state": done.previous_state,
+        "parent_run_id": done.parent,
+    }
+    changes.tell(run, "run_state", moved, topic="run_state")
+    final = {
+        "run_id": done.id,
+        "session_id": done.session,
+        "state": end.state,
+        "parent_run_id": done.parent,
+        "parent_tool_execution_id": done.call,
+    }
+    changes.tell(run, "run_ended", final, topic="run_finalized")
+    if done.parent is None:
+        await tx.one(Sessions.lock_session, id=done.session)
+        woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
+        await hint(tx, [job.route for job in woken])

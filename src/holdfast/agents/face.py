@@ -1,0 +1,342 @@
+"""The app's face for agents: `@hf.tool`, `hf.agent`, `hf.session`, and the collections. Definitions do no I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from holdfast import durations
+from holdfast.agents import rescuing
+from holdfast.agents.book import ModelBook
+from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.creating import AgentName, Named, put_agent
+from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits
+from holdfast.agents.ending import Following
+from holdfast.agents.handles import Agent, App, Session, make_session, session_wish
+from holdfast.agents.loop import RunLoop
+from holdfast.agents.serving import Serving, run_definition
+from holdfast.agents.streams import Streams
+from holdfast.agents.tools import ServerTool, Tool, ToolContext, ToolSignature, argument_schema
+from holdfast.clock import Ports
+from holdfast.durations import Duration
+from holdfast.errors import BadSetting, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import drive
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.models.facts import check
+from holdfast.settings import Settings
+from holdfast.workers.definitions import Definition, Isolation, Registry
+from holdfast.workers.definitions import Limits as LaneLimits
+from holdfast.workers.slots import TOOLS
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_INSTANT = RetryPolicy(attempts=2, backoff="constant", base="0s", jitter=0.0)
+
+
+class AgentFace:
+    """What the app offers for agents. The app is one; this holds no rule of its own."""
+
+    settings: Settings
+    registry: Registry
+    _ports: Ports
+
+    def _open_agents(self) -> None:
+        self.book = ModelBook(lambda: self.settings, lambda: self._ports)
+        self._loop = RunLoop(self.book, lambda: self.settings, lambda: self._ports)
+        self._play = self._loop.play
+        self._streams: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Streams] = weakref.WeakKeyDictionary()
+        app = cast(App, self)
+        self.agents = AgentsList(app)
+        self.sessions = SessionsList(app)
+        self.runs = RunsList(app)
+        self.registry.adopt = Serving(self.registry, self._play).adopt
+        self.registry.chores.append(rescuing.CHORE)
+
+    def streams(self) -> Streams:
+        """The readers of this event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._streams:
+            self._streams[loop] = Streams(cast(App, self).runtime().database, self._ports)
+        return self._streams[loop]
+
+    def tenant(self, id: str) -> Tenant:
+        """The same app, seeing one tenant only: an id of another's is not found."""
+        return Tenant(cast(App, self), id)
+
+    @overload
+    def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        effect: Effect = "idempotent",
+        timeout: Duration = "5m",
+        retry: RetryPolicy | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Iterable[str] = (),
+        isolate: Isolation | None = None,
+        concurrency: int | None = None,
+        strict: bool = False,
+    ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a typed function a tool that models may call: its docstring is what they are told of it.
+
+        A class works too: its method `run` is what is called. `effect` says what calling it again would do: "read"
+        changes nothing, "idempotent" may be repeated with the same key, "once" is started at most once. `timeout`
+        limits one attempt; `retry` defaults to a second attempt at once. `requires` names capabilities its worker must
+        have, `concurrency` limits it across all workers, `isolate="process"` runs it where a timeout can kill it.
+        """
+        if function is not None:
+            return self._declare_tool(function)
+        return lambda decorated: self._declare_tool(decorated, **options)
+
+    def _declare_tool(  # noqa: PLR0913  the options of the decorator
+        self,
+        given: Any,
+        *,
+        name: str | None = None,
+        effect: Effect = "idempotent",
+        timeout: Duration = "5m",
+        retry: RetryPolicy | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Iterable[str] = (),
+        isolate: Isolation | None = None,
+        concurrency: int | None = None,
+        strict: bool = False,
+    ) -> Tool[Any, Any]:
+        function, called, doc = _callable(given)
+        title = _tool_name(name or called)
+        if effect not in ("read", "idempotent", "once"):
+            raise BadSetting(f'effect is "read", "idempotent" or "once", not {effect!r}.')
+        kind = TOOL_KIND + title
+        lane = None
+        if concurrency is not None:
+            if concurrency < 1:
+                raise BadSetting(f"concurrency must be at least 1, not {concurrency}.")
+            lane = LaneLimits(kind, True, concurrency, None, 1)
+        definition = Definition(
+            kind=kind,
+            function=function,
+            signature=ToolSignature(kind, function, self.settings.tool_output_cap),
+            queue=encoding.check_text(queue, what="a queue name"),
+            requires=frozenset(requires),
+            retry=RetryPolicy.none() if effect == "once" else retry or _INSTANT,
+            timeout_us=durations.microseconds(timeout),
+            deadline_us=None,
+            priority=priority,
+            isolate=isolate,
+            limits=lane,
+            line=TOOLS,
+            context=ToolContext,
+        )
+        self.registry.add(definition)
+        tool: Tool[Any, Any] = Tool(definition, function, name=title, effect=effect, strict=strict)
+        tool.__doc__ = doc
+        return tool
+
+    @overload
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str,
+        output: type[T],
+        instructions: str = "",
+        tools: Sequence[Tool[Any, Any] | ServerTool | dict[str, Any]] = (),
+        agents: Sequence[Agent[Any]] = (),
+        description: str = "",
+        max_tokens: int = 4096,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        attempts: int = 5,
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Sequence[str] = (),
+        caching: bool = True,
+    ) -> Agent[T]: ...
+
+    @overload
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str,
+        output: None = None,
+        instructions: str = "",
+        tools: Sequence[Tool[Any, Any] | ServerTool | dict[str, Any]] = (),
+        agents: Sequence[Agent[Any]] = (),
+        description: str = "",
+        max_tokens: int = 4096,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        attempts: int = 5,
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Sequence[str] = (),
+        caching: bool = True,
+    ) -> Agent[str]: ...
+
+    def agent(  # noqa: PLR0913  what an agent is made of
+        self,
+        name: str,
+        *,
+        model: str,
+        instructions: str = "",
+        tools: Sequence[Tool[Any, Any] | ServerTool | dict[str, Any]] = (),
+        agents: Sequence[Agent[Any]] = (),
+        description: str = "",
+        output: Any = None,
+        max_tokens: int = 4096,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        attempts: int = 5,
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Sequence[str] = (),
+        caching: bool = True,
+    ) -> Agent[Any]:
+        """Define an agent: a value, written as a version when it is first used.
+
+        `tools` are tools of this app, `ServerTool`s or the provider's own JSON; `agents` may be called like tools, each
+        call a run of its own. `output` is a type that the answer must have. `options` go to the model as they are
+        (`{"effort": "high"}`). `attempts` is how often one call of the model may fail.
+        """
+        if not model.startswith("scripted:"):
+            check(model, options or {})
+        key = AgentName(
+            encoding.check_text(name, what="an agent's name", cap=256),
+            tenant,
+            encoding.encode(dict(metadata or {}), what="metadata", cap=self.settings.metadata_cap),
+        )
+        mine = [tool for tool in tools if isinstance(tool, Tool)]
+        served = [tool.wire() if isinstance(tool, ServerTool) else tool for tool in tools if not isinstance(tool, Tool)]
+        for tool in served:
+            if not isinstance(tool, dict):
+                raise UsageError(f"a tool is what @hf.tool made, a ServerTool or a dict, not {type(tool).__name__}.")
+        reader = None if output is None or output is str else _Output(output)
+
+        def make() -> Named:
+            spec = AgentSpec(
+                name=name,
+                model=model,
+                instructions=inspect.cleandoc(instructions),
+                max_tokens=max_tokens,
+                options=dict(options or {}),
+                tools=tuple(tool.spec for tool in mine),
+                agents=tuple(each.delegate() for each in agents),
+                server_tools=tuple(served),
+                output=None if reader is None else reader.schema(),
+                limits=limits or Limits(),
+                attempts=attempts,
+                queue=queue,
+                priority=priority,
+                requires=tuple(sorted(requires)),
+                caching=caching,
+            )
+            return Named(key, spec, description, tuple(each.named for each in agents))
+
+        made: Agent[Any] = Agent(cast(App, self), key, make, reader)
+        self.registry.add(run_definition(name, self._play, queue=queue, requires=requires, priority=priority))
+        self.registry.preparing.append(lambda tx: put_agent(tx, made.named))
+        return made
+
+    async def session(
+        self,
+        key: str | None = None,
+        *,
+        tenant: str = "",
+        parent: Session | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tx: object | None = None,
+    ) -> Session:
+        """The session with this key, made if it is not there; without a key, a new one."""
+        app = cast(App, self)
+        intake = app.intake(tx)
+        wish = session_wish(app, new_id(intake.ports), key, parent, metadata)
+        return await make_session(app, intake, wish, tenant)
+
+    def session_sync(
+        self,
+        key: str | None = None,
+        *,
+        tenant: str = "",
+        parent: Session | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tx: object | None = None,
+    ) -> Session:
+        """`session` for code without an event loop; with `tx` it uses that connection, on this thread."""
+        app = cast(App, self)
+        if tx is None:
+            return app.call(self.session(key, tenant=tenant, parent=parent, metadata=metadata))
+        intake = app.intake(tx, sync=True)
+        wish = session_wish(app, new_id(intake.ports), key, parent, metadata)
+        return drive(make_session(app, intake, wish, tenant))
+
+    def _following(self) -> Following:
+        return Following(self.settings.topic_prefix if self.settings.public_topics else "")
+
+
+class _Output(Generic[T]):
+    """A type that an answer must have: its schema for the model, and the answer as that type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+
+    def schema(self) -> dict[str, Any]:
+        from pydantic import TypeAdapter
+
+        return cast(dict[str, Any], _closed(argument_schema(TypeAdapter(self._kind).json_schema())))
+
+    def __call__(self, value: Any, text: str) -> T:
+        from pydantic import TypeAdapter
+
+        adapter: TypeAdapter[T] = TypeAdapter(self._kind)
+        return adapter.validate_json(text) if value is None else adapter.validate_python(value)
+
+
+def _closed(node: Any) -> Any:
+    """Structured output wants every object to say that it has no further properties."""
+    if isinstance(node, dict):
+        closed = {key: _closed(value) for key, value in node.items()}
+        if closed.get("type") == "object" and "additionalProperties" not in closed:
+            closed["additionalProperties"] = False
+        return closed
+    return [_closed(item) for item in node] if isinstance(node, list) else node
+
+
+def _callable(given: Any) -> tuple[Callable[..., Any], str, str | None]:
+    """What is called, what it is called, and what it says of itself."""
+    if inspect.isclass(given):
+        given = given()
+    if inspect.isroutine(given) or not hasattr(given, "run"):
+        if not callable(given):
+            raise UsageError(f"a tool is a function, or a class with a method run; not {given!r}.")
+        return given, getattr(given, "__name__", type(given).__name__), given.__doc__
+    name = getattr(given, "name", None) or type(given).__name__.lower()
+    doc = getattr(given, "description", None) or type(given).__doc__ or given.run.__doc__
+    return given.run, name, doc
+
+
+def _tool_name(name: str) -> str:
+    if not name or len(name) > 128 or not all(c.isalnum() or c in "_-" for c in name) or not name.isascii():
+        raise UsageError(f"{name!r} is no name for a tool: letters, digits, _ and -, at most 128 of them.")
+    return name

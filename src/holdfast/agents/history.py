@@ -1,0 +1,91 @@
+"""History: stored messages as the provider is sent them. Pure.
+
+What was sent before is sent again byte for byte, so that signed thinking stays valid and caches hit. Messages are
+stored as they came; joining neighbours of one role is done here, the same way every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from holdfast.agents.records import CallRow, WindowBlock
+from holdfast.kernel import encoding
+
+THINKING = frozenset({"thinking", "redacted_thinking"})
+CLIENT_USE = "tool_use"
+_ENDED = "The run ended before this call did; it was not answered."
+
+
+class Message(NamedTuple):
+    role: str
+    blocks: list[dict[str, Any]]
+
+
+def messages(window: Sequence[WindowBlock], fingerprint: str) -> list[dict[str, Any]]:
+    """What is sent for these blocks. Thinking made under another fingerprint is left out: it would be refused."""
+    sent: list[Message] = []
+    for _, rows in groupby(window, key=lambda row: row.ordinal):
+        blocks = list(rows)
+        stale = blocks[0].kind == "answer" and blocks[0].fingerprint not in ("", fingerprint)
+        kept = [encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)]
+        if kept:
+            sent.append(Message(blocks[0].role, kept))
+    return [{"role": message.role, "content": message.blocks} for message in merged(sent)]
+
+
+def merged(sent: Iterable[Message]) -> list[Message]:
+    """Neighbours of one role as one message; results of tools come first in theirs, as the provider asks."""
+    joined: list[Message] = []
+    for message in sent:
+        if joined and joined[-1].role == message.role:
+            joined[-1] = Message(message.role, [*joined[-1].blocks, *message.blocks])
+        else:
+            joined.append(message)
+    return [
+        Message(role, _results_first(blocks)) if role == "user" else Message(role, blocks) for role, blocks in joined
+    ]
+
+
+def _results_first(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    if not results:
+        return blocks
+    return results + [block for block in blocks if block.get("type") != "tool_result"]
+
+
+def uses(blocks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls that the client must answer; a server's own are not among them."""
+    return [block for block in blocks if block.get("type") == CLIENT_USE]
+
+
+def result_block(call: CallRow) -> dict[str, Any]:
+    """What the model is told of a call."""
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.tool_use_id}
+    content = _content(call)
+    if content:
+        block["content"] = content
+    if call.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _content(call: CallRow) -> Any:
+    output = encoding.decode(call.output)
+    if call.state == "completed":
+        return output
+    if isinstance(output, dict):
+        return str(output.get("message") or output.get("type") or _ENDED)
+    return output or _ENDED
+
+
+def unanswered(blocks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Error results for calls that nobody will answer any more."""
+    return [
+        {"type": "tool_result", "tool_use_id": use["id"], "content": _ENDED, "is_error": True} for use in uses(blocks)
+    ]
+
+
+def text_of(blocks: Iterable[dict[str, Any]]) -> str:
+    return "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")

@@ -1,0 +1,138 @@
+"""The journal: what models say while they say it, of all runs of one worker, a few writes a second.
+
+Pieces of one kind that follow each other become one event. A write is fenced by the run's token, so what a late
+attempt still has in hand changes nothing. What is not written when its turn is committed goes with that commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.agents.records import NewDelta
+from holdfast.agents.statements import Events, Runs
+from holdfast.clock import Ports
+from holdfast.errors import HoldfastError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.records import Lease
+
+log = logging.getLogger("holdfast.agents")
+
+_CAP = 1 << 26
+
+
+@dataclass(slots=True)
+class Piece:
+    """Something that a model said in one go."""
+
+    type: str
+    turn: int
+    index: int
+    texts: list[str]
+
+    def continues(self, other: Piece) -> bool:
+        return (self.type, self.turn, self.index) == (other.type, other.turn, other.index)
+
+    def data(self) -> dict[str, Any]:
+        return {"turn": self.turn, "index": self.index, "text": "".join(self.texts)}
+
+
+class Requested(NamedTuple):
+    """The provider's id of a call, known when its headers came."""
+
+    run: str
+    number: int
+    epoch: int
+    token: int
+    request_id: str
+
+
+@dataclass(slots=True)
+class _Pending:
+    lease: Lease
+    pieces: list[Piece] = field(default_factory=list)
+    requested: Requested | None = None
+
+
+class Journal:
+    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+        self._database = database
+        self._ports = ports
+        self._interval = interval
+        self._pending: dict[str, _Pending] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._write: asyncio.Future[None] | None = None  # the one in flight
+
+    def put(self, lease: Lease, run: str, piece: Piece) -> None:
+        pieces = self._of(lease, run).pieces
+        if pieces and pieces[-1].continues(piece):
+            pieces[-1].texts += piece.texts
+        else:
+            pieces.append(piece)
+
+    def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
+        self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
+
+    async def take(self, run: str) -> list[tuple[str, dict[str, Any]]]:
+        """What has not been written yet, in order: for whoever now writes it."""
+        while self._write is not None:
+            await asyncio.shield(self._write)
+        pending = self._pending.pop(run, None)
+        return [] if pending is None else [(piece.type, piece.data()) for piece in pending.pieces]
+
+    async def close(self) -> None:
+        """Write nothing more; what is pending goes with its turn's commit, or never was."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    def drop(self, run: str) -> None:
+        self._pending.pop(run, None)
+
+    def _of(self, lease: Lease, run: str) -> _Pending:
+        pending = self._pending.get(run)
+        if pending is None or pending.lease.token != lease.token:
+            pending = self._pending[run] = _Pending(lease)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._keep_writing(), name="journal")
+        return pending
+
+    async def _keep_writing(self) -> None:
+        while True:
+            await self._ports.clock.sleep(self._interval)
+            if not self._pending:
+                return
+            batch, self._pending = self._pending, {}
+            self._write = asyncio.get_running_loop().create_future()
+            try:
+                await self._database.transact(write, _deltas(batch), _requests(batch))
+            except HoldfastError as problem:  # readers see it later, from the turn itself
+                log.warning("what %d runs said could not be shown while they said it: %s", len(batch), problem)
+            finally:
+                self._write.set_result(None)
+                self._write = None
+
+
+def _deltas(batch: dict[str, _Pending]) -> list[NewDelta]:
+    rows = []
+    for run, pending in sorted(batch.items()):
+        for place, piece in enumerate(pending.pieces, 1):
+            data = encoding.encode(piece.data(), what="a delta", cap=_CAP)
+            rows.append(NewDelta(run, pending.lease.epoch, pending.lease.token, place, piece.type, data))
+    return rows
+
+
+def _requests(batch: dict[str, _Pending]) -> list[Requested]:
+    return [pending.requested for pending in batch.values() if pending.requested is not None]
+
+
+async def write(tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested]) -> None:
+    if deltas:
+        await tx.run(Events.add_deltas, deltas=deltas)
+    for requested in requests:
+        run, number, epoch, token, id = requested
+        await tx.run(Runs.note_request, run=run, number=number, epoch=epoch, token=token, request_id=id)

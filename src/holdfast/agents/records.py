@@ -1,0 +1,362 @@
+"""Rows as agents read and write them. Each record's fields stand in the order of its statement's columns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class AgentRow(NamedTuple):
+    id: str
+    tenant: str
+    name: str
+    metadata: str
+    description: str
+    version: int
+    created_at: int
+    updated_at: int
+
+
+class VersionRow(NamedTuple):
+    agent: str
+    version: int
+    definition: str
+    digest: str
+    created_at: int
+
+
+class SessionRow(NamedTuple):
+    id: str
+    tenant: str
+    key: str | None
+    parent: str | None
+    depth: int
+    metadata: str
+    runs: int
+    created_at: int
+    updated_at: int
+
+
+class Counted(NamedTuple):
+    n: int
+
+
+class ValueCount(NamedTuple):
+    value: str
+    n: int
+
+
+class NewRun(NamedTuple):
+    id: str
+    session: str
+    branch: str
+    ordinal: int
+    tenant: str
+    agent: str
+    agent_name: str
+    version: int
+    mode: str
+    parent: str | None
+    call: str | None
+    root: str
+    depth: int
+    input: str
+    variables: str
+    metadata: str
+    options: str
+
+
+class LoadedRun(NamedTuple):
+    """A run as the worker that has its lease needs it."""
+
+    id: str
+    job: int
+    session: str
+    branch: str
+    ordinal: int
+    tenant: str
+    agent: str
+    agent_name: str
+    version: int
+    mode: str
+    state: str
+    parent: str | None
+    call: str | None
+    root: str
+    depth: int
+    input: str
+    variables: str
+    options: str
+    container: str | None
+    prompted: int
+    turns: int
+    started_at: int | None
+    cost_nano: int
+    tokens: int
+    created_at: int
+    definition: str
+    now: int
+
+
+class RunRow(NamedTuple):
+    """A run as it stands, whole."""
+
+    id: str
+    job: int
+    session: str
+    branch: str
+    ordinal: int
+    tenant: str
+    agent: str
+    agent_name: str
+    version: int
+    mode: str
+    state: str
+    previous_state: str | None
+    parent: str | None
+    call: str | None
+    root: str
+    depth: int
+    input: str
+    variables: str
+    metadata: str
+    options: str
+    turns: int
+    events: int
+    outcome: str | None
+    stop_reason: str | None
+    output: str | None
+    refusal: str | None
+    limited: str | None
+    error_type: str | None
+    error: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+    created_at: int
+    started_at: int | None
+    finalized_at: int | None
+
+
+class UsageRow(NamedTuple):
+    runs: int
+    turns: int
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+
+
+class AheadRun(NamedTuple):
+    id: str
+    ordinal: int
+    state: str
+
+
+class FinishedRun(NamedTuple):
+    id: str
+    session: str
+    branch: str
+    ordinal: int
+    state: str
+    previous_state: str
+    parent: str | None
+    call: str | None
+    agent_name: str
+    turns: int
+
+
+class OpenRun(NamedTuple):
+    """A run whose job has ended without its saying so; `state` and `error` are the job's."""
+
+    id: str
+    session: str
+    branch: str
+    ordinal: int
+    agent_name: str
+    turns: int
+    state: str
+    error: str | None
+
+
+class TurnState(NamedTuple):
+    run: str
+    number: int
+    model: str
+    state: str
+    attempts: int
+    unknown: int
+    failures: int
+    epoch: int
+    token: int
+    stop_reason: str | None
+
+
+class TurnRow(NamedTuple):
+    run: str
+    number: int
+    model: str
+    state: str
+    attempts: int
+    unknown: int
+    request_id: str | None
+    stop_reason: str | None
+    usage: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+    error: str | None
+    started_at: int
+    ended_at: int | None
+
+
+class WindowBlock(NamedTuple):
+    """One block of a message that is sent."""
+
+    message: str
+    ordinal: int
+    role: str
+    kind: str
+    fingerprint: str
+    type: str
+    body: str
+
+
+class NewBlock(NamedTuple):
+    message: str
+    ordinal: int
+    type: str
+    body: str | None
+    blob: str | None
+
+
+class BlockRow(NamedTuple):
+    message: str
+    ordinal: int
+    type: str
+    body: str
+
+
+class MessageRow(NamedTuple):
+    id: str
+    session: str
+    branch: str
+    ordinal: int
+    role: str
+    run: str
+    turn: int
+    kind: str
+    live: int
+    preserved: int
+    created_at: int
+
+
+class NewCall(NamedTuple):
+    id: str
+    run: str
+    turn: int
+    ordinal: int
+    tool_use_id: str
+    name: str
+    input: str
+    child: str | None
+    effect: str
+    state: str | None
+    output: str | None
+    is_error: int
+
+
+class ClosedCall(NamedTuple):
+    id: str
+    run: str
+    turn: int
+    name: str
+    state: str
+
+
+class ReadyRun(NamedTuple):
+    id: str
+    session: str
+    branch: str
+    turns: int
+    agent_name: str
+    parent: str | None
+
+
+class CallRow(NamedTuple):
+    id: str
+    run: str
+    turn: int
+    ordinal: int
+    tool_use_id: str
+    name: str
+    input: str
+    child: str | None
+    effect: str
+    state: str
+    output: str | None
+    is_error: int
+    attempts: int
+    created_at: int
+    finished_at: int | None
+
+
+class NewEvent(NamedTuple):
+    """`place` counts from 1 among the events of its run in one statement."""
+
+    run: str
+    place: int
+    type: str
+    data: str
+    topic: str | None
+
+
+class NewDelta(NamedTuple):
+    run: str
+    epoch: int
+    token: int
+    place: int
+    type: str
+    data: str
+
+
+class Note(NamedTuple):
+    channel: str
+    payload: str
+
+
+class Cursor(NamedTuple):
+    run: str
+    after: int
+
+
+class EventRow(NamedTuple):
+    run: str
+    seq: int
+    at: int
+    type: str
+    data: str
+
+
+class TopicRow(NamedTuple):
+    tx: int
+    pos: int
+    run: str
+    seq: int
+    at: int
+    type: str
+    topic: str
+    data: str
+
+
+class LaneRow(NamedTuple):
+    name: str
+    closed_until: int | None
+    person: int
+    reason: str
+    updated_at: int
+    now: int

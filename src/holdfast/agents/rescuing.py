@@ -1,0 +1,27 @@
+"""Rescuing: runs that a living worker holds and that do not get on. What counts is progress, never age."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.agents.statements import Runs
+from holdfast.durations import microseconds
+from holdfast.kernel.database import Transaction
+from holdfast.settings import Settings
+from holdfast.workers.definitions import Chore
+
+log = logging.getLogger("holdfast.agents")
+
+_LIMIT = 100
+
+
+async def rescue(tx: Transaction, settings: Settings) -> int:
+    """End the leases of runs without progress: the sweep requeues them, or fails them at their last rescue."""
+    stuck = await tx.many(Runs.find_stuck, timeout_us=microseconds(settings.rescue_timeout), limit=_LIMIT)
+    if stuck:
+        log.warning("%d runs have made no progress for %s and are taken back", len(stuck), settings.rescue_timeout)
+        await tx.run(Runs.lapse, seqs=[run.seq for run in stuck])
+    return len(stuck)
+
+
+CHORE = Chore(lambda settings: settings.rescue_interval, rescue)

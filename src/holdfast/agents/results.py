@@ -1,0 +1,44 @@
+"""From the row of a run to its result, and to what it used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from holdfast.agents.records import RunRow, UsageRow
+from holdfast.errors import RunFailed
+from holdfast.kernel import encoding
+from holdfast.results import OutcomeName, Refusal, Result, Usage
+
+
+def usage_of(row: RunRow | UsageRow) -> Usage:
+    return Usage(
+        int(row.input_tokens or 0),
+        int(row.output_tokens or 0),
+        int(row.cache_write_tokens or 0),
+        int(row.cache_read_tokens or 0),
+        int(row.cost_nano or 0),
+        int(row.turns or 0),
+        int(row.runs) if isinstance(row, UsageRow) else 1,
+    )
+
+
+def result_of(row: RunRow, decode: Callable[[Any, str], Any] | None = None) -> Result[Any]:
+    """The result of a run that has ended; `RunFailed` when it failed or was cancelled."""
+    if row.state != "completed":
+        raise RunFailed(row.id, row.state, row.error or "no reason was given", row.error_type or "")
+    stored = encoding.decode(row.output) or {}
+    refusal = encoding.decode(row.refusal)
+    return Result(
+        run_id=row.id,
+        session_id=row.session,
+        outcome=cast(OutcomeName, row.outcome or "answered"),
+        text=str(stored.get("text", "")),
+        stop_reason=row.stop_reason,
+        usage=usage_of(row),
+        refusal=None if refusal is None else Refusal(refusal.get("category"), refusal),
+        limit=row.limited,
+        turns=row.turns,
+        _output=stored.get("output"),
+        _decode=decode,
+    )

@@ -1,0 +1,110 @@
+-- Events of runs, numbered without gap, written with the change they tell of.
+
+-- name: add_events :exec on postgres
+with counted as materialized (
+    select e.run, count(*) as n from unnest(cast(:events.run as text[])) as e (run) group by e.run
+), numbered as (
+    update holdfast.run r set events = r.events + c.n from counted c where r.id = c.run
+    returning r.id, r.events - c.n as base
+)
+insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
+select e.run, n.base + e.place, holdfast.now_us(), e.type, e.data, e.topic,
+    cast(cast(pg_current_xact_id() as text) as bigint)
+from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
+    cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
+join numbered n on n.id = e.run order by e.run, e.place;
+
+-- name: add_events :exec on sqlite
+-- No data-modifying CTE here: the numbers first, then the rows below them.
+update holdfast.run as r set events = r.events + c.n
+from (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c
+where r.id = c.run;
+insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
+select r.id, r.events - c.n + (value ->> :events.place), holdfast.now_us(), value ->> :events.type,
+    value ->> :events.data, value ->> :events.topic, 0
+from json_each(:events) cross join holdfast.run r on r.id = value ->> :events.run
+join (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c on c.run = r.id
+order by r.id, value ->> :events.place;
+
+-- name: add_deltas :exec on postgres
+-- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there.
+with counted as materialized (
+    select d.run, d.epoch, d.token, count(*) as n
+    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]))
+        as d (run, epoch, token)
+    group by d.run, d.epoch, d.token
+), numbered as (
+    update holdfast.run r set events = r.events + c.n, progressed_at = holdfast.now_us()
+    from counted c where r.id = c.run and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming'
+    returning r.id, r.epoch, r.token, r.events - c.n as base
+), told as (
+    insert into holdfast.run_event (run, seq, at, type, data, tx)
+    select d.run, n.base + d.place, holdfast.now_us(), d.type, d.data, 0
+    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]),
+        cast(:deltas.place as integer[]), cast(:deltas.type as text[]), cast(:deltas.data as json[]))
+        as d (run, epoch, token, place, type, data)
+    join numbered n on n.id = d.run and n.epoch = d.epoch and n.token = d.token order by d.run, d.place
+    returning run
+)
+select holdfast.hint('run ' || string_agg(distinct run, ',')) from told;
+
+-- name: add_deltas :exec on sqlite
+-- No data-modifying CTE here: the numbers first, then the rows below them.
+update holdfast.run as r set events = r.events + c.n, progressed_at = holdfast.now_us()
+from (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, value ->> :deltas.token as token,
+    count(*) as n from json_each(:deltas) group by 1, 2, 3) as c
+where r.id = c.run and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming';
+insert into holdfast.run_event (run, seq, at, type, data, tx)
+select r.id, r.events - c.n + (value ->> :deltas.place), holdfast.now_us(), value ->> :deltas.type,
+    value ->> :deltas.data, 0
+from json_each(:deltas) cross join holdfast.run r on r.id = value ->> :deltas.run
+    and r.epoch = value ->> :deltas.epoch and r.token = value ->> :deltas.token and r.state = 'streaming'
+join (select value ->> :deltas.run as run, count(*) as n from json_each(:deltas) group by 1) as c on c.run = r.id
+order by r.id, value ->> :deltas.place;
+select holdfast.hint('run ' || group_concat(distinct value ->> :deltas.run)) from json_each(:deltas);
+
+-- name: announce :exec on postgres
+-- For whoever listens from outside, with the documented payloads.
+select pg_notify(n.channel, n.payload)
+from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload);
+
+-- name: announce :exec on sqlite
+-- Nobody can listen to a file.
+select count(*) from json_each(:notes);
+
+-- name: hint_runs :exec
+-- Readers of these runs look now.
+select holdfast.hint('run ' || :runs);
+
+-- name: events_after :many on postgres
+-- For all the runs a process reads, each from where its reader is.
+select e.run, e.seq, e.at, e.type, e.data
+from unnest(cast(:cursors.run as text[]), cast(:cursors.after as integer[])) as c (run, after)
+cross join lateral (
+    select f.run, f.seq, f.at, f.type, f.data from holdfast.run_event f
+    where f.run = c.run and f.seq > c.after order by f.seq limit :limit
+) as e
+order by e.run, e.seq;
+
+-- name: events_after :many on sqlite
+-- No lateral here; the index serves each cursor.
+select e.run, e.seq, e.at, e.type, e.data
+from json_each(:cursors) cross join holdfast.run_event e
+    on e.run = value ->> :cursors.run and e.seq > value ->> :cursors.after
+        and e.seq <= (value ->> :cursors.after) + :limit
+order by e.run, e.seq;
+
+-- name: topics_after :many on postgres
+-- Of all runs, in the order of their transactions. What a transaction still open might yet put before is waited for.
+select e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
+from holdfast.run_event e
+where e.topic is not null and (e.tx, e.pos) > (cast(:tx as bigint), cast(:pos as bigint))
+    and e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint)
+order by e.tx, e.pos limit :limit;
+
+-- name: topics_after :many on sqlite
+-- There is one writer: what is there comes in the order of its commits.
+select e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
+from holdfast.run_event e
+where e.topic is not null and (e.tx, e.pos) > (:tx, :pos)
+order by e.tx, e.pos limit :limit;

@@ -1,0 +1,192 @@
+-- Runs and their turns. A run is a job: `job` is its number, and its id is the job's.
+
+-- name: add_runs :exec on postgres
+insert into holdfast.run (id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, parent,
+    call, root, depth, input, variables, metadata, options, created_at)
+select r.id, j.seq, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, 'pending',
+    r.parent, r.call, r.root, r.depth, r.input, r.variables, r.metadata, r.options, holdfast.now_us()
+from unnest(
+    cast(:runs.id as text[]), cast(:runs.session as text[]), cast(:runs.branch as text[]),
+    cast(:runs.ordinal as integer[]), cast(:runs.tenant as text[]), cast(:runs.agent as text[]),
+    cast(:runs.agent_name as text[]), cast(:runs.version as integer[]), cast(:runs.mode as text[]),
+    cast(:runs.parent as text[]), cast(:runs.call as text[]), cast(:runs.root as text[]),
+    cast(:runs.depth as integer[]), cast(:runs.input as json[]), cast(:runs.variables as json[]),
+    cast(:runs.metadata as jsonb[]), cast(:runs.options as json[])
+) as r (id, session, branch, ordinal, tenant, agent, agent_name, version, mode, parent, call, root, depth, input,
+    variables, metadata, options)
+join holdfast.job j on j.id = cast(r.id as uuid)
+on conflict do nothing;
+
+-- name: add_runs :exec on sqlite
+-- Forked for the list of records.
+insert into holdfast.run (id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, parent,
+    call, root, depth, input, variables, metadata, options, created_at)
+select value ->> :runs.id, j.seq, value ->> :runs.session, value ->> :runs.branch, value ->> :runs.ordinal,
+    value ->> :runs.tenant, value ->> :runs.agent, value ->> :runs.agent_name, value ->> :runs.version,
+    value ->> :runs.mode, 'pending', value ->> :runs.parent, value ->> :runs.call, value ->> :runs.root,
+    value ->> :runs.depth, value ->> :runs.input, value ->> :runs.variables, value ->> :runs.metadata,
+    value ->> :runs.options, holdfast.now_us()
+from json_each(:runs) cross join holdfast.job j on j.id = value ->> :runs.id
+where true
+on conflict do nothing;
+
+-- name: load_run :one
+-- As the worker that has its lease needs it.
+select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
+    r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
+    r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
+    r.created_at, v.definition, holdfast.now_us() as now
+from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
+where r.job = :job;
+
+-- name: find_run :one
+select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
+    call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
+    limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
+    created_at, started_at, finalized_at
+from holdfast.run_now where id = :id;
+
+-- name: find_runs :many
+select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
+    call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
+    limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
+    created_at, started_at, finalized_at
+from holdfast.run_now where id = any(cast(:ids as text[]));
+
+-- name: list_runs :many
+select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
+    call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
+    limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
+    created_at, started_at, finalized_at
+from holdfast.run_now
+where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:session as text) is null or session = :session)
+    and (cast(:agent as text) is null or agent = :agent or agent_name = :agent)
+    and (cast(:state as text) is null or state = :state) and (cast(:parent as text) is null or parent = :parent)
+    and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit;
+
+-- name: tree_usage :one
+-- Of a run and all that it started, however deep.
+select count(*) as runs, sum(turns) as turns, sum(input_tokens) as input_tokens, sum(output_tokens) as output_tokens,
+    sum(cache_write_tokens) as cache_write_tokens, sum(cache_read_tokens) as cache_read_tokens,
+    sum(cost_nano) as cost_nano
+from holdfast.run where root = :root;
+
+-- name: session_usage :one
+select count(*) as runs, coalesce(sum(turns), 0) as turns, coalesce(sum(input_tokens), 0) as input_tokens,
+    coalesce(sum(output_tokens), 0) as output_tokens, coalesce(sum(cache_write_tokens), 0) as cache_write_tokens,
+    coalesce(sum(cache_read_tokens), 0) as cache_read_tokens, coalesce(sum(cost_nano), 0) as cost_nano
+from holdfast.run where session = :session;
+
+-- name: run_ahead :one
+-- A run of the same session that was accepted earlier and has not ended: it comes first.
+select id, ordinal, state from holdfast.run
+where session = :session and ordinal < :ordinal and parent is null
+    and state not in ('completed', 'cancelled', 'failed')
+order by ordinal limit 1;
+
+-- name: wake_next :many on postgres
+-- The first of those that still wait for their turn, if it waits in the store. One that somebody is changing right
+-- now is skipped: whoever that is looks at the session after us.
+update holdfast.job set state = 'pending', channel = null, due_at = null
+where seq = any(array(
+    select j.seq from holdfast.job j
+    where j.seq = (select r.job from holdfast.run r
+        where r.session = :session and r.parent is null and r.state not in ('completed', 'cancelled', 'failed')
+        order by r.ordinal limit 1)
+        and j.state = 'waiting' and j.channel = :channel
+    for update skip locked))
+returning seq, route;
+
+-- name: wake_next :many on sqlite
+-- No row locks to skip.
+update holdfast.job set state = 'pending', channel = null, due_at = null
+where seq = (select r.job from holdfast.run r
+        where r.session = :session and r.parent is null and r.state not in ('completed', 'cancelled', 'failed')
+        order by r.ordinal limit 1)
+    and state = 'waiting' and channel = :channel
+returning seq, route;
+
+-- name: begin_run :exec
+-- What this attempt writes from now on carries its token.
+update holdfast.run set previous_state = state, state = :state, prompted = 1, epoch = :epoch, token = :token,
+    started_at = coalesce(started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
+where id = :id;
+
+-- name: move_run :exec
+update holdfast.run set previous_state = case when state = :state then previous_state else state end, state = :state,
+    progressed_at = holdfast.now_us()
+where id = :id and state not in ('completed', 'cancelled', 'failed');
+
+-- name: count_turn :exec
+-- Totals are increased where the turn is stored, in its transaction: they are always the sum of the turns.
+update holdfast.run set turns = :number, previous_state = state, state = :state, stop_reason = :stop_reason,
+    container = coalesce(:container, container),
+    input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
+    cache_write_tokens = cache_write_tokens + :cache_write_tokens,
+    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
+    progressed_at = holdfast.now_us()
+where id = :id;
+
+-- name: finish_run :one
+update holdfast.run set previous_state = state, state = :state, outcome = :outcome, output = :output,
+    refusal = :refusal, limited = :limited, error_type = :error_type, error = :error,
+    finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
+where id = :id and state not in ('completed', 'cancelled', 'failed')
+returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns;
+
+-- name: open_runs :many
+-- Runs whose job has ended without their saying so: by a cancel, a deadline, or the limit of rescues.
+select r.id, r.session, r.branch, r.ordinal, r.agent_name, r.turns, j.state, j.error
+from holdfast.run r join holdfast.job j on j.seq = r.job
+where r.job = any(cast(:jobs as bigint[])) and r.state not in ('completed', 'cancelled', 'failed')
+order by r.job;
+
+-- name: find_stuck :many
+-- Held by a worker, and without progress for too long.
+select r.job as seq from holdfast.run r join holdfast.job j on j.seq = r.job
+where r.state = 'streaming' and j.state = 'running' and r.progressed_at < holdfast.now_us() - :timeout_us
+order by r.job limit :limit;
+
+-- name: lapse :exec
+-- Their leases end now; the sweep does the rest, and counts it as a rescue.
+update holdfast.job set lease_until = holdfast.now_us()
+where seq = any(cast(:seqs as bigint[])) and state = 'running' and lease_until > holdfast.now_us();
+
+-- name: find_turn :one
+select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from holdfast.turn
+where run = :run and number = :number;
+
+-- name: begin_turn :one
+-- The intent, before the call. Begun again, what became of the call before is not known.
+insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at)
+values (:run, :number, :model, :request_hash, :fingerprint, 'calling', :epoch, :token, holdfast.now_us())
+on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
+    fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
+    unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = 'calling',
+    epoch = excluded.epoch, token = excluded.token, request_id = null
+where turn.state <> 'completed'
+returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
+
+-- name: note_request :exec
+update holdfast.turn set request_id = :request_id
+where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling';
+
+-- name: end_turn :exec
+update holdfast.turn set state = 'completed', request_id = coalesce(:request_id, request_id),
+    stop_reason = :stop_reason, usage = :usage, model = :model, input_tokens = :input_tokens,
+    output_tokens = :output_tokens, cache_write_tokens = :cache_write_tokens, cache_read_tokens = :cache_read_tokens,
+    cost_nano = :cost_nano, error = null, ended_at = holdfast.now_us()
+where run = :run and number = :number;
+
+-- name: fail_turn :one
+-- `unknown` is 1 where the provider may have done the work and nobody heard of it; `counted` is 0 where waiting helps.
+update holdfast.turn set state = 'failed', error = :error, unknown = unknown + :unknown,
+    failures = failures + :counted, ended_at = holdfast.now_us()
+where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling'
+returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
+
+-- name: list_turns :many
+select run, number, model, state, attempts, unknown, request_id, stop_reason, usage, input_tokens, output_tokens,
+    cache_write_tokens, cache_read_tokens, cost_nano, error, started_at, ended_at
+from holdfast.turn where run = :run and number > :after order by number limit :limit;

@@ -1,0 +1,89 @@
+-- Sessions: conversations. A session's row is what its runs lock to know who comes next.
+
+-- name: add_session :exec
+insert into holdfast.session (id, tenant, key, parent, depth, metadata, created_at, updated_at)
+values (:id, :tenant, :key, :parent,
+    coalesce((select p.depth + 1 from holdfast.session p where p.id = :parent), 0), :metadata, holdfast.now_us(),
+    holdfast.now_us())
+on conflict do nothing;
+
+-- name: find_session :one
+select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session
+where id = :id or (cast(:key as text) is not null and tenant = :tenant and key = :key);
+
+-- name: take_place :one
+-- The next place in the line of runs; whoever takes one holds the row until it commits.
+update holdfast.session set runs = runs + 1, updated_at = holdfast.now_us() where id = :id
+returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at;
+
+-- name: lock_session :one on postgres
+select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session
+where id = :id for update;
+
+-- name: lock_session :one on sqlite
+-- The transaction holds the write lock already.
+select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session where id = :id;
+
+-- name: list_sessions :many on postgres
+select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session
+where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
+    and metadata @> cast(:metadata as jsonb) and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit;
+
+-- name: list_sessions :many on sqlite
+-- PostgreSQL tests containment by itself, here a function of ours does.
+select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session
+where (:tenant is null or tenant = :tenant) and (:parent is null or parent = :parent)
+    and json_contains(metadata, :metadata) and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit;
+
+-- name: count_sessions :one on postgres
+select count(*) as n from holdfast.session
+where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
+    and metadata @> cast(:metadata as jsonb);
+
+-- name: count_sessions :one on sqlite
+-- See list_sessions.
+select count(*) as n from holdfast.session
+where (:tenant is null or tenant = :tenant) and (:parent is null or parent = :parent)
+    and json_contains(metadata, :metadata);
+
+-- name: metadata_values :many on postgres
+select cast(metadata -> cast(:key as text) as text) as value, count(*) as n from holdfast.session
+where (cast(:tenant as text) is null or tenant = :tenant) and metadata -> cast(:key as text) is not null
+group by 1 order by 2 desc, 1;
+
+-- name: metadata_values :many on sqlite
+-- The arrow reads a path here, and a key with a dot must not be one.
+select json_value(metadata, :key) as value, count(*) as n from holdfast.session
+where (:tenant is null or tenant = :tenant) and json_value(metadata, :key) is not null
+group by 1 order by 2 desc, 1;
+
+-- name: update_session :one
+update holdfast.session set metadata = :metadata, updated_at = holdfast.now_us() where id = :id
+returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at;
+
+-- name: delete_session :one
+-- Not while a run of it is alive; what belongs to it goes in the statements that follow.
+delete from holdfast.session
+where id = :id and not exists (
+    select 1 from holdfast.run r where r.session = :id and r.state not in ('completed', 'cancelled', 'failed'))
+returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at;
+
+-- name: delete_blocks :exec
+delete from holdfast.block where message in (select m.id from holdfast.message m where m.session = :id);
+
+-- name: delete_messages :exec
+delete from holdfast.message where session = :id;
+
+-- name: delete_events :exec
+delete from holdfast.run_event where run in (select r.id from holdfast.run r where r.session = :id);
+
+-- name: delete_calls :exec
+delete from holdfast.tool_call where run in (select r.id from holdfast.run r where r.session = :id);
+
+-- name: delete_turns :exec
+delete from holdfast.turn where run in (select r.id from holdfast.run r where r.session = :id);
+
+-- name: delete_runs :exec
+delete from holdfast.run where session = :id;

@@ -1,0 +1,168 @@
+"""Streams: reading the events of runs from any process, from any point, and waiting for runs to end.
+
+All readers of one process share one loop and one query. Hints make it look at once; without them it polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+
+from holdfast.agents.records import Cursor, EventRow, RunRow
+from holdfast.agents.statements import Events, Runs
+from holdfast.clock import Ports
+from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
+from holdfast.kernel.database import Database, Transaction, reading
+
+_PAGE = 500
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+_ENDED = frozenset({"completed", "cancelled", "failed"})
+
+
+@reading
+async def events_after(tx: Transaction, cursors: Sequence[Cursor]) -> list[EventRow]:
+    return await tx.many(Events.events_after, cursors=cursors, limit=_PAGE)
+
+
+@reading
+async def find_runs(tx: Transaction, ids: Sequence[str]) -> list[RunRow]:
+    return await tx.many(Runs.find_runs, ids=ids)
+
+
+class _Reader:
+    def __init__(self, run: str, after: int) -> None:
+        self.run = run
+        self.after = after
+        self.rows: asyncio.Queue[EventRow | BaseException] = asyncio.Queue(2 * _PAGE)
+
+
+class Streams:
+    def __init__(self, database: Database, ports: Ports) -> None:
+        self._database = database
+        self._ports = ports
+        self._readers: set[_Reader] = set()
+        self._awaited: defaultdict[str, list[asyncio.Future[RunRow]]] = defaultdict(list)
+        self._looking: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        self._listening = False
+
+    async def events(self, run: str, after: int = 0) -> AsyncIterator[EventRow]:
+        """Every event of a run after number `after`, and then each as it is stored, until the run has ended."""
+        await self._listen()
+        reader = _Reader(run, after)
+        self._readers.add(reader)
+        self._wake()
+        try:
+            while True:
+                row = await reader.rows.get()
+                if isinstance(row, BaseException):
+                    raise row
+                self._look.set()  # there may be room for more
+                yield row
+                if row.type == "run_ended":
+                    return
+        finally:
+            self._readers.discard(reader)
+
+    async def wait(self, run: str, limit: float | None) -> RunRow:
+        """Until the run has ended."""
+        await self._listen()
+        found = await self._database.transact(find_runs, [run])
+        if not found:
+            raise NotFound(f"there is no run {run} in this database.")
+        if found[0].state in _ENDED:
+            return found[0]
+        waiter: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
+        self._awaited[run].append(waiter)
+        self._wake()
+        try:
+            async with asyncio.timeout(limit):
+                return await waiter
+        except TimeoutError:
+            raise ResultTimeout(f"run {run} has not ended within {limit} s; it goes on, ask again.") from None
+        finally:
+            self._awaited[run] = [other for other in self._awaited[run] if other is not waiter]
+            if not self._awaited[run]:
+                del self._awaited[run]
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self._give_up(StoreUnavailable("the app was closed while this run was being read."))
+
+    async def _listen(self) -> None:
+        if not self._listening:
+            self._listening = True
+            await self._database.listen(self._on_hint)
+
+    def _on_hint(self, note: str) -> None:
+        subject, _, rest = note.partition(" ")
+        if subject == "run":
+            named = rest.split(",")
+            if any(run in self._awaited for run in named) or any(reader.run in named for reader in self._readers):
+                self._look.set()
+        elif subject not in ("route", "cancel"):
+            self._look.set()
+
+    def _wake(self) -> None:
+        self._look.set()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._keep_looking(), name="streams")
+
+    async def _keep_looking(self) -> None:
+        pause = _FIRST_LOOK
+        while self._readers or self._awaited:
+            self._look.clear()
+            try:
+                found = await self._once()
+            except Unavailable:
+                found = False
+            except Exception as problem:  # noqa: BLE001  whoever waits must hear of it, whatever it is
+                self._give_up(problem)
+                return
+            pause = _FIRST_LOOK if found else min(pause * 1.5, _LAST_LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+
+    async def _once(self) -> bool:
+        found = False
+        readers = [reader for reader in self._readers if reader.rows.qsize() < _PAGE]
+        if readers:
+            lowest: dict[str, int] = {}
+            for reader in readers:
+                lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
+            rows = await self._database.transact(events_after, [Cursor(run, at) for run, at in lowest.items()])
+            found = self._deal(readers, rows)
+        if self._awaited:
+            for row in await self._database.transact(find_runs, list(self._awaited)):
+                if row.state in _ENDED:
+                    found = True
+                    for waiter in self._awaited.get(row.id, []):
+                        if not waiter.done():
+                            waiter.set_result(row)
+        return found
+
+    @staticmethod
+    def _deal(readers: Sequence[_Reader], rows: Sequence[EventRow]) -> bool:
+        by_run: defaultdict[str, list[_Reader]] = defaultdict(list)
+        for reader in readers:
+            by_run[reader.run].append(reader)
+        for row in rows:
+            for reader in by_run[row.run]:
+                if row.seq > reader.after:
+                    reader.after = row.seq
+                    reader.rows.put_nowait(row)
+        return bool(rows)
+
+    def _give_up(self, problem: Exception) -> None:
+        for reader in self._readers:
+            with contextlib.suppress(asyncio.QueueFull):
+                reader.rows.put_nowait(problem)
+        for waiters in list(self._awaited.values()):
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(problem)

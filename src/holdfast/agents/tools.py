@@ -1,0 +1,204 @@
+"""Tools: typed functions that a model may call. What the model is shown comes from the annotations and the docstring.
+
+A call is a job like any other: it is retried by its policy, limited in time, and fenced. What it returns or raises
+becomes what the model reads; a tool that fails never fails its run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from holdfast.agents.contents import content_of
+from holdfast.agents.definitions import Effect, ToolSpec
+from holdfast.errors import UsageError
+from holdfast.kernel import encoding
+from holdfast.workers.context import JobContext
+from holdfast.workers.definitions import Definition
+from holdfast.workers.signatures import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class ToolContext:
+    """Given to a tool whose first parameter is annotated `ToolContext`. The model never sees it."""
+
+    def __init__(self, job: JobContext) -> None:
+        self.job = job
+        self._call: Mapping[str, Any] = (encoding.decode(job.lease.metadata) or {}).get("call", {})
+
+    @property
+    def call_id(self) -> str:
+        return self.job.id
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this call: pass it on to a system that deduplicates."""
+        return self.job.id
+
+    @property
+    def tool_use_id(self) -> str:
+        return str(self._call.get("tool_use_id", ""))
+
+    @property
+    def run_id(self) -> str:
+        return str(self._call.get("run", ""))
+
+    @property
+    def root_run_id(self) -> str:
+        return str(self._call.get("root", ""))
+
+    @property
+    def session_id(self) -> str:
+        return str(self._call.get("session", ""))
+
+    @property
+    def agent(self) -> str:
+        return str(self._call.get("agent", ""))
+
+    @property
+    def tenant(self) -> str:
+        return self.job.tenant
+
+    @property
+    def turn(self) -> int:
+        return int(self._call.get("turn", 0))
+
+    @property
+    def depth(self) -> int:
+        return int(self._call.get("depth", 0))
+
+    @property
+    def attempt(self) -> int:
+        return self.job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the call should stop: its time is over, its run was cancelled, or the worker leaves."""
+        return self.job.cancelled
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What the run was given for its tools, and for those of every run below it."""
+        return cast(Mapping[str, Any], self._call.get("variables", {}))
+
+    def variable(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """One variable, checked: `ctx.variable("customer", int)`."""
+        from pydantic import TypeAdapter, ValidationError
+
+        if name not in self.variables:
+            if default is not None:
+                return default
+            raise UsageError(f"the run has no variable {name!r}; it has {', '.join(sorted(self.variables)) or 'none'}.")
+        try:
+            return TypeAdapter(kind).validate_python(self.variables[name])
+        except ValidationError as problem:
+            raise UsageError(
+                f"the run's variable {name!r} is no {kind.__name__}: {problem.errors()[0]['msg']}."
+            ) from None
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """The logger of this tool, whose records name the run, the call and the attempt."""
+        fields = {"run": self.run_id, "call": self.call_id, "session": self.session_id, "attempt": self.attempt}
+        return logging.LoggerAdapter(logging.getLogger(f"holdfast.{self.job.kind.replace(':', '.')}"), fields)
+
+    async def progress(self, value: Any) -> None:
+        await self.job.progress(value)
+
+
+class ToolSignature(Signature):
+    """A tool's arguments as its schema, and its result as the content of a block."""
+
+    def __init__(self, kind: str, function: Callable[..., Any], cap: int) -> None:
+        super().__init__(kind, function, context="ToolContext")
+        self._output_cap = cap
+
+    def schema(self) -> dict[str, Any]:
+        """What the model is told about the arguments."""
+        return argument_schema(self._model.model_json_schema(by_alias=True))
+
+    def encode_result(self, value: Any) -> Any:
+        return content_of(value, self._output_cap)
+
+
+def argument_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """pydantic's schema without the titles it makes up."""
+    cleaned = cast(dict[str, Any], _untitled(schema))
+    cleaned.setdefault("properties", {})
+    return cleaned
+
+
+def _untitled(node: Any, *, named: bool = False) -> Any:
+    """`named`: the keys here are names that somebody chose, "title" may be one of them."""
+    if isinstance(node, dict):
+        return {
+            key: _untitled(value, named=key in ("properties", "$defs") and not named)
+            for key, value in node.items()
+            if named or key != "title" or not isinstance(value, str)
+        }
+    return [_untitled(item) for item in node] if isinstance(node, list) else node
+
+
+class Tool(Generic[P, R]):
+    """A function that a model may call. Calling it yourself is a plain call."""
+
+    def __init__(
+        self, definition: Definition, function: Callable[P, R], *, name: str, effect: Effect, strict: bool
+    ) -> None:
+        self.definition = definition
+        self.name = name
+        self.effect = effect
+        self._strict = strict
+        self._function = function
+        self.__wrapped__ = function
+        self.__name__ = getattr(function, "__name__", name)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r}, effect={self.effect!r})"
+
+    @property
+    def description(self) -> str:
+        return inspect.cleandoc(self.__doc__ or "")
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as a version of an agent stores it."""
+        definition = self.definition
+        signature = definition.signature
+        assert isinstance(signature, ToolSignature)
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            schema=signature.schema(),
+            effect=self.effect,
+            queue=definition.queue,
+            requires=tuple(sorted(definition.requires)),
+            timeout_us=definition.timeout_us,
+            attempts=1 if self.effect == "once" else definition.retry.attempts or 2,
+            priority=definition.priority,
+            strict=self._strict,
+            lane=definition.limits.lane if definition.limits else None,
+            concurrency=definition.limits.concurrency if definition.limits else None,
+        )
+
+
+class ServerTool:
+    """A tool that the provider runs itself: `ServerTool("web_search_20260318", max_uses=5)`."""
+
+    def __init__(self, type: str, *, name: str = "", **options: Any) -> None:
+        self.type = type
+        self.name = name or type.rsplit("_", 1)[0]
+        self.options = options
+
+    def wire(self) -> dict[str, Any]:
+        return {"type": self.type, "name": self.name, **self.options}

@@ -1,0 +1,47 @@
+"""Models: language model providers behind one protocol, and what is known of them.
+
+`Model` is the protocol, `Folding` makes a `Reply` of its events, `ModelFailure` is everything that can go wrong.
+Importing this imports no provider's SDK.
+"""
+
+from __future__ import annotations
+
+from holdfast.models.caching import with_breakpoints
+from holdfast.models.facts import Facts, check, facts_for
+from holdfast.models.failures import ModelFailure
+from holdfast.models.folding import Delta, Folding, InputDelta, Reply, TextDelta, ThinkingDelta
+from holdfast.models.open import open_model
+from holdfast.models.prices import Price, cost
+from holdfast.models.protocol import Answered, Model, Request
+from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
+from holdfast.models.scripted import ScriptedModel
+
+__all__ = [
+    "Answered",
+    "Delta",
+    "Facts",
+    "Folding",
+    "InputDelta",
+    "Model",
+    "ModelFailure",
+    "Price",
+    "Reply",
+    "Request",
+    "Script",
+    "ScriptedModel",
+    "TextDelta",
+    "ThinkingDelta",
+    "block",
+    "call",
+    "calls",
+    "check",
+    "cost",
+    "ends",
+    "facts_for",
+    "open_model",
+    "refuse",
+    "say",
+    "think",
+    "truncate",
+    "with_breakpoints",
+]

@@ -1,0 +1,173 @@
+"""Anthropic's models through its official SDK, which nothing else imports; it costs two seconds, so not before a call.
+
+The SDK opens the connection, knows the headers and makes the errors; the stream is read as bytes and decoded here,
+for its typed events cost three times as much and hide the pings. Its retries are off: the runtime owns them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.errors import MissingExtra
+from holdfast.models.failures import ModelFailure, refused, retry_after
+from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.reading import Patience, read_events
+
+if TYPE_CHECKING:
+    from anthropic import AnthropicError, AsyncAnthropic
+    from httpx2 import Response
+
+_ABOVE = 60.0  # seconds by which the SDK's own limits are longer than ours
+_GOODBYE = 1.0  # seconds after the last event for the connection to become reusable
+_COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
+
+
+class AnthropicModel:
+    """The Messages API. Without `api_key` and `base_url` the SDK finds them as it documents (`ANTHROPIC_API_KEY` …)."""
+
+    def __init__(self, api_key: str | None = None, base_url: str | None = None, *, connect: float = 10.0) -> None:
+        self._api_key, self._base_url, self._connect = api_key, base_url, connect
+        self._made: AsyncAnthropic | None = None
+
+    async def _client(self) -> AsyncAnthropic:
+        if self._made is None:
+            sdk = await asyncio.to_thread(_imported)  # seconds, in which the event loop must live
+            if self._made is None:
+                self._made = sdk(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+        return self._made
+
+    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        client = await self._client()
+        patience = Patience(request.idle, request.total)
+        from httpx2 import HTTPError
+
+        async with self._opened(client, request, patience, answered) as response, aclosing(_bytes(response)) as chunks:
+            ended = False
+            try:
+                async with aclosing(read_events(chunks, patience)) as events:
+                    async for event in events:
+                        if event["type"] == "error":
+                            raise refused(response.status_code, event, response.headers, streaming=True)
+                        ended = event["type"] == "message_stop"
+                        yield event
+                        if ended:
+                            break
+            except ModelFailure as failure:
+                failure.request_id = failure.request_id or response.headers.get("request-id")
+                raise
+            except HTTPError as problem:
+                raise _cut(problem, response.headers.get("request-id")) from problem
+            if not ended:
+                raise _cut(None, response.headers.get("request-id"))
+            await _drain(chunks)
+
+    @asynccontextmanager
+    async def _opened(
+        self, client: AsyncAnthropic, request: Request, patience: Patience, answered: Callable[[Answered], None]
+    ) -> AsyncIterator[Response]:
+        from anthropic import AnthropicError
+
+        body = {**request.body(), "stream": True}
+        try:
+            async with asyncio.timeout_at(patience.next()):
+                response = await self._post(client, "/v1/messages", body, request, stream=True)
+        except TimeoutError:
+            raise patience.lost() from None
+        except AnthropicError as problem:
+            raise _failure(problem, answered) from problem
+        try:
+            answered(Answered.of(response.status_code, response.headers, retry_after(response.headers)))
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _post(self, client: AsyncAnthropic, path: str, body: Wire, request: Request, *, stream: bool) -> Response:
+        from httpx2 import Response, Timeout
+
+        headers = {"x-holdfast-call": request.call} if request.call else {}
+        if request.betas:
+            headers["anthropic-beta"] = ",".join(request.betas)
+        limit = Timeout(request.total + _ABOVE, connect=self._connect)
+        try:
+            response: Response = await client.post(
+                path, cast_to=Response, body=body, options={"headers": headers, "timeout": limit}, stream=stream
+            )
+        except TypeError as problem:  # how the SDK says that it found no credentials
+            raise ModelFailure("auth", f"{problem} Set ANTHROPIC_API_KEY.", bought="no") from problem
+        return response
+
+    async def count_tokens(self, request: Request) -> int:
+        client = await self._client()
+        from anthropic import AnthropicError
+
+        body = {key: value for key, value in request.body().items() if key in _COUNTED}
+        try:
+            async with asyncio.timeout(request.idle):
+                response = await self._post(client, "/v1/messages/count_tokens", body, request, stream=False)
+            return int(response.json()["input_tokens"])
+        except TimeoutError:
+            raise ModelFailure("timeout", f"no count came within {request.idle:g}s.", bought="no") from None
+        except AnthropicError as problem:
+            raise _failure(problem, lambda _: None) from problem
+        except (KeyError, TypeError, ValueError) as problem:
+            raise ModelFailure("malformed", f"the count cannot be read: {problem!r}.", bought="no") from problem
+
+    async def close(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            await made.close()
+
+
+def _imported() -> type[AsyncAnthropic]:
+    try:
+        from anthropic import AsyncAnthropic
+    except ImportError as problem:
+        raise MissingExtra("anthropic", "an Anthropic model") from problem
+    return AsyncAnthropic
+
+
+async def _bytes(response: Response) -> AsyncGenerator[bytes, None]:
+    async for chunk in response.aiter_bytes():
+        yield chunk
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read what follows the last event, so that the connection can serve the next call; the answer is whole anyway."""
+    from httpx2 import HTTPError
+
+    with suppress(HTTPError, TimeoutError):
+        async with asyncio.timeout(_GOODBYE):
+            async for _ in chunks:
+                pass
+
+
+def _failure(problem: AnthropicError, answered: Callable[[Answered], None]) -> ModelFailure:
+    """What an exception of the SDK before the stream means."""
+    from anthropic import APIConnectionError, APIStatusError, APITimeoutError
+    from httpx2 import ConnectError, ConnectTimeout, PoolTimeout
+
+    match problem:
+        case APIStatusError():
+            headers: Mapping[str, str] = problem.response.headers
+            answered(Answered.of(problem.status_code, headers, retry_after(headers)))
+            return refused(problem.status_code, problem.body, headers)
+        case APIConnectionError() if isinstance(problem.__cause__, ConnectError | ConnectTimeout | PoolTimeout):
+            return ModelFailure("connect", f"the provider cannot be reached: {problem.__cause__}", bought="no")
+        case APITimeoutError():
+            return ModelFailure("timeout", "the provider did not answer in time.")
+        case APIConnectionError():
+            return _cut(problem.__cause__, None)
+        case _:
+            return ModelFailure("auth", str(problem), bought="no")  # its credentials cannot be loaded
+
+
+def _cut(problem: BaseException | None, request_id: str | None) -> ModelFailure:
+    from httpx2 import TimeoutException
+
+    if isinstance(problem, TimeoutException):
+        return ModelFailure("timeout", "the provider stopped sending.", request_id=request_id)
+    reason = "" if problem is None else f": {type(problem).__name__} {problem}".rstrip()
+    return ModelFailure("cut", f"the connection ended before the answer did{reason}.", request_id=request_id)

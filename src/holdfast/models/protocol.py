@@ -1,0 +1,118 @@
+"""What a model is to Holdfast: a request goes out, the provider's own stream events come back.
+
+Nothing here retries, stores or interprets. The invariant: a `Request` is a value, and `body()` of equal requests is
+equal, byte for byte once dumped, so that a request can be hashed, rebuilt and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Wire = dict[str, Any]
+"""JSON as the provider speaks it."""
+
+_LIMITS = "anthropic-ratelimit-"
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One model call, complete: what is sent, what it is called, and how long it may take."""
+
+    model: str
+    max_tokens: int
+    messages: Sequence[Wire]
+    system: Sequence[Wire] = ()
+    tools: Sequence[Wire] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the request body, as the provider names them; `effort` is short for `output_config.effort`."""
+    output_schema: Mapping[str, Any] | None = None
+    """Structured output: the JSON schema that the answer's text will follow."""
+    betas: tuple[str, ...] = ()
+    call: str = ""
+    """`<run>/<turn>/<attempt>`, sent as `x-holdfast-call` so that a witness can name what was bought."""
+    idle: float = 120.0
+    """Seconds without any event, pings included, after which the provider counts as gone."""
+    total: float = 3600.0
+    """Seconds for the whole answer."""
+
+    def body(self) -> Wire:
+        """The JSON of this request, without `stream`. Empty parts are left out: the provider refuses some of them."""
+        body: Wire = {"model": self.model, "max_tokens": self.max_tokens, "messages": list(self.messages)}
+        if self.system:
+            body["system"] = list(self.system)
+        if self.tools:
+            body["tools"] = list(self.tools)
+        options = dict(self.options)
+        output = dict(options.pop("output_config", None) or {})
+        if (effort := options.pop("effort", None)) is not None:
+            output["effort"] = effort
+        if self.output_schema is not None:
+            output["format"] = {"type": "json_schema", "schema": dict(self.output_schema)}
+        if output:
+            body["output_config"] = output
+        return body | options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What the headers of a response say, a refusal's too; known before the first event."""
+
+    status: int = 200
+    request_id: str | None = None
+    organization: str | None = None
+    retry_after: float | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """`anthropic-ratelimit-*` without that prefix: `requests-remaining`, `input-tokens-reset` …"""
+
+    @classmethod
+    def of(cls, status: int, headers: Mapping[str, str], retry_after: float | None) -> Answered:
+        return cls(
+            status=status,
+            request_id=headers.get("request-id"),
+            organization=headers.get("anthropic-organization-id"),
+            retry_after=retry_after,
+            limits={k.lower()[len(_LIMITS) :]: v for k, v in headers.items() if k.lower().startswith(_LIMITS)},
+        )
+
+
+class Model(Protocol):
+    """A provider. An instance serves any number of calls at once."""
+
+    def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        """Yield the provider's raw stream events, unknown ones and pings included; the last is `message_stop`.
+
+        `answered` is called as soon as the headers are there, also before a refusal is raised. Whatever goes wrong is a
+        `ModelFailure`, and an iteration that ends without one is complete. Closing the iterator (`aclose`, or
+        cancelling the task in it) closes the HTTP call.
+        """
+
+    async def count_tokens(self, request: Request) -> int:
+        """How many input tokens the request has, as the provider counts; raises `ModelFailure`."""
+
+    async def close(self) -> None:
+        """Give up the connections. Safe to call twice."""
+
+
+def canonical(value: object) -> str:
+    """JSON in one spelling: equal values give equal text."""
+    return _CANONICAL.encode(value)
+
+
+def unmarked(value: Any) -> Any:
+    """A request body or a part of it without cache markers: they change what is paid, not what is asked."""
+    if isinstance(value, dict):
+        return {key: unmarked(each) for key, each in value.items() if key != "cache_control"}
+    if isinstance(value, list):
+        return [unmarked(each) for each in value]
+    return value
+
+
+def request_hash(body: Wire) -> str:
+    """The identity of a request body, cache markers and `stream` aside."""
+    asked = {key: value for key, value in body.items() if key != "stream"}
+    return hashlib.sha256(canonical(unmarked(asked)).encode()).hexdigest()

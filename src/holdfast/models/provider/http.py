@@ -1,0 +1,117 @@
+"""Just enough HTTP/1.1 for a loopback server: requests in, whole or chunked responses out, connections kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+MOST_BYTES = 32 * 1024 * 1024
+
+
+class TooLarge(Exception):
+    """The body is over the provider's limit; it is not read."""
+
+
+class Gone(Exception):
+    """The other side has closed the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+
+
+class Connection:
+    """One client. A response is either `answer`ed whole, or begun with `start` and continued with `send`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.closing = False
+
+    async def receive(self) -> HttpRequest | None:
+        """The next request; none when the client has said goodbye."""
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").split("\r\n")
+            method, target, _ = first.split(" ", 2)
+            headers = {
+                name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+            }
+            length = int(headers.get("content-length", 0))
+            if length > MOST_BYTES:
+                raise TooLarge
+            if headers.get("transfer-encoding", "").lower() == "chunked":
+                body = await self._chunked()
+            else:
+                body = await self._reader.readexactly(length) if length else b""
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+            return None
+        return HttpRequest(method, target.partition("?")[0], headers, body)
+
+    async def _chunked(self) -> bytes:
+        body = b""
+        while size := int((await self._reader.readline()).split(b";")[0], 16):
+            body += await self._reader.readexactly(size)
+            await self._reader.readline()
+            if len(body) > MOST_BYTES:
+                raise TooLarge
+        await self._reader.readline()
+        return body
+
+    async def answer(self, status: int, value: Any, headers: Mapping[str, str]) -> None:
+        body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        more = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+        await self._write(_head(status, more) + body)
+
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """Begin a stream of server-sent events."""
+        more = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked", **headers}
+        await self._write(_head(200, more))
+
+    async def send(self, data: bytes) -> None:
+        await self._write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def finish(self) -> None:
+        await self._write(b"0\r\n\r\n")
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except ConnectionError as problem:
+            raise Gone from problem
+        if self._reader.at_eof():
+            raise Gone
+
+    async def hang(self, seconds: float | None) -> None:
+        """Send nothing, for a while or until the client has had enough."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._reader.read(1)
+        except TimeoutError:
+            return
+        except ConnectionError as problem:
+            raise Gone from problem
+        raise Gone
+
+    def cut(self) -> None:
+        """Drop the connection in the middle of what it was doing."""
+        self.closing = True
+        self._writer.transport.abort()
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = "Unknown"
+    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")

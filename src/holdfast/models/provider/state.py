@@ -1,0 +1,51 @@
+"""What a simulated provider is at a moment: how it answers, and what it has seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from holdfast.clock import Clock
+from holdfast.models.provider.http import Connection
+from holdfast.models.provider.refusing import Refused
+from holdfast.models.provider.rules import Rule
+from holdfast.models.script import Script
+from holdfast.models.witness import Witness
+
+_LINES = ("requests", "tokens", "input-tokens", "output-tokens")
+
+
+@dataclass(slots=True)
+class State:
+    seed: int
+    script: Script
+    rules: list[Rule]
+    witness: Witness
+    clock: Clock
+    pace: float
+    calls: int = 0
+    stats: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def key(self) -> str:
+        """What thinking is signed with."""
+        return f"provider/{self.seed}"
+
+    def headers(self, number: object) -> dict[str, str]:
+        """What every response to call `number` says."""
+        id = hashlib.sha256(f"{self.seed}/{number}".encode()).hexdigest()[:24]
+        reset = datetime.fromtimestamp(self.clock.wall_us() // 1_000_000, UTC) + timedelta(minutes=1)
+        told = {"limit": "4000", "remaining": "3999", "reset": reset.isoformat().replace("+00:00", "Z")}
+        return {
+            "request-id": f"req_{id}",
+            "anthropic-organization-id": "org_simulated",
+            **{f"anthropic-ratelimit-{line}-{name}": value for line in _LINES for name, value in told.items()},
+        }
+
+    async def refuse(self, connection: Connection, refused: Refused, headers: Mapping[str, str]) -> None:
+        self.stats[f"status {refused.status}"] += 1
+        body = {"type": "error", "error": refused.error, "request_id": headers.get("request-id")}
+        await connection.answer(refused.status, body, {**headers, **refused.headers})

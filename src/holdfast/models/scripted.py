@@ -1,0 +1,58 @@
+"""The `scripted:` model: a script in this process, without key, network or price."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from holdfast.clock import Ports
+from holdfast.errors import UsageError
+from holdfast.models.failures import ModelFailure
+from holdfast.models.protocol import Answered, Request, Wire, request_hash
+from holdfast.models.script import Script
+from holdfast.models.wire import count_tokens, to_events
+from holdfast.models.witness import Witness
+
+
+class ScriptedModel:
+    """Plays a script, `pace` seconds between deltas; each call leaves a line in `witness` when sent and when done."""
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        pace: float = 0.0,
+        witness: Path | None = None,
+        ports: Ports | None = None,
+    ) -> None:
+        self._script = Script.default() if script is None else script
+        self._pace = pace
+        self._clock = (ports or Ports()).clock
+        self._witness = Witness(witness)
+
+    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        body = request.body()
+        told = {"call": request.call, "model": request.model, "hash": request_hash(body)}
+        self._witness.write(event="sent", **told)
+        try:
+            events = to_events(self._script.turn(body), body, call=request.call)
+        except UsageError as problem:
+            raise ModelFailure("bad_request", str(problem), bought="no") from problem
+        answered(Answered(request_id=f"req_{told['hash'][:24]}"))
+        usage: Wire = {}
+        for event in events:
+            if self._pace and event["type"] == "content_block_delta":
+                await self._clock.sleep(self._pace)
+            if event["type"] == "message_start":
+                usage = event["message"]["usage"]
+            elif event["type"] == "message_delta":
+                usage = {**usage, **event["usage"]}
+            elif event["type"] == "message_stop":
+                self._witness.write(event="done", usage=usage, **told)
+            yield event
+
+    async def count_tokens(self, request: Request) -> int:
+        return count_tokens(request.body())
+
+    async def close(self) -> None:
+        self._witness.close()

@@ -1,0 +1,68 @@
+"""Results: how a run ended, and what it used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+
+from holdfast.errors import RunFailed
+
+T = TypeVar("T")
+
+OutcomeName = Literal["answered", "refused", "truncated", "limited"]
+
+
+class Usage(NamedTuple):
+    """Tokens and money. `cost` is in USD."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+    turns: int = 0
+    runs: int = 1
+
+    @property
+    def cost(self) -> Decimal:
+        return Decimal(self.cost_nano) / 1_000_000_000
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens + self.cache_write_tokens + self.cache_read_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the provider declined; an answer, not an error."""
+
+    category: str | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """How a completed run ended. `output` is there for "answered" alone, so it is never half an object."""
+
+    run_id: str
+    session_id: str
+    outcome: OutcomeName
+    text: str
+    stop_reason: str | None
+    usage: Usage
+    refusal: Refusal | None
+    limit: str | None
+    turns: int
+    _output: Any = None
+    _decode: Callable[[Any, str], Any] | None = None
+
+    @property
+    def output(self) -> T:
+        """What the agent answered, as its `output` type; without one, the text."""
+        if self.outcome != "answered":
+            raise RunFailed(self.run_id, "completed", f"it was {self.outcome}, so there is no output", self.outcome)
+        if self._decode is None:
+            return cast(T, self.text)
+        return cast(T, self._decode(self._output, self.text))
