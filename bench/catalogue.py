@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from bench.session import Session
-from bench.works import backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+from bench.works import agents, backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,19 @@ WORKS = (
         "Idle workers",
         idle,
         (idle.QUERIES.key, idle.CPU.key, idle.CROWD_QUERIES.key, idle.CROWD_CPU.key, idle.CROWD_SERVER.key),
+    ),
+    Work(
+        "agents",
+        "Agents",
+        agents,
+        (
+            agents.RUNS.key,
+            agents.RUN_CPU.key,
+            agents.PROVIDER_CPU.key,
+            agents.TURN.key,
+            agents.TOOLS.key,
+            agents.STREAMS.key,
+        ),
     ),
     Work("startup", "Start-up and memory", startup, (startup.HELP.key, startup.READY.key, startup.MEMORY.key)),
 )

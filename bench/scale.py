@@ -30,6 +30,10 @@ class Scale:
     idle_seconds: float
     idle_workers: int
     startup: int
+    agent_runs: int
+    agent_turns: int
+    agent_tool_runs: int
+    agent_streams: int
 
 
 FULL = Scale(
@@ -56,6 +60,10 @@ FULL = Scale(
     idle_seconds=30,
     idle_workers=200,
     startup=5,
+    agent_runs=1_000,
+    agent_turns=100,
+    agent_tool_runs=100,
+    agent_streams=300,
 )
 QUICK = Scale(
     name="quick",
@@ -81,4 +89,8 @@ QUICK = Scale(
     idle_seconds=8,
     idle_workers=20,
     startup=3,
+    agent_runs=200,
+    agent_turns=30,
+    agent_tool_runs=20,
+    agent_streams=100,
 )

@@ -14,7 +14,7 @@ from typing import Literal
 from bench.contenders import BARE, CONTENDERS, HOLDFAST
 from bench.figures import Figure, Figures, Subject, ratio
 from bench.meter import UNKNOWN
-from bench.works import backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+from bench.works import agents, backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
 
 Verdict = Literal["met", "missed", "too small to tell", "not measured"]
 Sense = Literal["≥", "≤", "<"]
@@ -146,6 +146,14 @@ TARGETS: dict[str, tuple[Target, ...]] = {
             ("CPU of each", "≤", 0.5, "% of a core", value(idle.CROWD_CPU)),
             ("CPU of PostgreSQL", "≤", 10, "% of a core", value(idle.CROWD_SERVER)),
         ),
+    ),
+    "agents": group(
+        "agents",
+        ("runs of two model calls and one tool call", "≥", 80, "runs/s", value(agents.RUNS)),
+        ("CPU of ours a run", "≤", 12, "ms", value(agents.RUN_CPU)),
+        ("our own time in a turn, p50", "≤", 10, "ms", value(agents.TURN)),
+        ("tool calls of one worker", "≥", 2_500, "calls/s", value(agents.TOOLS)),
+        ("live streams: p99 of the lag", "≤", 250, "ms", value(agents.STREAMS)),
     ),
     "startup": group(
         "start-up",

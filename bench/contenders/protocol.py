@@ -35,6 +35,8 @@ class Order:
     ahead: int = 0  # never more jobs waiting than this; 0: no limit
     board: str = ""
     slot: int = 0
+    provider: str = ""  # where the model provider is
+    what: str = ""  # which of several kinds of work
     until_empty: bool = False  # leave when nothing is left, where the contender can
     settings: Mapping[str, int] = field(default_factory=dict)
 

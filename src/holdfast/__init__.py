@@ -1,25 +1,44 @@
 """Holdfast: durable jobs and agents on the database you already have."""
 
+from holdfast.agents.contents import Document, Image
+from holdfast.agents.definitions import Limits
+from holdfast.agents.handles import Agent, Run, Session
+from holdfast.agents.reading import Turn
+from holdfast.agents.tools import ServerTool, Tool, ToolContext
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, RunFailed
+from holdfast.events import Event
 from holdfast.jobs import Job
 from holdfast.kernel.retry import RetryPolicy as Retry
 from holdfast.outcomes import Cancel, Discard, Snooze
 from holdfast.queues import Queue
+from holdfast.results import Result
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext
 
 __all__ = [
+    "Agent",
     "Cancel",
     "Discard",
+    "Document",
+    "Event",
     "Holdfast",
     "HoldfastError",
+    "Image",
     "Job",
     "JobContext",
     "LeaseLost",
+    "Limits",
     "Queue",
+    "Result",
     "Retry",
+    "Run",
     "RunFailed",
+    "ServerTool",
+    "Session",
     "Settings",
     "Snooze",
+    "Tool",
+    "ToolContext",
+    "Turn",
 ]

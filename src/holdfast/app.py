@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from holdfast import durations
 from holdfast.agents.face import AgentFace
+from holdfast.agents.topics import TopicEvent, topics
+from holdfast.agents.why import why
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
@@ -26,7 +28,7 @@ from holdfast.errors import BadSetting, MissingExtra, UsageError
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import JobFunction, OnDuplicate, unique_rule
 from holdfast.kernel import encoding, migrate
-from holdfast.kernel.database import drive
+from holdfast.kernel.database import Database, drive
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
@@ -76,7 +78,7 @@ class Holdfast(AgentFace):
         self.queues = Queues(self)
         self.schedules = Schedules(self)
         self._embedded = embedded
-        self._ports = self._followed(ports or Ports())
+        self._ports = self.followed(ports or Ports())
         self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Worker] = weakref.WeakKeyDictionary()
         self._thread: LoopThread | None = None
@@ -85,7 +87,8 @@ class Holdfast(AgentFace):
         self._bound = False  # to another database than its own, by `bound_to`
         self._open_agents()
 
-    def _followed(self, ports: Ports) -> Ports:
+    def followed(self, ports: Ports) -> Ports:
+        """The same ports, through which agents follow their jobs to the end."""
         return replace(ports, followers=(self._following(),))
 
     @overload
@@ -200,12 +203,28 @@ class Holdfast(AgentFace):
         text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
         await intake.signal(channel, text, key)
 
-    def events(self, *names: str, buffer: int = 1_000) -> EventStream:
+    @overload
+    def events(self, *names: str, buffer: int = 1_000) -> EventStream: ...
+
+    @overload
+    def events(self, *names: str, after: str) -> AsyncIterator[TopicEvent]: ...
+
+    def events(self, *names: str, buffer: int = 1_000, after: str | None = None) -> Any:
         """What this app does in this process, as it happens: `async for event in hf.events("job.ended"): ...`.
 
         Without names, every event. A reader that falls more than `buffer` events behind loses its oldest ones.
+
+        With `after`, what happens to all runs in the store, whoever does it: the five public topics, from a cursor on
+        ("" is the beginning), and nothing is lost.
         """
+        if after is not None:
+            return topics(self._opened, after, names)
         return EventStream(self._ports.events, names, buffer=buffer)
+
+    async def _opened(self) -> Database:
+        runtime = self.runtime()
+        await runtime.open()
+        return runtime.database
 
     def on_event(self, callback: Callback, *names: str) -> Listening:
         """Call `callback` with each event, on the spot: it must be quick. Stop with `.stop()` or a `with` block."""
@@ -225,8 +244,8 @@ class Holdfast(AgentFace):
         instrument(self._ports.events, tracer_provider, meter_provider)
 
     async def why(self, id: str) -> str:
-        """What keeps a job from being run, in words; empty when nothing does."""
-        return "; ".join(reason.sentence for reason in await self.jobs.why(id))
+        """What keeps a job or a run from getting on, in words; empty when nothing does."""
+        return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
 
     async def migrate(self) -> list[str]:
         """Bring the database's tables to this version; returns what was done."""
@@ -344,13 +363,14 @@ class Holdfast(AgentFace):
         inside: dict[str, Any] = {
             "url": url,
             "settings": settings,
-            "_ports": self._followed(ports),
+            "_ports": self.followed(ports),
             "_embedded": False,
             "_make_runtime": make_runtime,
             "_runtimes": weakref.WeakKeyDictionary(),
             "_workers": weakref.WeakKeyDictionary(),
             "_thread": None,
             "_streams": weakref.WeakKeyDictionary(),
+            "watched": weakref.WeakSet(),
             "_bound": True,
         }
         before = {name: vars(self)[name] for name in inside}

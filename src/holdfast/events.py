@@ -122,10 +122,12 @@ class ToolsCompleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last event of a run. `result` is None in a list of stored events, and there when streamed."""
+    """The last event of a run. Streamed, it has the `result` of a completed run, and the `error` of any other."""
 
     state: str = ""
     result: Result[Any] | None = None
+    error: str = ""
+    error_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,16 @@ _CLASSES: Mapping[str, type[Event]] = {
     "run_ended": RunEnded,
 }
 TYPES: Mapping[type[Event], str] = {kind: name for name, kind in _CLASSES.items()}
+
+
+def wire(event: Event) -> tuple[str, dict[str, Any]]:
+    """An event as it goes over a wire: its type, and its fields as JSON can have them."""
+    if isinstance(event, UnknownEvent):
+        return event.type, {"run": event.run, "seq": event.seq, "at": event.at, **dict(event.data or {})}
+    data = {field.name: getattr(event, field.name) for field in fields(event)}
+    if isinstance(event, RunEnded):
+        data["result"] = None if event.result is None else event.result.as_json()
+    return TYPES[type(event)], data
 
 
 def event_of(run: str, seq: int, at: int, type: str, data: Mapping[str, Any]) -> Event:

@@ -58,6 +58,23 @@ class Result(Generic[T]):
     _output: Any = None
     _decode: Callable[[Any, str], Any] | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """The result in plain values; `output` is as the model wrote it."""
+        usage = {**self.usage._asdict(), "cost": str(self.usage.cost)}
+        refusal = None if self.refusal is None else {"category": self.refusal.category, **self.refusal.details}
+        return {
+            "run_id": self.run_id,
+            "session_id": self.session_id,
+            "outcome": self.outcome,
+            "text": self.text,
+            "output": self._output,
+            "stop_reason": self.stop_reason,
+            "usage": usage,
+            "refusal": refusal,
+            "limit": self.limit,
+            "turns": self.turns,
+        }
+
     @property
     def output(self) -> T:
         """What the agent answered, as its `output` type; without one, the text."""

@@ -99,8 +99,12 @@ class Runtime:
         await self.open()
         return await self.database.transact(reading.find_job, id)
 
+    async def expect(self, id: JobId, limit: float | None) -> None:
+        """Somebody is about to wait for this job, for so many seconds. Nothing to do here; a lab runs it."""
+
     async def wait(self, id: JobId, limit: float | None) -> EndedJob:
         """Until the job has ended. All waits of this process share one query."""
+        await self.expect(id, limit)
         await self.find(id)
         waiter: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(id, []).append(waiter)

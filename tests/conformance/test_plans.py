@@ -14,13 +14,18 @@ import apsw
 import psycopg
 import pytest
 
+from holdfast.agents.statements import GROUPS as AGENTS
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.drivers.sqlite_file import add_functions
 from holdfast.kernel.sql import Statement, catalogue
-from holdfast.kernel.statements import GROUPS, Jobs, Lanes, Leases, Queues, Retention, Waiting, Workers
+from holdfast.kernel.statements import GROUPS as KERNEL
+from holdfast.kernel.statements import Jobs, Lanes, Leases, Queues, Retention, Waiting, Workers
 from holdfast.settings import Settings
 from tests.support.plans import Plan, postgres_plan, sqlite_plan
+
+GROUPS = (*KERNEL, *AGENTS)
 
 EXPECTED: dict[Statement, set[str]] = {
     Jobs.claim: {"job_claim", "job_pkey"},
@@ -134,8 +139,7 @@ async def test_sqlite_finds_jobs_by_index(tmp_path: Path, analyzed: bool) -> Non
     await database.open()
     await database.close()
     connection = apsw.Connection(str(tmp_path / "store.db"))
-    for name, arguments in (("now_us", 0), ("hint", 1)):
-        connection.create_scalar_function(name, lambda *_: 1_800_000_000_000_000, arguments)
+    add_functions(connection, now_us=lambda *_: 1_800_000_000_000_000, hint=lambda *_: 1)
     empty = {s: sqlite_plan(connection, rendered) for s, rendered in catalogue(GROUPS, "sqlite", "").items()}
     fill = FILL.format(id="lower(hex(randomblob(16)))", numbers=NUMBERS).replace("holdfast.", "")
     for statement in (fill, "analyze") if analyzed else (fill,):

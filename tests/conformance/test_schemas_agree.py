@@ -17,6 +17,8 @@ from tests.support.schemas import Table, Tables, objects_at, tables_at
 NAMES = {
     *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
     *("step", "channel", "signal", "cancellation"),
+    *("agent", "agent_version", "session", "run", "message", "block", "blob", "turn", "tool_call", "run_event"),
+    "provider_lane",
 }
 
 

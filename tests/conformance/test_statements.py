@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
-from holdfast import kernel
+from holdfast import agents, kernel
+from holdfast.agents.statements import GROUPS as AGENTS
 from holdfast.errors import StatementDrift
 from holdfast.kernel.sql import (
     Dialect,
@@ -22,9 +23,10 @@ from holdfast.kernel.sql import (
     render,
     render_lent,
 )
-from holdfast.kernel.statements import GROUPS
+from holdfast.kernel.statements import GROUPS as KERNEL
 from tests.support.stores import Store
 
+GROUPS = (*KERNEL, *AGENTS)
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
 
 
@@ -176,8 +178,8 @@ def _plain(hint: Any) -> Any:
 
 
 def test_every_statement_is_used_under_its_name() -> None:
-    folder = Path(kernel.__path__[0])
-    code = "\n".join(path.read_text() for path in folder.rglob("*.py") if path.name != "statements.py")
+    files = [path for layer in (kernel, agents) for path in Path(layer.__path__[0]).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in files if path.name != "statements.py")
     unused = [str(s) for made in GROUPS for s in made.declared.values() if f"{made.__name__}.{s.name}" not in code]
     assert unused == []
 

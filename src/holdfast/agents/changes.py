@@ -51,7 +51,4 @@ class Changes:
         for run, type, data, topic in self._events:
             places[run] += 1
             rows.append(NewEvent(run, places[run], type, data, topic))
-        await tx.run(Events.add_events, events=rows)
-        if self._notes:
-            await tx.run(Events.announce, notes=self._notes)
-        await tx.run(Events.hint_runs, runs=",".join(places))
+        await tx.run(Events.add_events, events=rows, notes=self._notes)

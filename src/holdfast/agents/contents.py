@@ -128,8 +128,24 @@ def _as_text(value: Any) -> str:
         raise BadPayload(f"the tool returned something that is not JSON: {problem}") from None
 
 
+def readable(value: Any) -> Any:
+    """JSON from outside, with NUL and lone surrogates, which no database holds as text, replaced."""
+    match value:
+        case str():
+            if value.isascii() and "\x00" not in value:
+                return value
+            joined = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+            return joined.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+        case dict():
+            return {readable(key): readable(each) for key, each in value.items()}
+        case list():
+            return [readable(each) for each in value]
+        case _:
+            return value
+
+
 def _cut(text: str, cap: int) -> str:
-    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    text = readable(text)
     if len(text) <= cap:
         return text
     return text[:cap] + _CUT.format(left=len(text) - cap)

@@ -108,6 +108,7 @@ async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> Sessi
             key=wish.key,
             parent=wish.parent,
             metadata=wish.metadata,
+            runs=0,
         )
     row = await tx.one(Sessions.find_session, id=wish.id, tenant=tenant, key=wish.key)
     if row is None or row.tenant != tenant:
@@ -128,14 +129,12 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
         agent, version = stored.id, stored.version
     else:
         agent, version = new.agent
-    session = await open_session(tx, new.session, job.tenant)
-    place = await tx.one(Sessions.take_place, id=session.id)
-    assert place is not None
+    session, ordinal = await _take_place(tx, new.session, job.tenant)
     run = NewRun(
         id=job.id,
-        session=session.id,
+        session=session,
         branch="",
-        ordinal=place.runs,
+        ordinal=ordinal,
         tenant=job.tenant,
         agent=agent,
         agent_name=new.agent_name,
@@ -154,7 +153,19 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     changes = Changes(prefix)
     changes.tell(run.id, "run_created", created(run), topic="run_created")
     await changes.write(tx)
-    return Created(run.id, session.id, fresh=True)
+    return Created(run.id, session, fresh=True)
+
+
+async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[str, int]:
+    """The session of a run, and its place there; in a session of its own it is the first."""
+    if wish.key is None and not wish.known:
+        given = {"id": wish.id, "tenant": tenant, "key": None, "parent": wish.parent, "metadata": wish.metadata}
+        await tx.run(Sessions.add_session, **given, runs=1)
+        return wish.id, 1
+    session = await open_session(tx, wish, tenant)
+    place = await tx.one(Sessions.take_place, id=session.id)
+    assert place is not None
+    return session.id, place.runs
 
 
 def created(run: NewRun) -> dict[str, Any]:

@@ -40,19 +40,19 @@ class Deciding:
         self._settings = settings
 
     def decide(self, reply: Reply) -> Decision:
+        asked = uses(reply.blocks)
         match reply.stop_reason:
+            case "tool_use" | "end_turn" | "stop_sequence" | "pause_turn" if asked:  # no call may stay unanswered
+                return Decision(calls=tuple(self._call(place, use, reply) for place, use in enumerate(asked)))
             case "end_turn" | "stop_sequence":
                 return Decision(conclusion=self._answered(reply))
             case "tool_use":
-                asked = uses(reply.blocks)
-                if not asked:
-                    return Decision(failure="the model stopped to use a tool, and named none")
-                return Decision(calls=tuple(self._call(place, use, reply) for place, use in enumerate(asked)))
+                return Decision(failure="the model stopped to use a tool, and named none")
             case "pause_turn":
                 return Decision()
             case "max_tokens" | "model_context_window_exceeded" as reason:
                 cut = "The answer was cut off before this call was complete."
-                calls = tuple(self._refused(place, use, cut) for place, use in enumerate(uses(reply.blocks)))
+                calls = tuple(self._refused(place, use, cut) for place, use in enumerate(asked))
                 return Decision(calls, Conclusion("truncated", text_of(reply.blocks), limited=reason))
             case "refusal":
                 refusal = {"category": None, **(reply.stop_details or {})}

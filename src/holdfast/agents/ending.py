@@ -20,9 +20,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Ended, Moved
-from holdfast.kernel.states import TERMINAL
-
-_STATES = {"failed": "failed", "cancelled": "cancelled"}
+from holdfast.kernel.states import TERMINAL, State
 
 
 def line_of(session: str) -> str:
@@ -41,13 +39,14 @@ class Following:
         self._prefix = prefix
 
     async def ended(self, tx: Transaction, moved: Sequence[Ended | Moved]) -> None:
-        seqs = [job.seq for job in moved if job.state in TERMINAL and is_ours(job.kind)]
-        if not seqs:
-            return
+        ours = [job for job in moved if job.state in TERMINAL and is_ours(job.kind)]
         changes = Changes(self._prefix)
-        for run in await tx.many(Runs.open_runs, jobs=seqs):
+        # A run that succeeds has said so itself; the others have not.
+        ended = [job.seq for job in ours if job.kind.startswith(AGENT_KIND) and job.state != State.SUCCEEDED]
+        for run in await tx.many(Runs.open_runs, jobs=ended) if ended else []:
             await _close(tx, run, changes)
-        closed = await tx.many(Calls.close_calls, jobs=seqs)
+        called = [job.seq for job in ours if job.parent is not None]
+        closed = await tx.many(Calls.close_calls, jobs=called) if called else []
         for call in closed:
             changes.tell(call.run, "tool_ended", {"call": call.id, "name": call.name, "state": call.state})
         for ready in await tx.many(Calls.ready_runs, runs=sorted({call.run for call in closed})) if closed else []:
@@ -63,10 +62,7 @@ async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:
     blocks = [encoding.decode(row.body) for row in last]
     if last and last[0].message == derived_id(run.id, "answer", run.turns) and uses(blocks):
         await add_message(tx, run, "results", run.turns, unanswered(blocks))
-    if run.state == "succeeded":
-        end = End("completed")
-    else:
-        end = End(_STATES[run.state], error_type=str(error.get("type", "")), error=str(error.get("message", "")))
+    end = End(run.state, error_type=str(error.get("type", "")), error=str(error.get("message", "")))
     await end_run(tx, run.id, end, changes)
 
 
@@ -122,6 +118,7 @@ async def end_run(tx: Transaction, run: str, end: End, changes: Changes) -> None
     }
     changes.tell(run, "run_ended", final, topic="run_finalized")
     if done.parent is None:
-        await tx.one(Sessions.lock_session, id=done.session)
-        woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
-        await hint(tx, [job.route for job in woken])
+        session = await tx.one(Sessions.lock_session, id=done.session)
+        if session is not None and session.runs > done.ordinal:  # somebody came after us
+            woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
+            await hint(tx, [job.route for job in woken])

@@ -15,7 +15,7 @@ from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tena
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits
 from holdfast.agents.ending import Following
-from holdfast.agents.handles import Agent, App, Session, make_session, session_wish
+from holdfast.agents.handles import Agent, App, Run, Session, make_session, session_wish
 from holdfast.agents.loop import RunLoop
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
@@ -48,6 +48,7 @@ class AgentFace:
     _ports: Ports
 
     def _open_agents(self) -> None:
+        self.watched: weakref.WeakSet[Run[Any]] | None = None  # for tests: the handles that a lab keeps fresh
         self.book = ModelBook(lambda: self.settings, lambda: self._ports)
         self._loop = RunLoop(self.book, lambda: self.settings, lambda: self._ports)
         self._play = self._loop.play

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from queue import Queue as ThreadQueue
@@ -26,7 +27,8 @@ from holdfast.agents.definitions import AgentSpec, Delegate, Limits
 from holdfast.agents.reading import MessageView, Turn
 from holdfast.agents.records import CallRow, RunRow, SessionRow
 from holdfast.agents.results import result_of, usage_of
-from holdfast.agents.streams import Streams
+from holdfast.agents.streams import ENDED, Streams
+from holdfast.clock import Clock
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, NoWorker, UsageError
 from holdfast.events import Event, RunEnded, event_of
@@ -49,6 +51,7 @@ class App(Protocol):
     """As much of the app as agents need."""
 
     settings: Settings
+    watched: weakref.WeakSet[Run[Any]] | None
 
     def runtime(self) -> Runtime: ...
 
@@ -258,9 +261,16 @@ class Run(Reaching, Generic[T]):
         self.id = id
         self.session_id = session_id
         self.state: str | None = "pending" if session_id else None  # as this handle last saw it
+        if app.watched is not None:
+            app.watched.add(self)
 
     def __repr__(self) -> str:
         return f"Run({self.id}, state={self.state})"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its app."""
+        return self._app.runtime().ports.clock
 
     async def refresh(self) -> RunRow:
         """The run as it stands in the store."""
@@ -278,6 +288,7 @@ class Run(Reaching, Generic[T]):
         if self._tenant is not None:
             await self.refresh()
         limit = None if timeout is None else durations.microseconds(timeout) / 1e6
+        await self._app.runtime().expect(JobId(self.id), limit)
         row = await self._app.streams().wait(self.id, limit)
         self.state, self.session_id = row.state, row.session
         return cast(Result[T], result_of(row, self._decode))
@@ -291,21 +302,18 @@ class Run(Reaching, Generic[T]):
 
         A reader that lost its connection goes on with the `seq` of the last event it saw.
         """
-        if self._tenant is not None:
-            await self.refresh()
-        async for row in self._app.streams().events(self.id, after):
+        await self._app.runtime().expect(JobId(self.id), None)
+        now = await self.refresh()
+        if now.state in ENDED and after >= now.events:
+            return
+        async for row in self._app.streams().events(self.id, min(after, now.events)):
             event = event_of(row.run, row.seq, row.at, row.type, encoding.decode(row.data))
-            if isinstance(event, RunEnded):
-                ended = await self.refresh()
-                if ended.state == "completed":
-                    event = RunEnded(
-                        run=event.run,
-                        seq=event.seq,
-                        at=event.at,
-                        state=ended.state,
-                        result=result_of(ended, self._decode),
-                    )
-            yield event
+            yield self._with_result(event, await self.refresh()) if isinstance(event, RunEnded) else event
+
+    def _with_result(self, event: RunEnded, row: RunRow) -> RunEnded:
+        if row.state == "completed":
+            return replace(event, result=result_of(row, self._decode))
+        return replace(event, error=row.error or "", error_type=row.error_type or "")
 
     async def cancel(self, reason: str = "cancelled by its owner") -> str:
         """Cancel the run, its tool calls and every run below it; returns its state now."""

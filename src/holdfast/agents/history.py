@@ -29,10 +29,28 @@ def messages(window: Sequence[WindowBlock], fingerprint: str) -> list[dict[str, 
     for _, rows in groupby(window, key=lambda row: row.ordinal):
         blocks = list(rows)
         stale = blocks[0].kind == "answer" and blocks[0].fingerprint not in ("", fingerprint)
-        kept = [encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)]
+        kept = _sendable([encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)])
         if kept:
             sent.append(Message(blocks[0].role, kept))
     return [{"role": message.role, "content": message.blocks} for message in merged(sent)]
+
+
+def _sendable(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what models write and providers refuse to read: blank text, thinking that was cut off or ends a turn."""
+    kept = [block for block in blocks if not _is_blank(block)]
+    while kept and kept[-1].get("type") in THINKING:
+        kept.pop()
+    return kept
+
+
+def _is_blank(block: dict[str, Any]) -> bool:
+    match block.get("type"):
+        case "text":
+            return not str(block.get("text") or "").strip()
+        case "thinking":
+            return not block.get("signature")
+        case _:
+            return False
 
 
 def merged(sent: Iterable[Message]) -> list[Message]:

@@ -60,6 +60,7 @@ class _Pending:
 
 class Journal:
     def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+        self.loop = asyncio.get_running_loop()
         self._database = database
         self._ports = ports
         self._interval = interval

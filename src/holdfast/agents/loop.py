@@ -7,15 +7,18 @@ again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import weakref
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 from holdfast.agents import turns
 from holdfast.agents.asking import Asked, Bounds, ask
+from holdfast.agents.contents import readable
 from holdfast.agents.deciding import Deciding, exceeded, limits_of
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.history import text_of
@@ -73,9 +76,11 @@ class RunLoop:
 
     async def close(self) -> None:
         """Let go of what this event loop's workers have used."""
-        for journal in list(self._journals.values()):
-            await journal.close()
-        self._journals.clear()
+        loop = asyncio.get_running_loop()
+        for database, journal in list(self._journals.items()):
+            if journal.loop is loop:
+                await journal.close()
+                self._journals.pop(database, None)
 
     def journal(self, database: Database) -> Journal:
         if database not in self._journals:
@@ -101,6 +106,7 @@ class _Turn:
 
     def __init__(self, loop: RunLoop, ctx: JobContext, loaded: Loaded) -> None:
         self._loop = loop
+        self._ctx = ctx
         self._database = ctx.database
         self._lease: Lease = ctx.lease
         self._run: LoadedRun = loaded.run
@@ -131,6 +137,7 @@ class _Turn:
         intent = Intent(self._model, asked.hash, asked.fingerprint)
         if await self._database.transact(turns.begin, self._play, self._prompt, intent) == "waiting":
             return Settled()
+        self._ctx.require_lease()
         try:
             reply = await self._call(asked)
         except ModelFailure as failure:
@@ -164,7 +171,7 @@ class _Turn:
                 async for event in stream:
                     delta = folding.feed(event)
                     if delta is not None:
-                        text = delta.partial_json if isinstance(delta, InputDelta) else delta.text
+                        text = readable(delta.partial_json if isinstance(delta, InputDelta) else delta.text)
                         journal.put(self._lease, run, Piece(_DELTAS[type(delta)], self._number, delta.index, [text]))
         except BaseException:
             journal.drop(run)
@@ -174,7 +181,7 @@ class _Turn:
         reply = folding.reply()
         if reply.duplicates:
             raise ModelFailure("malformed", f"two calls have the id {reply.duplicates[0]}", bought="unknown")
-        return reply
+        return replace(reply, blocks=readable(reply.blocks))
 
     def _answered(self, answered: Answered) -> None:
         self._request_id = answered.request_id

@@ -343,7 +343,7 @@ async def servers_of(tx: Transaction, capability: str) -> list[str]:
 
 @reading
 async def list_lanes(tx: Transaction) -> list[LaneRow]:
-    return await tx.many(Providers.list_lanes)
+    return await tx.many(Providers.closed_lanes)
 
 
 async def open_lane(tx: Transaction, name: str) -> None:

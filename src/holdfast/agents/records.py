@@ -94,6 +94,7 @@ class LoadedRun(NamedTuple):
     tokens: int
     created_at: int
     definition: str
+    lanes: int  # whether any lane to a provider is closed
     now: int
 
 

@@ -82,9 +82,7 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun})
     session_usage: One[UsageRow]
     run_ahead: One[AheadRun]
     wake_next: Many[Woken]
-    begin_run: Exec
     move_run: Exec
-    count_turn: Exec
     finish_run: One[FinishedRun]
     open_runs: Many[OpenRun]
     find_stuck: Many[Seq]
@@ -92,14 +90,13 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun})
     find_turn: One[TurnState]
     begin_turn: One[TurnState]
     note_request: Exec
-    end_turn: Exec
+    end_turn: One[TurnState]
     fail_turn: One[TurnState]
     list_turns: Many[TurnRow]
 
 
 class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"blocks": NewBlock}):
     add_message: Exec
-    add_blocks: Exec
     add_blob: Exec
     window: Many[WindowBlock]
     last_live: Many[WindowBlock]
@@ -125,17 +122,14 @@ class Events(
 ):
     add_events: Exec
     add_deltas: Exec
-    announce: Exec
-    hint_runs: Exec
     events_after: Many[EventRow]
     topics_after: Many[TopicRow]
 
 
 class Providers(Statements, package=_PACKAGE, file="providers.sql"):
-    find_lane: One[LaneRow]
     close_lane: Exec
     open_lane: Exec
-    list_lanes: Many[LaneRow]
+    closed_lanes: Many[LaneRow]
 
 
 GROUPS: tuple[type[Statements], ...] = (Agents, Sessions, Runs, Messages, Calls, Events, Providers)

@@ -31,6 +31,14 @@ class Placed(Protocol):
 async def add_message(tx: Transaction, run: Placed, kind: Kind, turn: int, blocks: Sequence[dict[str, Any]]) -> str:
     """Append a message to the run's branch. Its id is derived, so that a second time adds none."""
     id = derived_id(run.id, kind, turn)
+    rows = []
+    for ordinal, block in enumerate(blocks):
+        body = encode_block(block)
+        blob = None
+        if len(body) > _LARGE:
+            blob = encoding.digest(body)
+            await tx.run(Messages.add_blob, hash=blob, body=body)
+        rows.append(NewBlock(id, ordinal, str(block.get("type", "")), None if blob else body, blob))
     await tx.run(
         Messages.add_message,
         id=id,
@@ -40,17 +48,8 @@ async def add_message(tx: Transaction, run: Placed, kind: Kind, turn: int, block
         run=run.id,
         turn=turn,
         kind=kind,
+        blocks=rows,
     )
-    rows = []
-    for ordinal, block in enumerate(blocks):
-        body = encode_block(block)
-        blob = None
-        if len(body) > _LARGE:
-            blob = encoding.digest(body)
-            await tx.run(Messages.add_blob, hash=blob, body=body)
-        rows.append(NewBlock(id, ordinal, str(block.get("type", "")), None if blob else body, blob))
-    if rows:
-        await tx.run(Messages.add_blocks, blocks=rows)
     return id
 
 

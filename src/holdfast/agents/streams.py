@@ -18,7 +18,7 @@ from holdfast.kernel.database import Database, Transaction, reading
 
 _PAGE = 500
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
-_ENDED = frozenset({"completed", "cancelled", "failed"})
+ENDED = frozenset({"completed", "cancelled", "failed"})
 
 
 @reading
@@ -72,7 +72,7 @@ class Streams:
         found = await self._database.transact(find_runs, [run])
         if not found:
             raise NotFound(f"there is no run {run} in this database.")
-        if found[0].state in _ENDED:
+        if found[0].state in ENDED:
             return found[0]
         waiter: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
         self._awaited[run].append(waiter)
@@ -139,7 +139,7 @@ class Streams:
             found = self._deal(readers, rows)
         if self._awaited:
             for row in await self._database.transact(find_runs, list(self._awaited)):
-                if row.state in _ENDED:
+                if row.state in ENDED:
                     found = True
                     for waiter in self._awaited.get(row.id, []):
                         if not waiter.done():

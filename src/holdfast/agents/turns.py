@@ -19,7 +19,7 @@ from holdfast.agents.statements import Agents, Calls, Messages, Providers, Runs,
 from holdfast.agents.storing import add_message
 from holdfast.errors import LeaseLost
 from holdfast.kernel import encoding
-from holdfast.kernel.complete import complete_and_settle
+from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.families import lock_order
@@ -120,7 +120,7 @@ async def load(tx: Transaction, job: int) -> Loaded | None:
     if run is None:
         return None
     window = await tx.many(Messages.window, session=run.session, branch=run.branch)
-    return Loaded(run, window, await tx.many(Providers.list_lanes))
+    return Loaded(run, window, await tx.many(Providers.closed_lanes) if run.lanes else [])
 
 
 async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> Begun:
@@ -136,10 +136,6 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
             await park(tx, lease, channel=line_of(run.session), timeout_us=None)
             return "waiting"
         await add_message(tx, run, "prompt", 0, prompt)
-    before = await tx.one(Runs.find_turn, run=run.id, number=number)
-    mine = lease.epoch, lease.token
-    if before is not None and (before.epoch, before.token) == mine:
-        return "begun"  # by an earlier call whose answer was lost
     turn = await tx.one(
         Runs.begin_turn,
         run=run.id,
@@ -151,8 +147,7 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
         token=lease.token,
     )
     if turn is None:
-        raise LeaseLost(lease.id, lease.fence)
-    await tx.run(Runs.begin_run, id=run.id, state="streaming", epoch=lease.epoch, token=lease.token)
+        return "begun"  # by an earlier call whose answer was lost
     changes = Changes(prefix)
     if run.state != "streaming":
         changes.tell(run.id, "run_state", state_of(run, "streaming"), topic="run_state")
@@ -165,6 +160,8 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
 
 
 async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
+    if run.ordinal == 1:
+        return False
     await tx.one(Sessions.lock_session, id=run.session)
     return await tx.one(Runs.run_ahead, session=run.session, ordinal=run.ordinal) is not None
 
@@ -175,34 +172,26 @@ async def commit(
     """Store an answer and everything that follows from it."""
     lease, run, number, prefix = play
     cancelled = await _fence(tx, play)
-    if cancelled is None:
-        return _next(calls, conclusion)
-    changes = Changes(prefix)
-    for type, data in answer.deltas:
-        changes.tell(run.id, type, data)
-    await add_message(tx, run, "answer", number, answer.blocks)
+    launched = [call for call in calls if call.job is not None] if not cancelled else []
     counters = answer.spent.counters()
-    await tx.run(
+    ended = cancelled is not None and await tx.one(
         Runs.end_turn,
         run=run.id,
         number=number,
+        next="pending_tools" if launched else "streaming",
         request_id=answer.request_id,
         stop_reason=answer.stop_reason,
         usage=answer.spent.usage,
         model=answer.model,
-        **counters,
-    )
-    launched = [call for call in calls if call.job is not None] if not cancelled else []
-    state = "pending_tools" if launched else "streaming"
-    await tx.run(
-        Runs.count_turn,
-        id=run.id,
-        number=number,
-        state=state,
-        stop_reason=answer.stop_reason,
         container=answer.container,
         **counters,
     )
+    if not ended:  # an earlier call has done all this, and its answer was lost
+        return _next(calls, conclusion)
+    await add_message(tx, run, "answer", number, answer.blocks)
+    changes = Changes(prefix)
+    for type, data in answer.deltas:
+        changes.tell(run.id, type, data)
     changes.tell(run.id, "turn_ended", {"turn": number, "stop_reason": answer.stop_reason, **counters})
     if calls:
         await _add_calls(tx, play, calls, launched, changes)
@@ -224,15 +213,12 @@ async def commit(
 
 
 async def _fence(tx: Transaction, play: Play) -> bool | None:
-    """Hold the lease; True when a cancel was asked for. None: an earlier call has stored all this already."""
+    """Hold the lease; True when a cancel was asked for. None: an earlier call has given it up, with all this stored."""
     lease, run, number, _ = play
     if lease.parent is not None:  # parents before children, as everybody locks
         await tx.many(Jobs.lock_jobs, seqs=lock_order([(lease.seq, lease.parent)]))
     fence = await tx.one(Waiting.hold, **lease.held._asdict())
     if fence is not None:
-        turn = await tx.one(Runs.find_turn, run=run.id, number=number)
-        if turn is not None and turn.state == "completed":
-            return None
         return fence.cancel_requested_at is not None
     turn = await tx.one(Runs.find_turn, run=run.id, number=number)
     if turn is not None and turn.state == "completed" and (turn.epoch, turn.token) == (lease.epoch, lease.token):
@@ -355,7 +341,10 @@ async def _conclude(tx: Transaction, lease: Lease, run: LoadedRun, conclusion: C
     await changes.write(tx)
     told = conclusion.text or f"(the agent ended without an answer: {conclusion.outcome})"
     ending = Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, _json(told), None)
-    await complete_and_settle(tx, [ending], [] if lease.parent is None else [lease.parent])
+    if lease.parent is None:
+        await complete(tx, [ending])
+    else:
+        await complete_and_settle(tx, [ending], [lease.parent])
 
 
 async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unknown: bool, counted: bool) -> int:

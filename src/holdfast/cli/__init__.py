@@ -30,7 +30,8 @@ COMMANDS = {
     "settings": "List every setting, its value and what it means.",
     "epoch": "Raise the cluster epoch after restoring a backup.",
     "completion": "Print the script that completes commands in a shell.",
-    "provider": "Stand in for the model provider, as strict as it is, and write down what is bought.",
+    "lanes": "Show lanes to model providers that are closed, and open them.",
+    "provider": "Stand in for the model provider, as strict as it is.",
     "bench": "Measure how fast jobs go through your own database.",
     "demo": "Watch jobs survive the death of their worker.",
 }

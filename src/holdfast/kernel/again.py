@@ -19,6 +19,8 @@ async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
         raise NotFound(f"there is no job {id} in this database.")
     if old.state not in TERMINAL:
         raise StoreRefused(f"job {id} is {old.state}: only one that has ended can be enqueued again. Cancel it first.")
+    if ":" in old.kind:
+        raise StoreRefused(f"job {id} is of {old.kind}, which knows more of it than the job says: begin it anew there.")
     if old.capabilities is None:
         await _restore_route(tx, id, old.kind, old.queue, old.route, laned=old.lane is not None)
     again = await tx.one(Jobs.enqueue_again, seq=old.seq, id=new_id)

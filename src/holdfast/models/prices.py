@@ -42,6 +42,19 @@ def shipped_prices() -> tuple[Price, ...]:
     return tuple(map(Price.read, shipped()["prices"]))
 
 
+@functools.cache
+def _shipped_by_name() -> Mapping[tuple[str, str, str], list[Price]]:
+    """Every turn asks for a few of some hundred rows."""
+    rows: dict[tuple[str, str, str], list[Price]] = {}
+    for row in shipped_prices():
+        rows.setdefault(_key(row), []).append(row)
+    return rows
+
+
+def _key(row: Price) -> tuple[str, str, str]:
+    return row.model, row.kind, row.tier
+
+
 def cost(
     model: str,
     usage: Mapping[str, Any],
@@ -66,19 +79,22 @@ def price(  # noqa: PLR0917  # a row is named by all of them
     model: str, kind: str, tier: Tier, prices: Sequence[Price] | None = None, at: date | None = None, size: int = 0
 ) -> Price:
     """The row that holds for a prompt of `size` tokens on a day; before the first row's day, the first."""
-    for table in (prices or (), shipped_prices()):
-        for name in _names(model):
-            rows = [row for row in table if (row.model, row.kind, row.tier) == (name, kind, tier)]
-            if found := _chosen(rows, at, size):
-                return found
+    names = _names(model)
+    for name in names if prices else ():
+        if found := _chosen([row for row in prices or () if _key(row) == (name, kind, tier)], at, size):
+            return found
+    for name in names:
+        if found := _chosen(_shipped_by_name().get((name, kind, tier), ()), at, size):
+            return found
     raise UsageError(f"there is no {tier} price for {kind} of model {model!r}; give one, or 0 if it is free.")
 
 
-def _names(model: str) -> list[str]:
+@functools.lru_cache
+def _names(model: str) -> tuple[str, ...]:
     try:
-        return [model, facts_for(model).name, _ANY]
+        return model, facts_for(model).name, _ANY
     except UsageError:
-        return [model, _ANY]
+        return model, _ANY
 
 
 def _chosen(rows: Iterable[Price], at: date | None, size: int) -> Price | None:

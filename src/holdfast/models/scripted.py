@@ -28,15 +28,16 @@ class ScriptedModel:
         self._script = Script.default() if script is None else script
         self._pace = pace
         self._clock = (ports or Ports()).clock
-        self._witness = Witness(witness)
+        self.witness = Witness(witness)
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         body = request.body()
         told = {"call": request.call, "model": request.model, "hash": request_hash(body)}
-        self._witness.write(event="sent", **told)
+        self.witness.write(event="sent", **told)
         try:
             events = to_events(self._script.turn(body), body, call=request.call)
         except UsageError as problem:
+            self.witness.write(event="done", rejected=str(problem), **told)
             raise ModelFailure("bad_request", str(problem), bought="no") from problem
         answered(Answered(request_id=f"req_{told['hash'][:24]}"))
         usage: Wire = {}
@@ -48,11 +49,11 @@ class ScriptedModel:
             elif event["type"] == "message_delta":
                 usage = {**usage, **event["usage"]}
             elif event["type"] == "message_stop":
-                self._witness.write(event="done", usage=usage, **told)
+                self.witness.write(event="done", usage=usage, **told)
             yield event
 
     async def count_tokens(self, request: Request) -> int:
         return count_tokens(request.body())
 
     async def close(self) -> None:
-        self._witness.close()
+        self.witness.close()

@@ -7,40 +7,49 @@ thread with an event loop of its own, and the test's loop stands still meanwhile
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding, reading
+from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.records import JobRow
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition
 
+R = TypeVar("R")
+Question = Callable[[Database], Coroutine[Any, Any, R]]
+
 _PAGE = 1_000
 _SHOWN = 20
 
 
-def read_jobs(url: str, settings: Settings, ports: Ports) -> list[JobRow]:
-    """Every job in the store, in the order in which they were accepted."""
+def ask_store(url: str, settings: Settings, ports: Ports, question: Question[R]) -> R:
+    """The store's answer, on a connection and a thread of its own."""
 
-    async def read() -> list[JobRow]:
+    async def asking() -> R:
         database = connect(url, settings, ports)
         await database.open()
         try:
-            rows: list[JobRow] = []
-            before = reading.NEWEST
-            while page := await database.transact(reading.list_jobs, before=before, limit=_PAGE):
-                rows += page
-                before = page[-1].seq
-            return rows[::-1]
+            return await question(database)
         finally:
             await database.close()
 
     with ThreadPoolExecutor(1, "holdfast-lab") as thread:
-        return thread.submit(asyncio.run, read()).result()
+        return thread.submit(asyncio.run, asking()).result()
+
+
+async def read_jobs(database: Database) -> list[JobRow]:
+    """Every job in the store, in the order in which they were accepted."""
+    rows: list[JobRow] = []
+    before = reading.NEWEST
+    while page := await database.transact(reading.list_jobs, before=before, limit=_PAGE):
+        rows += page
+        before = page[-1].seq
+    return rows[::-1]
 
 
 def arguments_of(row: JobRow, definition: Definition) -> dict[str, Any]:

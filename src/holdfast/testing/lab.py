@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast import durations
+from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
+from holdfast.agents.streams import find_runs
 from holdfast.app import Holdfast
 from holdfast.clock import Ports
 from holdfast.durations import Duration
@@ -25,12 +27,16 @@ from holdfast.jobs import Job, JobFunction
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import JobRow
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.models.script import Script
+from holdfast.models.scripted import ScriptedModel
 from holdfast.settings import Settings
-from holdfast.testing import enqueued
+from holdfast.testing import bought, enqueued
+from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Crash, Plan, in_a_worker
 from holdfast.testing.crew import Crew, Stuck
 from holdfast.testing.databases import Databases, FreshDatabase, PostgresServer, SqliteFiles, postgres_server
+from holdfast.testing.enqueued import Question
 from holdfast.testing.runtime import LabRuntime
 from holdfast.workers.definitions import Definition
 
@@ -43,7 +49,16 @@ _MOST_RETURNS = 100  # of one job that an inline lab runs to its end
 class Lab:
     """An app in a test: `drain` runs what can run now, `clock.advance` lets time pass, `assert_enqueued` looks."""
 
-    def __init__(self, app: Holdfast, database: FreshDatabase, clock: LabClock, plan: Plan, *, inline: bool) -> None:
+    def __init__(
+        self,
+        app: Holdfast,
+        database: FreshDatabase,
+        clock: LabClock,
+        plan: Plan,
+        *,
+        inline: bool,
+        script: Script | None = None,
+    ) -> None:
         self.app = app
         self.url = database.url
         self.clock = clock
@@ -52,7 +67,8 @@ class Lab:
         self.closed = False
         self._database = database
         self._inline = inline
-        self._ports = Ports(clock, random.Random(0))  # ids and jitter are the same in every run
+        self._ports = app.followed(Ports(clock, random.Random(0)))  # ids and jitter are the same in every run
+        self._model = None if script is None else ScriptedModel(script, ports=self._ports)
         self._crew = Crew(app, self._ports, clock, plan)
         self._undo = ExitStack()
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
@@ -66,14 +82,15 @@ class Lab:
         databases: Databases,
         plan: Plan | None = None,
         *,
+        script: Script | None = None,
         inline: bool = False,
         now: datetime | None = None,
     ) -> Self:
-        """Bind `app` to a fresh database; whoever opens a lab closes it."""
+        """Bind `app` to a fresh database; whoever opens a lab closes it. `script` answers for all of its models."""
         clock = LabClock(now)
         settings = replace(app.settings, direct_url="", pooler=False, profile="fast")
         database = await databases.make(settings)
-        lab = cls(app, database, clock, plan or Plan(), inline=inline)
+        lab = cls(app, database, clock, plan or Plan(), inline=inline, script=script)
         try:
             lab._bind(replace(settings, url=database.url))
         except BaseException:  # the app is another lab's, or broken: leave it alone
@@ -136,6 +153,21 @@ class Lab:
             raise AssertionError(f"{wanted} was not enqueued. {enqueued.listed(rows)}")
         return Job(self.app, found[-1].id, definition, found[-1].state)
 
+    def calls(self, tool: str) -> list[dict[str, Any]]:
+        """What models called this tool, or this agent, with, in order: as they wrote it, and whatever became of it."""
+        self._known_tool(tool)
+        return self._ask(partial(bought.calls_of, tool=tool))
+
+    @property
+    def rebought(self) -> list[Rebought]:
+        """Turns that were bought more often than recorded and unknown together say; it should be empty.
+
+        The witness is the lab's own model, so the lab must have a script.
+        """
+        if self._model is None:
+            raise UsageError("what was bought is known to the lab's own model: open the lab with a script.")
+        return self._ask(partial(bought.rebought, witness=list(self._model.witness.lines)))
+
     async def close(self) -> None:
         """Give the app back as it was, and remove the database."""
         if self.closed:
@@ -185,14 +217,27 @@ class Lab:
         make_runtime = partial(LabRuntime, self)
         self._undo.enter_context(self.app.bound_to(settings.url, settings, self._ports, make_runtime))
         self._undo.enter_context(self.clock.followed_by(self._database))
+        if self._model is not None:
+            self._undo.callback(setattr, self.app.book, "substitute", self.app.book.substitute)
+            self.app.book.substitute = self._model
 
     async def _drain(self, patience: Duration = "30s") -> None:
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             self._drainer = asyncio.current_task()
             try:
                 await self._crew.drain(durations.microseconds(patience) / 1e6)
+                await self._refresh_handles()
             finally:
                 self._drainer = None
+
+    async def _refresh_handles(self) -> None:
+        """Let `run.state` of every run that the test holds be what it is now."""
+        handles = list(self.app.watched or ())
+        if handles:
+            ids = sorted({run.id for run in handles})
+            states = {row.id: row.state for row in await self.app.runtime().transact(find_runs, ids)}
+            for run in handles:
+                run.state = states.get(run.id, run.state)
 
     def _is_draining_us(self) -> bool:
         """Is this code part of a drain: a handler, or what a handler calls on the app's own thread?"""
@@ -212,7 +257,15 @@ class Lab:
         return definition
 
     def _jobs(self) -> list[JobRow]:
-        return enqueued.read_jobs(self.url, self.app.settings, self._ports)
+        return self._ask(enqueued.read_jobs)
+
+    def _ask(self, question: Question[R]) -> R:
+        return enqueued.ask_store(self.url, self.app.settings, self._ports, question)
+
+    def _known_tool(self, name: str) -> None:
+        kinds = self.app.registry.definitions
+        if TOOL_KIND + name not in kinds and AGENT_KIND + name not in kinds:
+            raise UsageError(f"the app of this lab has no tool and no agent {name!r}.")
 
     def _why(self, row: JobRow) -> str:
         match State(row.state):
@@ -233,19 +286,24 @@ class Lab:
 
 @asynccontextmanager
 async def lab(
-    app: Holdfast, *, inline: bool = False, now: datetime | None = None, database: str = "sqlite"
+    app: Holdfast,
+    script: Script | None = None,
+    *,
+    inline: bool = False,
+    now: datetime | None = None,
+    database: str = "sqlite",
 ) -> AsyncIterator[Lab]:
     """A lab without the pytest plugin. `database`: "sqlite", "postgres", or the URL of a PostgreSQL server.
 
-    With `inline`, enqueuing a job runs it to its end. `now` is the time at which the clock stands, by default the
-    moment the lab is opened.
+    A `script` answers for every model of the app. With `inline`, enqueuing a job runs it to its end. `now` is the time
+    at which the clock stands, by default the moment the lab is opened.
     """
     server: PostgresServer | None = None
     if database != "sqlite":
         url = await asyncio.to_thread(postgres_server) if database == "postgres" else database
         server = PostgresServer(url)
     try:
-        opened = await Lab.open(app, server or SqliteFiles(), inline=inline, now=now)
+        opened = await Lab.open(app, server or SqliteFiles(), script=script, inline=inline, now=now)
         try:
             yield opened
         finally:

@@ -6,12 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextvars import Context
 from datetime import datetime
+from typing import NamedTuple
 
 from holdfast.app import Holdfast
 from holdfast.errors import UsageError
+from holdfast.models.script import Script
 from holdfast.testing.crashes import Commit, Crash, Plan
 from holdfast.testing.databases import Databases
 from holdfast.testing.lab import Lab
+
+
+class Circumstances(NamedTuple):
+    """What a lab is opened with, beside the app and the crashes to come."""
+
+    script: Script | None = None
+    inline: bool = False
+    now: datetime | None = None
 
 
 class Labs:
@@ -22,23 +32,31 @@ class Labs:
         self._open: dict[Lab, asyncio.Task[None]] = {}
         self._crash_runs: list[CrashRuns] = []
 
-    async def use(self, app: Holdfast, *, inline: bool = False, now: datetime | None = None) -> Lab:
+    async def use(
+        self, app: Holdfast, script: Script | None = None, *, inline: bool = False, now: datetime | None = None
+    ) -> Lab:
         """Bind `app` to a fresh database until the test ends.
 
-        With `inline`, enqueuing a job runs it to its end. `now` is the time at which the clock stands, by default
-        this moment.
+        A `script` answers for every model of the app. With `inline`, enqueuing a job or a run runs it to its end. `now`
+        is the time at which the clock stands, by default this moment.
         """
-        return await self.open_lab(app, Plan(), inline=inline, now=now)
+        return await self.open_lab(app, Plan(), Circumstances(script, inline, now))
 
     def crash_everywhere(
-        self, app: Holdfast, *, at_most: int | None = None, inline: bool = False, now: datetime | None = None
+        self,
+        app: Holdfast,
+        script: Script | None = None,
+        *,
+        at_most: int | None = None,
+        inline: bool = False,
+        now: datetime | None = None,
     ) -> AsyncIterator[Lab]:
         """Run the body once without a crash, then once for every place at which a worker can be killed.
 
         `async for lab in holdfast.crash_everywhere(hf):` gives a fresh lab each time. The places are right before and
         right after every commit that a worker made in the first run; `at_most` takes an even sample of them.
         """
-        runs = CrashRuns(self, app, at_most=at_most, inline=inline, now=now)
+        runs = CrashRuns(self, app, Circumstances(script, inline, now), at_most=at_most)
         self._crash_runs.append(runs)
         return runs
 
@@ -46,8 +64,8 @@ class Labs:
         """What a failure should say beside itself."""
         return [note for runs in self._crash_runs if (note := runs.note())]
 
-    async def open_lab(self, app: Holdfast, plan: Plan, *, inline: bool, now: datetime | None) -> Lab:
-        lab = await Lab.open(app, self._databases, plan, inline=inline, now=now)
+    async def open_lab(self, app: Holdfast, plan: Plan, given: Circumstances) -> Lab:
+        lab = await Lab.open(app, self._databases, plan, **given._asdict())
         self._open[lab] = asyncio.create_task(_close_with_the_loop(lab), name="holdfast lab", context=Context())
         await asyncio.sleep(0)  # a task that is cancelled before its first step never runs
         return lab
@@ -72,14 +90,13 @@ class Labs:
 class CrashRuns:
     """The runs of one `crash_everywhere`, and which of them it is now."""
 
-    def __init__(self, labs: Labs, app: Holdfast, *, at_most: int | None, inline: bool, now: datetime | None) -> None:
+    def __init__(self, labs: Labs, app: Holdfast, given: Circumstances, *, at_most: int | None) -> None:
         if at_most is not None and at_most < 1:
             raise UsageError(f"at_most must be at least 1, not {at_most}.")
         self._labs = labs
         self._app = app
         self._at_most = at_most
-        self._inline = inline
-        self._now = now
+        self._given = given
         self._lab: Lab | None = None
         self._crashes: list[Crash] | None = None  # unknown before the first run has ended
         self._done = 0
@@ -100,7 +117,7 @@ class CrashRuns:
             if self._done == len(self._crashes):
                 raise StopAsyncIteration
             plan = Plan(self._crashes[self._done])
-        self._lab = await self._labs.open_lab(self._app, plan, inline=self._inline, now=self._now)
+        self._lab = await self._labs.open_lab(self._app, plan, self._given)
         return self._lab
 
     def note(self) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from holdfast.agents.creating import Created
+from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Batch, EndedJob, NewJob, Route
+from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.runtime import Runtime
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Lab(Protocol):
@@ -38,6 +43,11 @@ class LabRuntime(Runtime):
         await super().signal(channel, payload, key)
         await self._lab.accepted([])
 
-    async def wait(self, id: JobId, limit: float | None) -> EndedJob:
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer = await super().transact(operation, *args, **kwargs)
+        if isinstance(answer, Created):
+            await self._lab.accepted([JobId(answer.run)])
+        return answer
+
+    async def expect(self, id: JobId, limit: float | None) -> None:
         await self._lab.awaited(id, limit)
-        return await super().wait(id, limit)

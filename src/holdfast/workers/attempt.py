@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
@@ -35,6 +35,8 @@ from holdfast.workers.signatures import Signature
 R = TypeVar("R")
 
 log = logging.getLogger("holdfast.worker")
+
+_LAST_WORDS = 1.0  # seconds for a handler to end once it was cancelled
 
 
 class Processes(Protocol):
@@ -95,7 +97,8 @@ class Attempts:
         context = self._given(definition, holding)
         if definition.is_async:
             begin()
-            return await call(definition.function, definition.signature, context, payload, None)
+            attempt = call(definition.function, definition.signature, context, payload, None)
+            return await (attempt if holding.lease.timeout_us is None else _or_abandoned(conclude(attempt)))
         on_thread = partial(self._on_thread, holding, begin)
         return await call(definition.function, definition.signature, context, payload, on_thread)
 
@@ -130,6 +133,19 @@ class Attempts:
                 return None
             case _:
                 raise asyncio.CancelledError
+
+
+async def _or_abandoned(attempt: Coroutine[Any, Any, R]) -> R:
+    """Await a handler that has a timeout; one that goes on though it was cancelled is left to itself, and its slot."""
+    handler = asyncio.create_task(attempt)
+    try:
+        return await asyncio.shield(handler)
+    except asyncio.CancelledError:
+        handler.cancel()
+        await asyncio.wait({handler}, timeout=_LAST_WORDS)
+        if handler.done() and not handler.cancelled():
+            return handler.result()
+        raise
 
 
 def _no_limits() -> None:

@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import LeaseLost, UsageError
 from holdfast.kernel import encoding
@@ -99,20 +99,21 @@ class Job:
     def run(self, runner: asyncio.Runner, line: Line) -> bytes:
         """The frame that says how it ended. Modules load outside the loop, where they may do as they like."""
         try:
-            function, signature = load(self.address, self.lease.kind)
+            loaded = load(self.address, self.lease.kind)
         except UsageError as problem:
             return self._ended(Fail(str(problem)))
         except BaseException:  # noqa: BLE001  a module may raise anything, SystemExit too
             return self._ended(raised())
-        return self._ended(runner.run(self._attempt(function, signature, line)))
+        return self._ended(runner.run(self._attempt(loaded, line)))
 
-    async def _attempt(self, function: Callable[..., Any], signature: Signature, line: Line) -> Outcome | None:
+    async def _attempt(self, loaded: Loaded, line: Line) -> Outcome | None:
+        function, signature, given = loaded
         ledger = PipeLedger(line, self.lease, frames.limit(self.settings))
         context = JobContext(self.lease, ledger, self.settings)
         try:
             with relayed(ledger, self.log_level, self.settings.error_cap):
                 elsewhere = None if inspect.iscoroutinefunction(function) else asyncio.to_thread
-                return await conclude(call(function, signature, context, self.payload, elsewhere))
+                return await conclude(call(function, signature, given(context), self.payload, elsewhere))
         except BaseException:  # noqa: BLE001  what gets past `conclude` ends the attempt, not this process
             return raised()
         finally:
@@ -132,9 +133,17 @@ class Job:
         return frames.pack({"outcome": told}, frames.limit(self.settings))
 
 
+class Loaded(NamedTuple):
+    """A function, how it is called, and what it is given for its context."""
+
+    function: Callable[..., Any]
+    signature: Signature
+    given: Callable[[JobContext], Any]
+
+
 @functools.cache
-def load(address: Address, kind: str) -> tuple[Callable[..., Any], Signature]:
-    """The function behind a name, which may stand for a decorated job, and how it is called."""
+def load(address: Address, kind: str) -> Loaded:
+    """What is behind a name, which may stand for a decorated function."""
     found = find(address)
     definition = getattr(found, "definition", None)
     function = definition.function if isinstance(definition, Definition) else found
@@ -143,7 +152,13 @@ def load(address: Address, kind: str) -> tuple[Callable[..., Any], Signature]:
             f"the name {address.name!r} in {address.script or address.module} does not stand for the function of job "
             f"{kind!r} any more. Give the function a name of its own at module level."
         )
-    return function, Signature(kind, function)
+    if not isinstance(definition, Definition):
+        return Loaded(function, Signature(kind, function), _itself)
+    return Loaded(function, definition.signature, definition.context or _itself)
+
+
+def _itself(context: JobContext) -> JobContext:
+    return context
 
 
 class PipeLedger:

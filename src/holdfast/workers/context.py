@@ -26,7 +26,7 @@ from holdfast.kernel.states import TERMINAL
 from holdfast.observe import TRACE
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
-from holdfast.workers.ledger import Ledger
+from holdfast.workers.ledger import Ledger, StoreLedger
 from holdfast.workers.telling import about
 
 P = ParamSpec("P")
@@ -84,6 +84,14 @@ class JobContext:
         if database is None:
             raise UsageError("this job runs in a process of its own, which has no database.")
         return cast(Database, database)
+
+    def require_lease(self) -> None:
+        """For layers that do what cannot be taken back: raise `LeaseLost` when this process may no longer act.
+
+        The store's last answer may be old: a process can be stopped for a minute between hearing it and acting on it.
+        """
+        if isinstance(self.ledger, StoreLedger):
+            self.ledger.require_lease()
 
     @property
     def id(self) -> str:

@@ -61,7 +61,7 @@ class StoreLedger:
             rows = await self.database.transact(waiting.list_steps, self._lease.seq)
             self._steps = {row.name: row.result for row in rows}
         if name not in self._steps:
-            self._require_lease()
+            self.require_lease()
         return self._steps.get(name)
 
     async def store_step(self, name: str, result: str) -> str:
@@ -85,6 +85,6 @@ class StoreLedger:
     async def take_signal(self, channel: str, step: str) -> Taken:
         return await self.database.transact(waiting.take_signal, self._lease, channel, step)
 
-    def _require_lease(self) -> None:
+    def require_lease(self) -> None:
         if self._ports.clock.monotonic() >= self._holding.fence_at:
             raise LeaseLost(self._lease.id, self._lease.fence)

@@ -1,21 +1,27 @@
 -- Events of runs, numbered without gap, written with the change they tell of.
 
 -- name: add_events :exec on postgres
+-- Readers of these runs look when this commits, and outside listeners get their notes.
 with counted as materialized (
     select e.run, count(*) as n from unnest(cast(:events.run as text[])) as e (run) group by e.run
 ), numbered as (
     update holdfast.run r set events = r.events + c.n from counted c where r.id = c.run
     returning r.id, r.events - c.n as base
+), told as (
+    insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
+    select e.run, n.base + e.place, holdfast.now_us(), e.type, e.data, e.topic,
+        cast(cast(pg_current_xact_id() as text) as bigint)
+    from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
+        cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
+    join numbered n on n.id = e.run order by e.run, e.place
+    returning run
 )
-insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
-select e.run, n.base + e.place, holdfast.now_us(), e.type, e.data, e.topic,
-    cast(cast(pg_current_xact_id() as text) as bigint)
-from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
-    cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
-join numbered n on n.id = e.run order by e.run, e.place;
+select (select holdfast.hint('run ' || string_agg(distinct run, ',')) from told),
+    (select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
+        from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload));
 
 -- name: add_events :exec on sqlite
--- No data-modifying CTE here: the numbers first, then the rows below them.
+-- No data-modifying CTE here: the numbers first, then the rows below them. Nobody can listen to a file from outside.
 update holdfast.run as r set events = r.events + c.n
 from (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c
 where r.id = c.run;
@@ -25,6 +31,8 @@ select r.id, r.events - c.n + (value ->> :events.place), holdfast.now_us(), valu
 from json_each(:events) cross join holdfast.run r on r.id = value ->> :events.run
 join (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c on c.run = r.id
 order by r.id, value ->> :events.place;
+select holdfast.hint('run ' || group_concat(distinct value ->> :events.run)), json_array_length(:notes)
+from json_each(:events);
 
 -- name: add_deltas :exec on postgres
 -- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there.
@@ -62,19 +70,6 @@ from json_each(:deltas) cross join holdfast.run r on r.id = value ->> :deltas.ru
 join (select value ->> :deltas.run as run, count(*) as n from json_each(:deltas) group by 1) as c on c.run = r.id
 order by r.id, value ->> :deltas.place;
 select holdfast.hint('run ' || group_concat(distinct value ->> :deltas.run)) from json_each(:deltas);
-
--- name: announce :exec on postgres
--- For whoever listens from outside, with the documented payloads.
-select pg_notify(n.channel, n.payload)
-from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload);
-
--- name: announce :exec on sqlite
--- Nobody can listen to a file.
-select count(*) from json_each(:notes);
-
--- name: hint_runs :exec
--- Readers of these runs look now.
-select holdfast.hint('run ' || :runs);
 
 -- name: events_after :many on postgres
 -- For all the runs a process reads, each from where its reader is.

@@ -1,22 +1,27 @@
 -- Messages and their blocks. A block is the provider's JSON, byte for byte.
 
--- name: add_message :exec
--- The next place of its branch: only the run that has its turn in the session writes there.
-insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
-values (:id, :session, :branch, 1 + coalesce((
-        select max(m.ordinal) from holdfast.message m where m.session = :session and m.branch = :branch), 0),
-    :role, :run, :turn, :kind, holdfast.now_us())
-on conflict (id) do nothing;
-
--- name: add_blocks :exec on postgres
+-- name: add_message :exec on postgres
+-- At the next place of its branch: only the run that has its turn in the session writes there.
+with message as (
+    insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
+    values (:id, :session, :branch, 1 + coalesce((
+            select max(m.ordinal) from holdfast.message m where m.session = :session and m.branch = :branch), 0),
+        :role, :run, :turn, :kind, holdfast.now_us())
+    on conflict (id) do nothing
+)
 insert into holdfast.block (message, ordinal, type, body, blob)
 select b.message, b.ordinal, b.type, b.body, b.blob
 from unnest(cast(:blocks.message as text[]), cast(:blocks.ordinal as integer[]), cast(:blocks.type as text[]),
     cast(:blocks.body as json[]), cast(:blocks.blob as text[])) as b (message, ordinal, type, body, blob)
 on conflict (message, ordinal) do nothing;
 
--- name: add_blocks :exec on sqlite
--- Forked for the list of records.
+-- name: add_message :exec on sqlite
+-- No data-modifying CTE here: two statements in the one transaction.
+insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
+values (:id, :session, :branch, 1 + coalesce((
+        select max(m.ordinal) from holdfast.message m where m.session = :session and m.branch = :branch), 0),
+    :role, :run, :turn, :kind, holdfast.now_us())
+on conflict (id) do nothing;
 insert into holdfast.block (message, ordinal, type, body, blob)
 select value ->> :blocks.message, value ->> :blocks.ordinal, value ->> :blocks.type, value ->> :blocks.body,
     value ->> :blocks.blob
@@ -28,7 +33,7 @@ insert into holdfast.blob (hash, body) values (:hash, :body) on conflict (hash) 
 
 -- name: window :many
 -- What is sent: the live messages of a branch, block by block. Its cost is the window's, not the history's.
-select m.id, m.ordinal, m.role, m.kind, coalesce(t.fingerprint, '') as fingerprint, b.type,
+select m.id as message, m.ordinal, m.role, m.kind, coalesce(t.fingerprint, '') as fingerprint, b.type,
     coalesce(b.body, l.body) as body
 from holdfast.message m
 join holdfast.block b on b.message = m.id
@@ -39,7 +44,7 @@ order by m.ordinal, b.ordinal;
 
 -- name: last_live :many
 -- The blocks of the last live message of a branch.
-select m.id, m.ordinal, m.role, m.kind, '' as fingerprint, b.type, coalesce(b.body, l.body) as body
+select m.id as message, m.ordinal, m.role, m.kind, '' as fingerprint, b.type, coalesce(b.body, l.body) as body
 from holdfast.message m
 join holdfast.block b on b.message = m.id
 left join holdfast.blob l on l.hash = b.blob

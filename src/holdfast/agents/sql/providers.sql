@@ -1,9 +1,5 @@
 -- Lanes to a provider: closed for all workers by the answer that one of them got.
 
--- name: find_lane :one
-select name, closed_until, person, reason, updated_at, holdfast.now_us() as now from holdfast.provider_lane
-where name = :name;
-
 -- name: close_lane :exec
 -- A later end stands; a lane that waits for a person stays closed whatever else is heard.
 insert into holdfast.provider_lane (name, closed_until, person, reason, updated_at)
@@ -17,6 +13,6 @@ on conflict (name) do update set
 -- name: open_lane :exec
 delete from holdfast.provider_lane where name = :name;
 
--- name: list_lanes :many
+-- name: closed_lanes :many
 select name, closed_until, person, reason, updated_at, holdfast.now_us() as now from holdfast.provider_lane
 order by name;

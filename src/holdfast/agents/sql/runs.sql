@@ -35,7 +35,8 @@ on conflict do nothing;
 select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
     r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
-    r.created_at, v.definition, holdfast.now_us() as now
+    r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane) then 1 else 0 end as lanes,
+    holdfast.now_us() as now
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 where r.job = :job;
 
@@ -67,22 +68,22 @@ order by created_at desc, id desc limit :limit;
 
 -- name: tree_usage :one
 -- Of a run and all that it started, however deep.
-select count(*) as runs, sum(turns) as turns, sum(input_tokens) as input_tokens, sum(output_tokens) as output_tokens,
-    sum(cache_write_tokens) as cache_write_tokens, sum(cache_read_tokens) as cache_read_tokens,
-    sum(cost_nano) as cost_nano
+select count(*) as runs, cast(sum(turns) as bigint) as turns, cast(sum(input_tokens) as bigint) as input_tokens, cast(sum(output_tokens) as bigint) as output_tokens,
+    cast(sum(cache_write_tokens) as bigint) as cache_write_tokens, cast(sum(cache_read_tokens) as bigint) as cache_read_tokens,
+    cast(sum(cost_nano) as bigint) as cost_nano
 from holdfast.run where root = :root;
 
 -- name: session_usage :one
-select count(*) as runs, coalesce(sum(turns), 0) as turns, coalesce(sum(input_tokens), 0) as input_tokens,
-    coalesce(sum(output_tokens), 0) as output_tokens, coalesce(sum(cache_write_tokens), 0) as cache_write_tokens,
-    coalesce(sum(cache_read_tokens), 0) as cache_read_tokens, coalesce(sum(cost_nano), 0) as cost_nano
+select count(*) as runs, cast(coalesce(sum(turns), 0) as bigint) as turns, cast(coalesce(sum(input_tokens), 0) as bigint) as input_tokens,
+    cast(coalesce(sum(output_tokens), 0) as bigint) as output_tokens, cast(coalesce(sum(cache_write_tokens), 0) as bigint) as cache_write_tokens,
+    cast(coalesce(sum(cache_read_tokens), 0) as bigint) as cache_read_tokens, cast(coalesce(sum(cost_nano), 0) as bigint) as cost_nano
 from holdfast.run where session = :session;
 
 -- name: run_ahead :one
 -- A run of the same session that was accepted earlier and has not ended: it comes first.
 select id, ordinal, state from holdfast.run
 where session = :session and ordinal < :ordinal and parent is null
-    and state not in ('completed', 'cancelled', 'failed')
+    and finalized_at is null
 order by ordinal limit 1;
 
 -- name: wake_next :many on postgres
@@ -92,7 +93,7 @@ update holdfast.job set state = 'pending', channel = null, due_at = null
 where seq = any(array(
     select j.seq from holdfast.job j
     where j.seq = (select r.job from holdfast.run r
-        where r.session = :session and r.parent is null and r.state not in ('completed', 'cancelled', 'failed')
+        where r.session = :session and r.parent is null and r.finalized_at is null
         order by r.ordinal limit 1)
         and j.state = 'waiting' and j.channel = :channel
     for update skip locked))
@@ -102,44 +103,28 @@ returning seq, route;
 -- No row locks to skip.
 update holdfast.job set state = 'pending', channel = null, due_at = null
 where seq = (select r.job from holdfast.run r
-        where r.session = :session and r.parent is null and r.state not in ('completed', 'cancelled', 'failed')
+        where r.session = :session and r.parent is null and r.finalized_at is null
         order by r.ordinal limit 1)
     and state = 'waiting' and channel = :channel
 returning seq, route;
 
--- name: begin_run :exec
--- What this attempt writes from now on carries its token.
-update holdfast.run set previous_state = state, state = :state, prompted = 1, epoch = :epoch, token = :token,
-    started_at = coalesce(started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
-where id = :id;
-
 -- name: move_run :exec
 update holdfast.run set previous_state = case when state = :state then previous_state else state end, state = :state,
     progressed_at = holdfast.now_us()
-where id = :id and state not in ('completed', 'cancelled', 'failed');
-
--- name: count_turn :exec
--- Totals are increased where the turn is stored, in its transaction: they are always the sum of the turns.
-update holdfast.run set turns = :number, previous_state = state, state = :state, stop_reason = :stop_reason,
-    container = coalesce(:container, container),
-    input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
-    cache_write_tokens = cache_write_tokens + :cache_write_tokens,
-    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
-    progressed_at = holdfast.now_us()
-where id = :id;
+where id = :id and finalized_at is null;
 
 -- name: finish_run :one
 update holdfast.run set previous_state = state, state = :state, outcome = :outcome, output = :output,
     refusal = :refusal, limited = :limited, error_type = :error_type, error = :error,
     finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
-where id = :id and state not in ('completed', 'cancelled', 'failed')
+where id = :id and finalized_at is null
 returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns;
 
 -- name: open_runs :many
 -- Runs whose job has ended without their saying so: by a cancel, a deadline, or the limit of rescues.
 select r.id, r.session, r.branch, r.ordinal, r.agent_name, r.turns, j.state, j.error
 from holdfast.run r join holdfast.job j on j.seq = r.job
-where r.job = any(cast(:jobs as bigint[])) and r.state not in ('completed', 'cancelled', 'failed')
+where r.job = any(cast(:jobs as bigint[])) and r.finalized_at is null
 order by r.job;
 
 -- name: find_stuck :many
@@ -157,27 +142,82 @@ where seq = any(cast(:seqs as bigint[])) and state = 'running' and lease_until >
 select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from holdfast.turn
 where run = :run and number = :number;
 
--- name: begin_turn :one
--- The intent, before the call. Begun again, what became of the call before is not known.
+-- name: begin_turn :one on postgres
+-- The intent, before the call, and the token that everything this attempt writes will carry. Begun again, what became
+-- of the call before is not known. No row: this very attempt has begun it already, and its answer was lost.
+with begun as (
+    insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at)
+    values (:run, :number, :model, :request_hash, :fingerprint, 'calling', :epoch, :token, holdfast.now_us())
+    on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
+        fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
+        unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = 'calling',
+        epoch = excluded.epoch, token = excluded.token, request_id = null
+    where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
+    returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason
+), moved as (
+    update holdfast.run r set previous_state = case when r.state = 'streaming' then r.previous_state else r.state end,
+        state = 'streaming', prompted = 1, epoch = b.epoch, token = b.token,
+        started_at = coalesce(r.started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
+    from begun b where r.id = b.run
+)
+select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from begun;
+
+-- name: begin_turn :one on sqlite
+-- No data-modifying CTE here: the run first, where doing it again changes nothing.
+update holdfast.run set previous_state = case when state = 'streaming' then previous_state else state end,
+    state = 'streaming', prompted = 1, epoch = :epoch, token = :token,
+    started_at = coalesce(started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
+where id = :run;
 insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at)
 values (:run, :number, :model, :request_hash, :fingerprint, 'calling', :epoch, :token, holdfast.now_us())
 on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
     fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
     unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = 'calling',
     epoch = excluded.epoch, token = excluded.token, request_id = null
-where turn.state <> 'completed'
+where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
 returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 
 -- name: note_request :exec
 update holdfast.turn set request_id = :request_id
 where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling';
 
--- name: end_turn :exec
+-- name: end_turn :one on postgres
+-- The run's totals are increased where the turn is stored: they are always the sum of the turns. No row: an earlier
+-- call has stored it, and its answer was lost.
+with ended as (
+    update holdfast.turn set state = 'completed', request_id = coalesce(:request_id, request_id),
+        stop_reason = :stop_reason, usage = :usage, model = :model, input_tokens = :input_tokens,
+        output_tokens = :output_tokens, cache_write_tokens = :cache_write_tokens,
+        cache_read_tokens = :cache_read_tokens, cost_nano = :cost_nano, error = null, ended_at = holdfast.now_us()
+    where run = :run and number = :number and state <> 'completed'
+    returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason, input_tokens,
+        output_tokens, cache_write_tokens, cache_read_tokens, cost_nano
+), counted as (
+    update holdfast.run r set turns = e.number, previous_state = r.state, state = :next, stop_reason = e.stop_reason,
+        container = coalesce(:container, r.container), input_tokens = r.input_tokens + e.input_tokens,
+        output_tokens = r.output_tokens + e.output_tokens,
+        cache_write_tokens = r.cache_write_tokens + e.cache_write_tokens,
+        cache_read_tokens = r.cache_read_tokens + e.cache_read_tokens, cost_nano = r.cost_nano + e.cost_nano,
+        progressed_at = holdfast.now_us()
+    from ended e where r.id = e.run
+)
+select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from ended;
+
+-- name: end_turn :one on sqlite
+-- No data-modifying CTE here: the run first, as long as its turn is open.
+update holdfast.run set turns = :number, previous_state = state, state = :next, stop_reason = :stop_reason,
+    container = coalesce(:container, container), input_tokens = input_tokens + :input_tokens,
+    output_tokens = output_tokens + :output_tokens, cache_write_tokens = cache_write_tokens + :cache_write_tokens,
+    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
+    progressed_at = holdfast.now_us()
+where id = :run
+    and exists (select 1 from holdfast.turn t where t.run = :run and t.number = :number and t.state <> 'completed');
 update holdfast.turn set state = 'completed', request_id = coalesce(:request_id, request_id),
     stop_reason = :stop_reason, usage = :usage, model = :model, input_tokens = :input_tokens,
     output_tokens = :output_tokens, cache_write_tokens = :cache_write_tokens, cache_read_tokens = :cache_read_tokens,
     cost_nano = :cost_nano, error = null, ended_at = holdfast.now_us()
-where run = :run and number = :number;
+where run = :run and number = :number and state <> 'completed'
+returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 
 -- name: fail_turn :one
 -- `unknown` is 1 where the provider may have done the work and nobody heard of it; `counted` is 0 where waiting helps.

@@ -1,10 +1,10 @@
 -- Sessions: conversations. A session's row is what its runs lock to know who comes next.
 
 -- name: add_session :exec
-insert into holdfast.session (id, tenant, key, parent, depth, metadata, created_at, updated_at)
+insert into holdfast.session (id, tenant, key, parent, depth, metadata, runs, created_at, updated_at)
 values (:id, :tenant, :key, :parent,
-    coalesce((select p.depth + 1 from holdfast.session p where p.id = :parent), 0), :metadata, holdfast.now_us(),
-    holdfast.now_us())
+    coalesce((select p.depth + 1 from holdfast.session p where p.id = :parent), 0), :metadata, :runs,
+    holdfast.now_us(), holdfast.now_us())
 on conflict do nothing;
 
 -- name: find_session :one
@@ -67,7 +67,7 @@ returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at
 -- Not while a run of it is alive; what belongs to it goes in the statements that follow.
 delete from holdfast.session
 where id = :id and not exists (
-    select 1 from holdfast.run r where r.session = :id and r.state not in ('completed', 'cancelled', 'failed'))
+    select 1 from holdfast.run r where r.session = :id and r.finalized_at is null)
 returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at;
 
 -- name: delete_blocks :exec

@@ -165,23 +165,22 @@ def catalogue(
     """
     rendered = _Catalogue(dialect, schema, lent)
     for group in groups:
-        rendered.bind(group)
+        rendered.update(_bind(group, dialect, schema, lent))
     return rendered
 
 
 class _Catalogue(dict[Statement, Rendered]):
+    """Has the statements of other groups too, for those who ask for one."""
+
     def __init__(self, dialect: Dialect, schema: str, lent: Style | None) -> None:
         super().__init__()
         self._place = dialect, schema, lent
 
-    def bind(self, group: type[Statements]) -> None:
-        self.update(_bind(group, *self._place))
-
     def __missing__(self, statement: Statement) -> Rendered:
-        self.bind(_GROUP_OF[statement])
-        return self[statement]
+        return _bind(_GROUP_OF[statement], *self._place)[statement]
 
 
+@cache
 def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | None) -> dict[Statement, Rendered]:
     spelled = [source for source in sources(group.file, group.package) if source.dialect in (None, dialect)]
     names = [source.name for source in spelled]

@@ -92,7 +92,7 @@ create table holdfast.run (
 create unique index run_job on holdfast.run (job);
 create index run_session on holdfast.run (session, created_at desc, id desc);
 create index run_queue on holdfast.run (session, ordinal)
-    where parent is null and state not in ('completed', 'cancelled', 'failed');
+    where parent is null and finalized_at is null;
 create index run_streaming on holdfast.run (progressed_at) where state = 'streaming';
 create index run_root on holdfast.run (root);
 create index run_agent on holdfast.run (agent);

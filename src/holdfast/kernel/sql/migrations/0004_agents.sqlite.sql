@@ -38,6 +38,7 @@ create table session (
 ) strict;
 create unique index session_key on session (tenant, key) where key is not null;
 create index session_parent on session (parent) where parent is not null;
+create index session_metadata on session (metadata);
 create index session_listed on session (created_at desc, id desc);
 
 -- `state` has the names of the runs' own life; while it is pending, its job says whether a worker has it.
@@ -91,7 +92,7 @@ create table run (
 create unique index run_job on run (job);
 create index run_session on run (session, created_at desc, id desc);
 create index run_queue on run (session, ordinal)
-    where parent is null and state not in ('completed', 'cancelled', 'failed');
+    where parent is null and finalized_at is null;
 create index run_streaming on run (progressed_at) where state = 'streaming';
 create index run_root on run (root);
 create index run_agent on run (agent);
