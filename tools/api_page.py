@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, get_overloads
 
 import holdfast
-from holdfast import errors, outcomes, testing
+from holdfast import errors, events, outcomes, testing
+from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import Job, JobFunction, Options
 from holdfast.kernel.queues import QueueStats
@@ -18,13 +19,17 @@ from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
 from holdfast.kernel.records_flow import LaneRow, QueueRow, ScheduleRow
 from holdfast.kernel.sightings import Change
 from holdfast.kernel.why import Reason
+from holdfast.results import Usage
 from holdfast.workers.context import Child
 from holdfast.workers.role import Role
 
 # Public for the other layers, not for programs.
 INNER = {
-    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to"},
+    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to", "streams", "book"},
     "JobFunction": {"new_job"},
+    "Agent": {"named", "spec", "delegate"},
+    "Tool": {"spec", "definition"},
+    "ToolContext": {"job"},
     "Queue": {"keep_us"},
     "RetryPolicy": {"delay_us"},
     "Lab": {"open", "close", "abandon", "accepted", "awaited"},
@@ -47,6 +52,27 @@ JOBS: list[tuple[str, Any]] = [
     ("JobContext", holdfast.JobContext),
     ("Child", Child),
 ]
+AGENTS: list[tuple[str, Any]] = [
+    ("Agent", holdfast.Agent),
+    ("Run", holdfast.Run),
+    ("Result", holdfast.Result),
+    ("holdfast.results.Usage", Usage),
+    ("Session", holdfast.Session),
+    ("Turn", holdfast.Turn),
+    ("Tool", holdfast.Tool),
+    ("ToolContext", holdfast.ToolContext),
+    ("ServerTool", holdfast.ServerTool),
+    ("Image", holdfast.Image),
+    ("Document", holdfast.Document),
+    ("Limits", holdfast.Limits),
+    ("hf.agents", AgentsList),
+    ("hf.sessions", SessionsList),
+    ("hf.runs", RunsList),
+    ("hf.tenant(id)", Tenant),
+]
+EVENTS: list[tuple[str, Any]] = [("Event", holdfast.Event)] + [
+    (f"holdfast.events.{kind.__name__}", kind) for kind in events.TYPES
+]
 POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
 ENDINGS: list[tuple[str, Any]] = [
     (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "Retry", "Fail", "Park")
@@ -56,7 +82,7 @@ TESTING: list[tuple[str, Any]] = [(name, getattr(testing, name)) for name in tes
 
 
 def api() -> str:
-    described = {name for name, _ in [*APP, *JOBS, *POLICY, *ENDINGS]} | {"Settings"} | set(vars(errors))
+    described = {name for name, _ in [*APP, *JOBS, *AGENTS, *EVENTS, *POLICY, *ENDINGS]} | {"Settings"} | set(vars(errors))
     assert described >= set(holdfast.__all__), f"no chapter has {set(holdfast.__all__) - described}"
     names = textwrap.fill("`from holdfast import …`: " + ", ".join(f"`{name}`" for name in holdfast.__all__) + ".", 120)
     parts = [
@@ -72,6 +98,8 @@ def api() -> str:
     parts += _chapter("Jobs", JOBS)
     parts += _options()
     parts += _rows()
+    parts += _chapter("Agents", AGENTS)
+    parts += _chapter("Events of runs", EVENTS)
     parts += _chapter("Policies", POLICY)
     parts += _chapter("Outcomes", ENDINGS, "In `holdfast.outcomes`; the first three are exported by `holdfast`.")
     parts += _errors()

@@ -175,12 +175,14 @@ class _Catalogue(dict[Statement, Rendered]):
     def __init__(self, dialect: Dialect, schema: str, lent: Style | None) -> None:
         super().__init__()
         self._place = dialect, schema, lent
+        self._others: dict[Statement, Rendered] = {}
 
     def __missing__(self, statement: Statement) -> Rendered:
-        return _bind(_GROUP_OF[statement], *self._place)[statement]
+        if statement not in self._others:
+            self._others.update(_bind(_GROUP_OF[statement], *self._place))
+        return self._others[statement]
 
 
-@cache
 def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | None) -> dict[Statement, Rendered]:
     spelled = [source for source in sources(group.file, group.package) if source.dialect in (None, dialect)]
     names = [source.name for source in spelled]
