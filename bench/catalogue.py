@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from bench.session import Session
-from bench.works import agents, backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+from bench.works import agents, backlog, drain, enqueue, fairness, idle, latency, routes, sqlite, startup, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ WORKS = (
         routes,
         (routes.ALONE.key, routes.CONTENDING.key, routes.SINGLE.key, routes.EMPTY.key, routes.REFRESH.key),
     ),
+    Work("fairness", "Fairness", fairness, (fairness.SHARED.key, fairness.FLOODED.key, fairness.PLAIN.key)),
     Work("sqlite", "SQLite", sqlite, (sqlite.ONE.key, sqlite.FOUR.key, sqlite.SHARE.key, sqlite.ENQUEUE.key)),
     Work(
         "idle",

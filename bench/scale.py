@@ -30,6 +30,8 @@ class Scale:
     idle_seconds: float
     idle_workers: int
     startup: int
+    flood: int
+    calm: int
     agent_runs: int
     agent_turns: int
     agent_tool_runs: int
@@ -60,6 +62,8 @@ FULL = Scale(
     idle_seconds=30,
     idle_workers=200,
     startup=5,
+    flood=100_000,
+    calm=200,
     agent_runs=1_000,
     agent_turns=100,
     agent_tool_runs=100,
@@ -89,6 +93,8 @@ QUICK = Scale(
     idle_seconds=8,
     idle_workers=20,
     startup=3,
+    flood=20_000,
+    calm=60,
     agent_runs=200,
     agent_turns=30,
     agent_tool_runs=20,

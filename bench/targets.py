@@ -14,7 +14,7 @@ from typing import Literal
 from bench.contenders import BARE, CONTENDERS, HOLDFAST
 from bench.figures import Figure, Figures, Subject, ratio
 from bench.meter import UNKNOWN
-from bench.works import agents, backlog, drain, enqueue, idle, latency, routes, sqlite, startup, steady
+from bench.works import agents, backlog, drain, enqueue, fairness, idle, latency, routes, sqlite, startup, steady
 
 Verdict = Literal["met", "missed", "too small to tell", "not measured"]
 Sense = Literal["≥", "≤", "<"]
@@ -127,6 +127,10 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         ("claim of 100 from 25, 4 contending, against 1", "≤", 2.5, "×", within(routes.CONTENDING, routes.SINGLE)),
         ("empty answers while work waited", "≤", 0, "", value(routes.EMPTY)),
         ("refresh of 5,000", "≤", 40, "ms", value(routes.REFRESH)),
+    ),
+    "fairness": group(
+        "fairness",
+        ("wait beside a flood, against a short line", "≤", 2, "×", within(fairness.FLOODED, fairness.SHARED)),
     ),
     "sqlite": group(
         "SQLite, synchronous=FULL",

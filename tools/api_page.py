@@ -25,7 +25,7 @@ from holdfast.workers.role import Role
 
 # Public for the other layers, not for programs.
 INNER = {
-    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to", "streams", "book"},
+    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to", "streams", "book", "tool_named"},
     "JobFunction": {"new_job"},
     "Agent": {"named", "spec", "delegate"},
     "Tool": {"spec", "definition"},
@@ -82,7 +82,9 @@ TESTING: list[tuple[str, Any]] = [(name, getattr(testing, name)) for name in tes
 
 
 def api() -> str:
-    described = {name for name, _ in [*APP, *JOBS, *AGENTS, *EVENTS, *POLICY, *ENDINGS]} | {"Settings"} | set(vars(errors))
+    described = (
+        {name for name, _ in [*APP, *JOBS, *AGENTS, *EVENTS, *POLICY, *ENDINGS]} | {"Settings"} | set(vars(errors))
+    )
     assert described >= set(holdfast.__all__), f"no chapter has {set(holdfast.__all__) - described}"
     names = textwrap.fill("`from holdfast import …`: " + ", ".join(f"`{name}`" for name in holdfast.__all__) + ".", 120)
     parts = [

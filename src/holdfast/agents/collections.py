@@ -182,9 +182,10 @@ class AgentsList(_Collection):
     async def create(
         self, name: str, *, metadata: Mapping[str, Any] | None = None, description: str = "", **fields: Any
     ) -> AgentRow:
-        """Write an agent from plain values; its tools are named, and whoever has them may serve it."""
+        """Write an agent from plain values; its tools are names of this app's, and whoever has them may serve it."""
         key = AgentName(name, self._tenant or "", self._json(metadata))
-        return await self._put(key, AgentSpec.from_names(name, **fields), description)
+        tools = [self._app.tool_named(tool) for tool in fields.pop("tools", ())]
+        return await self._put(key, AgentSpec.from_values(name, tools=tools, **fields), description)
 
     async def update(self, id: str, **fields: Any) -> AgentRow:
         """A new version of a stored agent, with these fields changed. Runs that have begun keep theirs."""

@@ -146,13 +146,9 @@ class AgentSpec:
         return cls(**stored)
 
     @classmethod
-    def from_names(cls, name: str, *, tools: Sequence[str | ToolSpec] = (), **fields: Any) -> AgentSpec:
-        """An agent of plain values, as one that is written without this program's functions."""
-        specs = [
-            tool if isinstance(tool, ToolSpec) else ToolSpec(name=tool, description="", schema={"type": "object"})
-            for tool in tools
-        ]
-        return cls(name=name, tools=tuple(specs), **_checked(fields))
+    def from_values(cls, name: str, *, tools: Sequence[ToolSpec] = (), **fields: Any) -> AgentSpec:
+        """An agent of plain values, with an error that names the one it does not know."""
+        return cls(name=name, tools=tuple(tools), **_checked(fields))
 
     def changed(self, **fields: Any) -> AgentSpec:
         return replace(self, **_checked(fields))

@@ -13,7 +13,7 @@ from holdfast.agents import rescuing
 from holdfast.agents.book import ModelBook
 from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
 from holdfast.agents.creating import AgentName, Named, put_agent
-from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits
+from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits, ToolSpec
 from holdfast.agents.ending import Following
 from holdfast.agents.handles import Agent, App, Run, Session, make_session, session_wish
 from holdfast.agents.loop import RunLoop
@@ -52,6 +52,7 @@ class AgentFace:
         self.book = ModelBook(lambda: self.settings, lambda: self._ports)
         self._loop = RunLoop(self.book, lambda: self.settings, lambda: self._ports)
         self._play = self._loop.play
+        self._tools: dict[str, Tool[Any, Any]] = {}
         self._streams: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Streams] = weakref.WeakKeyDictionary()
         app = cast(App, self)
         self.agents = AgentsList(app)
@@ -146,7 +147,15 @@ class AgentFace:
         self.registry.add(definition)
         tool: Tool[Any, Any] = Tool(definition, function, name=title, effect=effect, strict=strict)
         tool.__doc__ = doc
+        self._tools[title] = tool
         return tool
+
+    def tool_named(self, name: str) -> ToolSpec:
+        """A tool of this app as agents store it."""
+        if name not in self._tools:
+            known = ", ".join(sorted(self._tools)) or "none"
+            raise UsageError(f"this app has no tool {name!r}; it has {known}.")
+        return self._tools[name].spec
 
     @overload
     def agent(

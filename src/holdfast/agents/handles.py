@@ -23,7 +23,7 @@ from holdfast.agents.creating import (
     open_session,
 )
 from holdfast.agents.deciding import run_job
-from holdfast.agents.definitions import AgentSpec, Delegate, Limits
+from holdfast.agents.definitions import AgentSpec, Delegate, Limits, ToolSpec
 from holdfast.agents.reading import MessageView, Turn
 from holdfast.agents.records import CallRow, RunRow, SessionRow
 from holdfast.agents.results import result_of, usage_of
@@ -64,6 +64,8 @@ class App(Protocol):
     async def ensure_worker(self) -> None: ...
 
     async def why(self, id: str) -> str: ...
+
+    def tool_named(self, name: str) -> ToolSpec: ...
 
 
 class Reaching:

@@ -15,6 +15,7 @@ from holdfast.kernel import encoding
 
 THINKING = frozenset({"thinking", "redacted_thinking"})
 CLIENT_USE = "tool_use"
+_LOST = "The worker died while this call ran. Whether it took effect is not known, and it was not run again."
 _ENDED = "The run ended before this call did; it was not answered."
 
 
@@ -94,6 +95,8 @@ def _content(call: CallRow) -> Any:
     if call.state == "completed":
         return output
     if isinstance(output, dict):
+        if output.get("type") == "rescue_failed":
+            return _LOST
         return str(output.get("message") or output.get("type") or _ENDED)
     return output or _ENDED
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from holdfast.agents.records import NewDelta
 from holdfast.agents.statements import Events, Runs
 from holdfast.clock import Ports
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.records import Lease
@@ -32,13 +32,14 @@ class Piece:
     type: str
     turn: int
     index: int
+    offset: int  # how many characters of the block came before
     texts: list[str]
 
     def continues(self, other: Piece) -> bool:
         return (self.type, self.turn, self.index) == (other.type, other.turn, other.index)
 
     def data(self) -> dict[str, Any]:
-        return {"turn": self.turn, "index": self.index, "text": "".join(self.texts)}
+        return {"turn": self.turn, "index": self.index, "offset": self.offset, "text": "".join(self.texts)}
 
 
 class Requested(NamedTuple):
@@ -110,12 +111,21 @@ class Journal:
             batch, self._pending = self._pending, {}
             self._write = asyncio.get_running_loop().create_future()
             try:
-                await self._database.transact(write, _deltas(batch), _requests(batch))
+                while not await self._written(batch):
+                    await self._ports.clock.sleep(10 * self._interval)
             except HoldfastError as problem:  # readers see it later, from the turn itself
                 log.warning("what %d runs said could not be shown while they said it: %s", len(batch), problem)
             finally:
                 self._write.set_result(None)
                 self._write = None
+
+    async def _written(self, batch: dict[str, _Pending]) -> bool:
+        """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
+        try:
+            await self._database.transact(write, _deltas(batch), _requests(batch))
+        except Unavailable:
+            return False
+        return True
 
 
 def _deltas(batch: dict[str, _Pending]) -> list[NewDelta]:

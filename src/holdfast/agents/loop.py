@@ -8,26 +8,30 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Protocol
 
 from holdfast.agents import turns
 from holdfast.agents.asking import Asked, Bounds, ask
 from holdfast.agents.contents import readable
-from holdfast.agents.deciding import Deciding, exceeded, limits_of
+from holdfast.agents.deciding import Deciding, Decision, exceeded, limits_of
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.history import text_of
 from holdfast.agents.journal import Journal, Piece
 from holdfast.agents.records import LaneRow, LoadedRun
 from holdfast.agents.statements import Providers
-from holdfast.agents.turns import Answer, Conclusion, Intent, Loaded, Play, Spent
+from holdfast.agents.turns import Answer, Committed, Conclusion, Intent, Loaded, Play, Spent
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
+from holdfast.errors import Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.records import Lease
@@ -39,6 +43,8 @@ from holdfast.workers.context import JobContext
 log = logging.getLogger("holdfast.agents")
 
 _PERSON_PAUSE = "30s"
+_STORE_PAUSE = 1.0
+_LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
 _DELTAS = {TextDelta: "text_delta", ThinkingDelta: "thinking_delta", InputDelta: "input_delta"}
 
 parse = lru_cache(maxsize=1_000)(AgentSpec.parse)
@@ -65,7 +71,13 @@ class RunLoop:
         self._journals: weakref.WeakKeyDictionary[Database, Journal] = weakref.WeakKeyDictionary()
 
     async def play(self, ctx: JobContext) -> Outcome:
-        """Play the run of this job as far as it goes."""
+        """Play the run of this job as far as it goes. That the store was away is no fault of the run's."""
+        try:
+            return await self._play(ctx)
+        except Unavailable as problem:
+            return Snooze(f"{_STORE_PAUSE}s", str(problem))
+
+    async def _play(self, ctx: JobContext) -> Outcome:
         while True:
             loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
             if loaded is None:
@@ -119,10 +131,13 @@ class _Turn:
         prefix = loop.settings.topic_prefix if loop.settings.public_topics else ""
         self._play = Play(ctx.lease, loaded.run, self._number, prefix)
         self._request_id: str | None = None
+        self._spent_up: float | None = None
 
     async def play(self) -> Outcome | None:
         """None: play the next turn."""
         run, settings = self._run, self._loop.settings
+        if self._loaded.ahead:
+            return await self._queue_up()
         limit = exceeded(run, limits_of(run, self._spec))
         if limit is not None:
             said = [row for row in self._loaded.window if row.kind == "answer" and row.type == "text"]
@@ -135,14 +150,25 @@ class _Turn:
             return wait
         asked = self._ask(settings)
         intent = Intent(self._model, asked.hash, asked.fingerprint)
-        if await self._database.transact(turns.begin, self._play, self._prompt, intent) == "waiting":
-            return Settled()
+        await self._database.transact(turns.begin, self._play, self._prompt, intent)
         self._ctx.require_lease()
         try:
             reply = await self._call(asked)
         except ModelFailure as failure:
             return await self._failed(failure, lane)
+        if self._spent_up is not None:  # this was the last one for now, for everybody
+            us = round(self._spent_up * 1e6)
+            await self._database.transact(close_lane, lane, us, person=False, reason="the rate limit is used up")
         return await self._commit(reply)
+
+    async def _queue_up(self) -> Outcome | None:
+        match await self._database.transact(turns.queue_up, self._play):
+            case "waiting":
+                return Settled()
+            case "cancelled":
+                return Cancel("cancelled before its turn came")
+            case "first":
+                return None
 
     def _ask(self, settings: Settings) -> Asked:
         run = self._run
@@ -164,7 +190,7 @@ class _Turn:
     async def _call(self, asked: Asked) -> Reply:
         """Ask the model, and show what it says while it says it."""
         journal, run = self._loop.journal(self._database), self._run.id
-        folding = Folding()
+        folding, said = Folding(), Counter[int]()
         stream = self._loop.models.open(self._model).stream(asked.request, self._answered)
         try:
             async with aclosing(stream):
@@ -172,7 +198,10 @@ class _Turn:
                     delta = folding.feed(event)
                     if delta is not None:
                         text = readable(delta.partial_json if isinstance(delta, InputDelta) else delta.text)
-                        journal.put(self._lease, run, Piece(_DELTAS[type(delta)], self._number, delta.index, [text]))
+                        place = said[delta.index]
+                        said[delta.index] += len(text)
+                        kind = _DELTAS[type(delta)]
+                        journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
         except BaseException:
             journal.drop(run)
             raise
@@ -185,6 +214,7 @@ class _Turn:
 
     def _answered(self, answered: Answered) -> None:
         self._request_id = answered.request_id
+        self._spent_up = spent_up(answered, self._loop.ports.clock.wall_us() / 1e6)
         if answered.request_id:
             journal = self._loop.journal(self._database)
             journal.note_request(self._lease, self._run.id, self._number, answered.request_id)
@@ -200,14 +230,24 @@ class _Turn:
             container=(reply.container or {}).get("id"),
             deltas=await self._loop.journal(self._database).take(self._run.id),
         )
-        committed = await self._database.transact(turns.commit, self._play, answer, decision.calls, decision.conclusion)
-        match committed:
+        match await self._store(answer, decision):
             case "parked" | "ended":
                 return Settled()
             case "cancelled":
                 return Cancel("cancelled while the model answered")
             case "next":
                 return Fail(decision.failure, "streaming_error") if decision.failure else None
+
+    async def _store(self, answer: Answer, decision: Decision) -> Committed:
+        """An answer is paid for: while the lease lasts, a store that is away is waited for."""
+        while True:
+            try:
+                return await self._database.transact(
+                    turns.commit, self._play, answer, decision.calls, decision.conclusion
+                )
+            except Unavailable:
+                self._ctx.require_lease()
+            await self._loop.ports.clock.sleep(_STORE_PAUSE)
 
     def _spent(self, reply: Reply) -> Spent:
         usage = reply.usage
@@ -250,6 +290,17 @@ class _Turn:
 
 def lane_of(credential: str, model: str) -> str:
     return f"{credential}/{model}"
+
+
+def spent_up(answered: Answered, now: float) -> float | None:
+    """How many seconds to wait until a limit that this answer used up is there again; None: there is more."""
+    waits = []
+    for name, left in answered.limits.items():
+        reset = answered.limits.get(name.removesuffix("remaining") + "reset")
+        if name.endswith("-remaining") and left == "0" and reset is not None:
+            with contextlib.suppress(ValueError):
+                waits.append(datetime.fromisoformat(reset).timestamp() - now)
+    return min(max(waits), _LONGEST_WAIT) if waits and max(waits) > 0 else None
 
 
 def _closed(lanes: list[LaneRow], name: str) -> Snooze | None:

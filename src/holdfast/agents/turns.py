@@ -32,6 +32,7 @@ from holdfast.kernel.waiting import park
 
 class Loaded(NamedTuple):
     run: LoadedRun
+    ahead: bool  # another run of the session comes first: what is loaded is not all that will have been said
     window: list[WindowBlock]
     lanes: list[LaneRow]
 
@@ -109,7 +110,7 @@ class Conclusion:
     limited: str | None = None
 
 
-Begun = Literal["begun", "waiting"]
+Queued = Literal["waiting", "first", "cancelled"]
 Committed = Literal["parked", "next", "ended", "cancelled"]
 
 
@@ -119,22 +120,38 @@ async def load(tx: Transaction, job: int) -> Loaded | None:
     run = await tx.one(Runs.load_run, job=job)
     if run is None:
         return None
+    ahead = await _somebody_is_ahead(tx, run)  # before the window: when nobody is, what it shows is final
     window = await tx.many(Messages.window, session=run.session, branch=run.branch)
-    return Loaded(run, window, await tx.many(Providers.closed_lanes) if run.lanes else [])
+    return Loaded(run, ahead, window, await tx.many(Providers.closed_lanes) if run.lanes else [])
 
 
-async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> Begun:
-    """Store the prompt, if it is not there yet, and that a call is about to be made.
+async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
+    if run.prompted or run.parent is not None or run.ordinal == 1:
+        return False
+    return await tx.one(Runs.run_ahead, session=run.session, ordinal=run.ordinal) is not None
 
-    "waiting": another run of the session comes first, and this one is parked until it has ended.
-    """
+
+async def queue_up(tx: Transaction, play: Play) -> Queued:
+    """Park the run until those of its session that came before have ended. "first": they have by now; load again."""
+    lease, run = play.lease, play.run
+    fence = await tx.one(Waiting.hold, **lease.held._asdict())
+    if fence is None:
+        raise LeaseLost(lease.id, lease.fence)
+    if fence.cancel_requested_at is not None:
+        return "cancelled"
+    await tx.one(Sessions.lock_session, id=run.session)
+    if not await _somebody_is_ahead(tx, run):
+        return "first"
+    await park(tx, lease, channel=line_of(run.session), timeout_us=None)
+    return "waiting"
+
+
+async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> None:
+    """Store the prompt, if it is not there yet, and that a call is about to be made."""
     lease, run, number, prefix = play
     if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
         raise LeaseLost(lease.id, lease.fence)
     if not run.prompted:
-        if run.parent is None and await _somebody_is_ahead(tx, run):
-            await park(tx, lease, channel=line_of(run.session), timeout_us=None)
-            return "waiting"
         await add_message(tx, run, "prompt", 0, prompt)
     turn = await tx.one(
         Runs.begin_turn,
@@ -147,7 +164,7 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
         token=lease.token,
     )
     if turn is None:
-        return "begun"  # by an earlier call whose answer was lost
+        return  # begun by an earlier call whose answer was lost
     changes = Changes(prefix)
     if run.state != "streaming":
         changes.tell(run.id, "run_state", state_of(run, "streaming"), topic="run_state")
@@ -156,14 +173,6 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
     else:
         changes.tell(run.id, "turn_started", {"turn": number, "model": intent.model})
     await changes.write(tx)
-    return "begun"
-
-
-async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
-    if run.ordinal == 1:
-        return False
-    await tx.one(Sessions.lock_session, id=run.session)
-    return await tx.one(Runs.run_ahead, session=run.session, ordinal=run.ordinal) is not None
 
 
 async def commit(
@@ -187,7 +196,7 @@ async def commit(
         **counters,
     )
     if not ended:  # an earlier call has done all this, and its answer was lost
-        return _next(calls, conclusion)
+        return "cancelled" if cancelled else _next(calls, conclusion)
     await add_message(tx, run, "answer", number, answer.blocks)
     changes = Changes(prefix)
     for type, data in answer.deltas:

@@ -33,7 +33,7 @@ COMMANDS = {
     "lanes": "Show lanes to model providers that are closed, and open them.",
     "provider": "Stand in for the model provider, as strict as it is.",
     "bench": "Measure how fast jobs go through your own database.",
-    "demo": "Watch jobs survive the death of their worker.",
+    "demo": "Watch agents survive the death of their workers.",
 }
 
 
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 @click.version_option(VERSION, prog_name="holdfast")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def group(debug: bool) -> None:
-    """Durable jobs on the database you already have."""
+    """Durable agents and jobs on the database you already have."""
 
 
 def main() -> None:

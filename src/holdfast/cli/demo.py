@@ -1,119 +1,274 @@
-"""`holdfast demo`: three workers, one killed with -9 in the middle, and every job finished all the same."""
+"""`holdfast demo`: agents at work, two of three workers killed with -9, and the books that show what it cost."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.cli.demo_jobs import STEPS, hf, picture
+from holdfast.agents.handles import Run
+from holdfast.cli.demo_agents import TURNS, hf, writer
+from holdfast.cli.demo_books import Books, close_books, timeline
+from holdfast.cli.options import json_option
+from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.records import JobRow
-from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.states import TERMINAL
+from holdfast.models.witness import read_witness
 
-_JOBS = 60
+T = TypeVar("T")
+
+TOWNS = ("Bergen", "Cadiz", "Delft", "Evora", "Ghent", "Lucca")
 _WORKERS = 3
-_SLOTS = 4
-_BAR = 40
+_SETTINGS = ("max_concurrent_streaming_runs=3", "script_pace=100ms", "prefetch=0")
+_BAR = 30
+_CLEAR = "\r\x1b[2K"
+_MOST = 50.0  # seconds; it takes about fifteen
+_INTO = 0.25  # seconds into a turn or a tool before the kill
+
+
+class Kill(NamedTuple):
+    """One kill -9, and who went on with the job that it hit."""
+
+    pid: int
+    during: str
+    run: str
+    by: int
+    seconds: float
 
 
 @click.command()
 @click.option("--url", help="Database to use; default: a SQLite file that is thrown away.")
-def command(url: str | None) -> None:
-    """Watch jobs survive the death of their worker."""
+@json_option
+def command(url: str | None, as_json: bool) -> None:
+    """Watch agents survive the death of their workers.
+
+    Six runs, three workers, no key and no service. One worker is killed with -9 in the middle of a turn, another in
+    the middle of a tool. Exits with 1 if anything is not as promised.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         hf.url = url or f"sqlite:///{Path(folder) / 'demo.db'}"
-        crew: list[subprocess.Popen[bytes]] = []
+        crew: dict[int, subprocess.Popen[bytes]] = {}
         try:
-            asyncio.run(Demo(Path(folder), crew).play())
+            books = asyncio.run(Demo(Path(folder), crew, quiet=as_json).play())
         finally:
-            for process in crew:
+            for process in crew.values():
                 _end(process)
+    if books.problems:
+        raise click.ClickException("the demo did not end as it should:\n  " + "\n  ".join(books.problems))
 
 
 class Demo:
-    def __init__(self, folder: Path, crew: list[subprocess.Popen[bytes]]) -> None:
-        self._witness = folder / "witness.txt"
-        self._witness.touch()
+    def __init__(self, folder: Path, crew: dict[int, subprocess.Popen[bytes]], *, quiet: bool) -> None:
+        self._witness = folder / "witness.jsonl"
+        self._journal = folder / "tools.jsonl"
         self._log = folder / "workers.log"
         self._crew = crew
+        self._quiet = quiet
+        self._runs: dict[str, Run[str]] = {}
+        self._seen: dict[str, float] = {}  # calls of the model that are under way, since when
+        self._begun = time.monotonic()
 
-    async def play(self) -> None:
+    async def play(self) -> Books:
+        try:
+            async with asyncio.timeout(_MOST):
+                return await self._play()
+        except TimeoutError:
+            raise click.ClickException(f"it was not over after {_MOST:.0f} s:\n{self._said()}") from None
+        finally:
+            await hf.close()
+
+    async def _play(self) -> Books:
         await hf.migrate()
-        click.echo(f"database   {hf.url}")
-        begun = time.monotonic()
-        jobs = await picture.enqueue_many({"number": n, "witness": str(self._witness)} for n in range(_JOBS))
-        click.echo(f"enqueued   {len(jobs)} jobs of {len(STEPS)} steps: committed before any worker exists")
+        self._say(f"Six runs of an agent, three workers, two of them killed.  {describe_url(hf.url)}")
+        await self._accept()
+        self._start()
+        kills = [await self._kill_in_a_turn(), await self._kill_in_a_tool()]
+        await self._until(self._all_ended)
+        taken = time.monotonic() - self._begun
+        self._fact("completed", f"{len(TOWNS)} runs, {taken:.1f} s after the first was accepted")
+        books = await close_books(hf, self._runs, self._witness, self._journal)
+        lines = list(timeline(await hf.runs[kills[0].run].events()))
+        if self._quiet:
+            told = [{"seconds": round(at, 3), "text": " ".join(text.split())} for at, text in lines]
+            figures = {**asdict(books), "kills": [kill._asdict() for kill in kills], "seconds": round(taken, 2)}
+            click.echo(json.dumps({"ok": not books.problems, **figures, "timeline": told}, indent=2))
+        else:
+            self._report(books, lines)
+        return books
+
+    async def _accept(self) -> None:
+        self._act(
+            "Enqueue",
+            f"Each run writes a note about a town: {TURNS} turns, three tool calls, and a second agent that checks.",
+            "`enqueue` returns when the run is committed. No worker exists yet.",
+        )
+        for town in TOWNS:
+            run = await writer.enqueue(f"Write a note about {town}.", variables={"journal": str(self._journal)})
+            self._runs[town] = run
+        self._fact("accepted", f"{len(self._runs)} runs, for {', '.join(TOWNS)}")
+
+    def _start(self) -> None:
+        self._act(
+            "Work",
+            "Three processes share the work through the database alone. The model is scripted: no key, no network.",
+            "It writes down every call it is asked for in a file of its own: the witness of what was bought.",
+        )
+        command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo_agents:hf", "--url", hf.url]
+        options = ["--log-level", "warning", "--set", f"script_witness={self._witness}"]
+        for setting in _SETTINGS:
+            options += ["--set", setting]
         for _ in range(_WORKERS):
-            self._crew.append(self._start_worker())
-        pids = ", ".join(str(process.pid) for process in self._crew)
-        click.echo(f"started    {_WORKERS} workers with {_SLOTS} slots each: pids {pids}")
-        await self._watch(until=_JOBS // 3)
-        victim = self._crew[0]
-        held = await self._held_by(victim.pid)
-        victim.send_signal(signal.SIGKILL)
+            with self._log.open("ab") as log:
+                process = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._crew[process.pid] = process
+        self._fact("started", f"workers {', '.join(map(str, self._crew))}")
+
+    async def _kill_in_a_turn(self) -> Kill:
+        self._act(
+            "kill -9 in the middle of a turn",
+            "A worker dies while the model is answering. The turns before are stored, and are not asked for again;",
+            "whether this one was billed nobody can know, so it is counted as unknown and asked for once more.",
+        )
+        job, turn = await self._until(self._a_turn_under_way)
+        pid = await self._pid_of(job)
+        kill = await self._kill(pid, job, f"turn {turn} of {self._name(job.id)}")
+        self._fact("resumed", f"turn {turn} by worker {kill.by}, {kill.seconds:.1f} s after the kill")
+        return kill
+
+    async def _kill_in_a_tool(self) -> Kill:
+        self._act(
+            "kill -9 in the middle of a tool",
+            "A tool runs at least once: another worker calls it again, with the same idempotency key.",
+            'A tool that must not be repeated says effect="once", and is not.',
+        )
+        job = await self._until(self._a_tool_at_work)
+        pid = await self._pid_of(job)
+        kill = await self._kill(pid, job, f"tool {job.kind.removeprefix('tool:')}")
+        self._fact("resumed", f"by worker {kill.by}, {kill.seconds:.1f} s after the kill, under key {job.id[:8]}")
+        return kill
+
+    async def _kill(self, pid: int, job: JobRow, during: str) -> Kill:
+        os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        self._say(f"kill -9    worker {victim.pid}, in the middle of {held} jobs")
-        rows = await self._watch(until=_JOBS)
-        rescued = [row for row in rows if row.rescues]
-        self._report(rows, rescued, killed, begun)
-        await hf.close()
+        self._fact("kill -9", f"worker {pid}, during {during}")
 
-    def _start_worker(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo_jobs:hf"]
-        options = ["--url", hf.url, "--concurrency", str(_SLOTS), "--log-level", "warning", "--set", "prefetch=0"]
-        with self._log.open("ab") as log:
-            return subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        async def taken_over() -> JobRow | None:
+            now = await hf.jobs.get(job.id)
+            return now if now.token != job.token and (now.worker is not None or now.state in TERMINAL) else None
 
-    async def _watch(self, *, until: int) -> list[JobRow]:
-        """Draw progress until so many jobs have ended."""
-        while True:
-            rows = list(await hf.jobs.list(limit=_JOBS))
-            states = Counter(row.state for row in rows)
-            ended = sum(count for state, count in states.items() if state in TERMINAL)
-            self._draw(ended, states[State.RUNNING])
-            if ended >= until:
-                return rows
-            if all(process.poll() is not None for process in self._crew):
-                raise click.ClickException(f"every worker ended:\n{self._log.read_text()}")
-            await asyncio.sleep(0.1)
+        row = await self._until(taken_over)
+        run = job.id if job.kind.startswith("agent:") else (await hf.runs.call(job.id)).run
+        return Kill(pid, during, run, await self._pid_of(row), time.monotonic() - killed)
 
-    @staticmethod
-    def _draw(ended: int, running: int) -> None:
-        if sys.stdout.isatty():
-            filled = ended * _BAR // _JOBS
-            bar = "#" * filled + "." * (_BAR - filled)
-            click.echo(f"\r[{bar}] {ended}/{_JOBS} done, {running} running ", nl=False)
+    async def _a_turn_under_way(self) -> tuple[JobRow, int] | None:
+        """A turn, not a run's first, that its model has been at for a moment."""
+        lines = read_witness(self._witness)
+        done = {line["call"] for line in lines if line["event"] == "done"}
+        now = time.monotonic()
+        for call in (line["call"] for line in lines if line["event"] == "sent" and line["call"] not in done):
+            run, turn, _ = call.split("/", 2)
+            if int(turn) > 1 and run in self._ids() and now - self._seen.setdefault(call, now) > _INTO:
+                job = await hf.jobs.get(run)
+                return (job, int(turn)) if job.worker is not None else None
+        return None
 
-    @staticmethod
-    def _say(text: str) -> None:
+    async def _a_tool_at_work(self) -> JobRow | None:
+        """A tool that has been at it for a moment, on a worker that holds nothing which was rescued before."""
+        running = await hf.jobs.list(state="running", limit=1_000)
+        tried = {row.worker for row in running if row.rescues}
+        done = {line["key"] for line in read_witness(self._journal) if line["event"] == "done"}
+        now = time.monotonic()
+        for row in running:
+            fit = row.kind.startswith("tool:") and row.worker not in tried and row.id not in done
+            if fit and now - self._seen.setdefault(row.id, now) > _INTO:
+                return row
+        return None
+
+    async def _all_ended(self) -> bool:
+        return all([(await run.refresh()).state in ("completed", "failed", "cancelled") for run in self._runs.values()])
+
+    async def _until(self, look: Callable[[], Coroutine[Any, Any, T | None]]) -> T:
+        """Look until there is something, and show how far the runs are."""
+        while not (found := await look()):
+            await self._draw()
+            if all(process.poll() is not None for process in self._crew.values()):
+                raise click.ClickException(f"every worker ended:\n{self._said()}")
+            if await self._all_ended():
+                raise click.ClickException("the runs were over before the worker could be killed; try again.")
+            await asyncio.sleep(0.05)
+        return found
+
+    async def _pid_of(self, job: JobRow) -> int:
+        return next((row.pid for row in await hf.workers.list(all=True) if row.seq == job.worker), 0)
+
+    def _ids(self) -> set[str]:
+        return {run.id for run in self._runs.values()}
+
+    def _name(self, id: str) -> str:
+        return next(f"the run about {town}" for town, run in self._runs.items() if run.id == id)
+
+    def _said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    async def _draw(self) -> None:
+        if self._quiet or not sys.stdout.isatty():
+            return
+        rows = await hf.runs.list(limit=1_000)
+        done, all_turns = sum(row.turns for row in rows), TURNS * len(TOWNS)
+        ended = sum(row.state == "completed" and row.parent is None for row in rows)
+        bar = "#" * (done * _BAR // all_turns)
+        click.echo(f"{_CLEAR}   [{bar:.<{_BAR}}] {done}/{all_turns} turns, {ended}/{len(TOWNS)} runs ", nl=False)
+
+    def _act(self, title: str, *lines: str) -> None:
+        self._say("")
+        self._say(title)
+        for line in lines:
+            self._say(f"   {line}")
+
+    def _fact(self, word: str, text: str) -> None:
+        self._say(f"   {word:<10} {text}")
+
+    def _say(self, text: str) -> None:
         """A line of its own, in place of the progress bar."""
-        click.echo(f"\r{text:<{_BAR + 30}}" if sys.stdout.isatty() else text)
+        if not self._quiet:
+            click.echo(f"{_CLEAR}{text}" if sys.stdout.isatty() else text)
 
-    async def _held_by(self, pid: int) -> int:
-        return sum(worker.leases for worker in await hf.workers.list() if worker.pid == pid)
-
-    def _report(self, rows: list[JobRow], rescued: list[JobRow], killed: float, begun: float) -> None:
-        done = sum(row.state == State.SUCCEEDED for row in rows)
-        lines = Counter(line.rsplit(" ", 1)[0] for line in self._witness.read_text().splitlines())
-        missing = _JOBS * len(STEPS) - len(lines)
-        again = sum(count - 1 for count in lines.values())
-        taken = time.monotonic() - begun
-        self._say(f"finished   {done} of {_JOBS} jobs succeeded, {taken:.1f} s after the first was enqueued")
-        click.echo(f"rescued    {len(rescued)} jobs of the dead worker, finished by the others")
-        click.echo(f"witness    {len(lines)} steps seen from outside: {missing} missing, {again} repeated")
-        click.echo("           (a step cut off before it was stored runs again; a stored one never does)")
-        if done != _JOBS or missing or again > len(rescued):
-            raise click.ClickException("the demo did not end as it should; please report this.")
-        click.echo(f"nothing was lost, {time.monotonic() - killed:.1f} s after the kill")
+    def _report(self, books: Books, lines: list[tuple[float, str]]) -> None:
+        self._act(
+            "The books",
+            "What Holdfast recorded, beside what the model says it was asked for.",
+        )
+        self._fact("recorded", f"{books.recorded} turns, each stored once")
+        self._fact("unknown", f"{books.unknown} calls whose worker died before the answer was stored")
+        extra = books.bought - books.recorded
+        unsent = f"; {books.unknown - extra} were never sent" if books.unknown > extra else ""
+        self._fact("bought", f"{books.bought} calls, by the witness: {books.recorded} + {extra}{unsent}")
+        self._fact("rebought", f"{books.rebought} recorded answers were bought again")
+        self._fact(
+            "tools",
+            f"{books.calls_completed} of {books.calls} calls completed once, {books.calls_repeated} begun twice",
+        )
+        self._act("The run that was hit first, by its events")
+        for seconds, text in lines:
+            self._say(f"   {seconds:6.2f} s  {text}")
+        self._act(
+            "Next",
+            "holdfast demo --url postgresql://…    the same on PostgreSQL",
+            "examples/quickstart.py, chat.py       an agent of your own, in a dozen lines",
+            "docs/agents.md                        the guide",
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -121,5 +276,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(10)
         return
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()

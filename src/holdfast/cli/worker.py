@@ -23,6 +23,7 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--queues", help="Only these queues, separated by commas; default: every queue.")
+@click.option("--agents", help="Serve only these agents, separated by commas; default: all that it can.")
 @click.option("--capabilities", help="What this worker can do beyond its handlers, separated by commas.")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs run at once in each process.")
 @click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Worker processes.")
@@ -40,6 +41,7 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 def command(  # noqa: PLR0913, PLR0917  the options of the command
     target: str,
     queues: str | None,
+    agents: str | None,
     capabilities: str | None,
     concurrency: int | None,
     processes: int,
@@ -76,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
 
         sys.exit(asyncio.run(supervise(processes, worker_id)))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
-    role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until)
+    role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until, _names(agents))
     with asyncio.Runner() as runner:
         runner.run(serve(app, role, leash=leash))
         # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.

@@ -17,3 +17,9 @@ class Role:
     queues: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] = ()
     until: Until = "stopped"
+    agents: tuple[str, ...] | None = None  # of those it could serve, the ones it serves; None: all
+
+    def takes(self, capability: str) -> bool:
+        """Whether this worker offers a capability that it has."""
+        sort, _, name = capability.partition(":")
+        return sort != "agent" or self.agents is None or name in self.agents

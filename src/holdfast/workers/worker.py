@@ -39,7 +39,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import JOBS, RUNS, Line, lines_of
+from holdfast.workers.slots import JOBS, RUNS, TOOLS, Line, lines_of
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -77,7 +77,7 @@ class Worker:
         self._lines = lines_of(settings)
         self._started = 0
         self._pace = Pace()
-        self._routing = Routing(role.queues, registry.capabilities(role.capabilities), registry.line_of)
+        self._routing = Routing(role.queues, self._capabilities(), registry.line_of)
         threads = settings.threads or sum(line.limit for name, line in self._lines.items() if name != RUNS)
         self._threads = ThreadPoolExecutor(threads, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
@@ -102,6 +102,9 @@ class Worker:
         self._hurry = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
         self._reregistering: asyncio.Task[None] | None = None
+
+    def _capabilities(self) -> tuple[str, ...]:
+        return tuple(filter(self._role.takes, self._registry.capabilities(self._role.capabilities)))
 
     # Life cycle
 
@@ -186,7 +189,7 @@ class Worker:
             new_id(self._ports),
             self.id,
             self._role.name,
-            capabilities=self._registry.capabilities(self._role.capabilities),
+            capabilities=self._capabilities(),
             queues=self._role.queues,
             slots=self._settings.concurrency,
         )
@@ -314,7 +317,8 @@ class Worker:
         lease = holding.lease
         definition = self._registry.definitions.get(lease.kind)
         policy = definition.retry if definition else _NO_POLICY
-        caps = self._settings.result_cap, self._settings.error_cap
+        shown = definition is not None and definition.line == TOOLS  # to a model, so it may hold images and documents
+        caps = self._settings.prompt_cap if shown else self._settings.result_cap, self._settings.error_cap
         try:
             written = ending(lease, outcome, policy, self._ports.random, *caps)
         except BadPayload as problem:
@@ -393,7 +397,7 @@ class Worker:
         """Take in routes of the store; True when this worker serves some of them that it did not serve before."""
         if self._registry.adopt is not None:
             await self._registry.adopt(self._database, routes)
-        self._routing.offer(self._registry.capabilities())  # what was declared since counts too
+        self._routing.offer(self._capabilities())  # what was declared since counts too
         return self._routing.learn(routes, changed_at)
 
     async def _pause(self, sight: Sight) -> None:

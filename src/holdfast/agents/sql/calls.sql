@@ -29,7 +29,7 @@ on conflict do nothing;
 -- name: close_calls :many on postgres
 -- Calls whose job has ended: what it returned, or why it did not.
 update holdfast.tool_call c set output = coalesce(j.result, j.error),
-    state = case j.state when 'succeeded' then 'completed' when 'failed' then 'failed' else 'skipped' end,
+    state = case j.state when 'succeeded' then 'completed' else 'failed' end,
     is_error = case j.state when 'succeeded' then 0 else 1 end, finished_at = j.finished_at
 from holdfast.job j
 where c.job = any(cast(:jobs as bigint[])) and j.seq = c.job and c.state is null
@@ -38,7 +38,7 @@ returning c.id, c.run, c.turn, c.name, c.state;
 -- name: close_calls :many on sqlite
 -- Forked for the names in returning.
 update holdfast.tool_call as c set output = coalesce(j.result, j.error),
-    state = case j.state when 'succeeded' then 'completed' when 'failed' then 'failed' else 'skipped' end,
+    state = case j.state when 'succeeded' then 'completed' else 'failed' end,
     is_error = case j.state when 'succeeded' then 0 else 1 end, finished_at = j.finished_at
 from holdfast.job j
 where c.job = any(:jobs) and j.seq = c.job and c.state is null

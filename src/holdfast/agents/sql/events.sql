@@ -35,15 +35,18 @@ select holdfast.hint('run ' || group_concat(distinct value ->> :events.run)), js
 from json_each(:events);
 
 -- name: add_deltas :exec on postgres
--- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there.
+-- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there. And
+-- once: each piece says where it stands, so if the last of them is the run's last event, they are all there already.
 with counted as materialized (
-    select d.run, d.epoch, d.token, count(*) as n
-    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]))
-        as d (run, epoch, token)
+    select d.run, d.epoch, d.token, count(*) as n, (array_agg(d.data order by d.place desc))[1] as last
+    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]),
+        cast(:deltas.place as integer[]), cast(:deltas.data as text[])) as d (run, epoch, token, place, data)
     group by d.run, d.epoch, d.token
 ), numbered as (
     update holdfast.run r set events = r.events + c.n, progressed_at = holdfast.now_us()
     from counted c where r.id = c.run and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming'
+        and not exists (select 1 from holdfast.run_event e
+            where e.run = r.id and e.seq = r.events and cast(e.data as text) = c.last)
     returning r.id, r.epoch, r.token, r.events - c.n as base
 ), told as (
     insert into holdfast.run_event (run, seq, at, type, data, tx)
@@ -60,15 +63,19 @@ select holdfast.hint('run ' || string_agg(distinct run, ',')) from told;
 -- No data-modifying CTE here: the numbers first, then the rows below them.
 update holdfast.run as r set events = r.events + c.n, progressed_at = holdfast.now_us()
 from (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, value ->> :deltas.token as token,
-    count(*) as n from json_each(:deltas) group by 1, 2, 3) as c
-where r.id = c.run and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming';
+    count(*) as n, max(value ->> :deltas.place), value ->> :deltas.data as last  -- of the row that has the maximum
+    from json_each(:deltas) group by 1, 2, 3) as c
+where r.id = c.run and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming'
+    and not exists (select 1 from holdfast.run_event e where e.run = r.id and e.seq = r.events and e.data = c.last);
 insert into holdfast.run_event (run, seq, at, type, data, tx)
 select r.id, r.events - c.n + (value ->> :deltas.place), holdfast.now_us(), value ->> :deltas.type,
     value ->> :deltas.data, 0
 from json_each(:deltas) cross join holdfast.run r on r.id = value ->> :deltas.run
     and r.epoch = value ->> :deltas.epoch and r.token = value ->> :deltas.token and r.state = 'streaming'
 join (select value ->> :deltas.run as run, count(*) as n from json_each(:deltas) group by 1) as c on c.run = r.id
-order by r.id, value ->> :deltas.place;
+where true
+order by r.id, value ->> :deltas.place
+on conflict (run, seq) do nothing;
 select holdfast.hint('run ' || group_concat(distinct value ->> :deltas.run)) from json_each(:deltas);
 
 -- name: events_after :many on postgres

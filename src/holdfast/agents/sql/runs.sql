@@ -128,9 +128,10 @@ where r.job = any(cast(:jobs as bigint[])) and r.finalized_at is null
 order by r.job;
 
 -- name: find_stuck :many
--- Held by a worker, and without progress for too long.
+-- Held by a worker, and without progress for too long. What it waited before that worker took it is not counted.
 select r.job as seq from holdfast.run r join holdfast.job j on j.seq = r.job
 where r.state = 'streaming' and j.state = 'running' and r.progressed_at < holdfast.now_us() - :timeout_us
+    and j.claimed_at < holdfast.now_us() - :timeout_us
 order by r.job limit :limit;
 
 -- name: lapse :exec
