@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.results import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Event:
     """The root of all. `at` is when it was stored, in microseconds UTC."""
 
@@ -26,7 +26,7 @@ class Event:
     at: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunCreated(Event):
     session_id: str = ""
     agent_name: str = ""
@@ -35,7 +35,7 @@ class RunCreated(Event):
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunStateChanged(Event):
     state: str = ""
     previous_state: str | None = None
@@ -44,13 +44,13 @@ class RunStateChanged(Event):
     parent_run_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TurnStarted(Event):
     turn: int = 0
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TurnRestarted(Event):
     """Whatever was streamed of this turn is void: its worker died or the provider failed, and it starts again."""
 
@@ -58,7 +58,7 @@ class TurnRestarted(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TurnFailed(Event):
     turn: int = 0
     attempt: int = 0
@@ -66,21 +66,21 @@ class TurnFailed(Event):
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TextDelta(Event):
     text: str = ""
     turn: int = 0
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ThinkingDelta(Event):
     text: str = ""
     turn: int = 0
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class InputDelta(Event):
     """A piece of the JSON that the model is writing as a tool's arguments."""
 
@@ -89,7 +89,7 @@ class InputDelta(Event):
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TurnEnded(Event):
     turn: int = 0
     stop_reason: str = ""
@@ -100,7 +100,7 @@ class TurnEnded(Event):
     cost_nano: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ToolCalled(Event):
     name: str = ""
     input: Any = None
@@ -108,19 +108,19 @@ class ToolCalled(Event):
     turn: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ToolEnded(Event):
     name: str = ""
     call: str = ""
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ToolsCompleted(Event):
     """Every call of the turn has ended; the run goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunEnded(Event):
     """The last event of a run. Streamed, it has the `result` of a completed run, and the `error` of any other."""
 
@@ -130,7 +130,7 @@ class RunEnded(Event):
     error_type: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class UnknownEvent(Event):
     """Written by a newer release than this one."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.history import Message, merged, messages
@@ -17,15 +16,13 @@ from holdfast.models.facts import Facts, facts_for
 from holdfast.models.protocol import canonical
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     request: Request
     hash: str
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """What a call is named for a witness, and how many seconds it may take, silent and in all."""
 
     call: str

@@ -5,7 +5,6 @@ Every id is made before the call, so that repeating it after a lost answer makes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.agents.changes import Changes
@@ -31,8 +30,7 @@ class AgentName(NamedTuple):
     metadata: str = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """An agent of this program: its definition is written when it is not there yet."""
 
     name: AgentName
@@ -41,8 +39,7 @@ class Named:
     delegates: tuple[Named, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionWish:
+class SessionWish(NamedTuple):
     """Which session a run is for: one with this key, one with this id, or a new one under `id`."""
 
     id: str
@@ -52,8 +49,7 @@ class SessionWish:
     metadata: str = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """One run, as it is asked for."""
 
     job: NewJob

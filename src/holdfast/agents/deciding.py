@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.agents.definitions import AgentSpec, Delegate, Limits, ToolSpec
 from holdfast.agents.history import text_of, uses
@@ -23,8 +22,7 @@ from holdfast.settings import Settings
 _CAP = 1 << 26
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     calls: tuple[Call, ...] = ()
     conclusion: Conclusion | None = None
     failure: str | None = None  # the answer is stored, and the run fails for this reason

@@ -194,7 +194,7 @@ class Agent(Generic[T]):
         created: Created = await intake.transact(create_run, new, prefix)
         if options.tx is None:
             await self._remember()
-        return Run(self._app, created.run, self._decode, session_id=created.session, tenant=new.job.tenant)
+        return Run(self._app, created.run, self._decode, session_id=created.session)
 
     async def _require_worker(self, intake: Intake) -> None:
         able = await intake.transact(reading.servers_of, self.spec.kind)

@@ -7,7 +7,6 @@ state are stored together. Doing it again after a lost answer is recognised by t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.changes import Changes
@@ -46,8 +45,7 @@ class Play(NamedTuple):
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(NamedTuple):
     """A call that is about to be made."""
 
     model: str
@@ -55,8 +53,7 @@ class Intent:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What one answer used and cost."""
 
     usage: str
@@ -76,8 +73,7 @@ class Spent:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a model said, whole."""
 
     model: str
@@ -86,11 +82,10 @@ class Answer:
     spent: Spent
     request_id: str | None
     container: str | None = None
-    deltas: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # not journaled yet
+    deltas: Sequence[tuple[str, dict[str, Any]]] = ()  # not journaled yet
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to run a tool: with a job, or answered on the spot."""
 
     row: NewCall
@@ -99,8 +94,7 @@ class Call:
     child: str | None = None  # the id of the agent that answers it in a run of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(NamedTuple):
     """How a run ends by itself."""
 
     outcome: Literal["answered", "refused", "truncated", "limited"]
