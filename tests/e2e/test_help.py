@@ -12,6 +12,10 @@ SUBCOMMANDS = {
     "jobs": ("ls", "show", "why", "retry", "cancel", "tail"),
     "queues": ("ls", "show", "pause", "resume"),
     "workers": ("ls", "show", "drain"),
+    "agents": ("ls", "show"),
+    "sessions": ("ls", "show"),
+    "runs": ("ls", "show", "tail", "why", "cancel"),
+    "lanes": ("ls", "open"),
     "schedules": ("ls", "pause", "resume", "run", "rm"),
     "epoch": ("bump",),
 }

@@ -53,6 +53,7 @@ class AgentFace:
         self._loop = RunLoop(self.book, lambda: self.settings, lambda: self._ports)
         self._play = self._loop.play
         self._tools: dict[str, Tool[Any, Any]] = {}
+        self.defined: dict[str, Agent[Any]] = {}  # the agents of this program, by name
         self._streams: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Streams] = weakref.WeakKeyDictionary()
         app = cast(App, self)
         self.agents = AgentsList(app)
@@ -267,6 +268,7 @@ class AgentFace:
         made: Agent[Any] = Agent(cast(App, self), key, make, reader)
         self.registry.add(run_definition(name, self._play, queue=queue, requires=requires, priority=priority))
         self.registry.preparing.append(lambda tx: put_agent(tx, made.named))
+        self.defined[name] = made
         return made
 
     async def session(

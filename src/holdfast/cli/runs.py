@@ -1,0 +1,180 @@
+"""`holdfast runs`: list and show them, follow one, say what it waits for, cancel it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.agents.reading import Turn
+from holdfast.agents.records import CallRow, RunRow
+from holdfast.app import Holdfast
+from holdfast.cli.options import (
+    app_for,
+    ask,
+    json_option,
+    moment,
+    plain,
+    print_json,
+    print_pairs,
+    print_table,
+    readable,
+    run_until_interrupted,
+    url_option,
+)
+from holdfast.cli.speaking import Speaker
+from holdfast.events import TYPES, Event
+from holdfast.kernel import encoding
+
+_STATES = (
+    *("pending", "batch_submitting", "batch_pending", "batch_processing", "streaming", "pending_tools"),
+    *("awaiting_input", "completed", "cancelled", "failed"),
+)
+_STORED = ("input", "variables", "metadata", "options", "output", "refusal")
+
+
+@click.group()
+def command() -> None:
+    """List, show, follow, explain and cancel runs of agents."""
+
+
+@command.command()
+@click.option("--state", type=click.Choice(_STATES), help="Only runs in this state.")
+@click.option("--agent", help="Only runs of this agent, by name or id.")
+@click.option("--session", help="Only runs of this session.")
+@click.option("--tenant", help="Only runs of this tenant.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@url_option
+@json_option
+def ls(url: str | None, as_json: bool, **filters: Any) -> None:
+    """List runs, newest first."""
+    rows = ask(url, lambda app: app.runs.list(**filters))
+    if as_json:
+        print_json([as_dict(row) for row in rows])
+        return
+    print_table(
+        ["ID", "AGENT", "STATE", "OUTCOME", "TURNS", "TOKENS", "COST", "CREATED"],
+        [
+            (
+                row.id,
+                row.agent_name,
+                row.state,
+                row.outcome or row.error_type or "-",
+                row.turns,
+                f"{row.input_tokens + row.output_tokens:,}",
+                money(row.cost_nano),
+                moment(row.created_at),
+            )
+            for row in rows
+        ],
+        empty="no runs",
+    )
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def show(id: str, url: str | None, as_json: bool) -> None:
+    """Show one run, whole: its turns, its tool calls, and what it said."""
+
+    async def found(app: Holdfast) -> tuple[RunRow, list[Turn], list[CallRow]]:
+        run = app.runs[id]
+        return await run.refresh(), list(await run.turns()), list(await run.calls())
+
+    row, turns, calls = ask(url, found)
+    if as_json:
+        shown = as_dict(row)
+        shown["turn_list"] = [turn._asdict() | {"usage": turn.usage._asdict()} for turn in turns]
+        shown["calls"] = [call_dict(call) for call in calls]
+        print_json(shown)
+        return
+    stored = encoding.decode(row.output) or {}
+    print_pairs(
+        {
+            **{name: getattr(row, name) for name in ("id", "state", "outcome", "agent_name", "version", "session")},
+            **{name: getattr(row, name) for name in ("tenant", "parent", "depth", "turns", "stop_reason", "limited")},
+            "cost": f"{money(row.cost_nano)} USD",
+            "tokens": f"{row.input_tokens:,} in, {row.output_tokens:,} out, {row.cache_read_tokens:,} from the cache",
+            "created_at": moment(row.created_at),
+            "finalized_at": moment(row.finalized_at),
+            "error": row.error and plain(f"{row.error_type}: {row.error}"),
+        }
+    )
+    for turn in turns:
+        again = f", {turn.attempts} attempts, {turn.unknown} of unknown outcome" if turn.attempts > 1 else ""
+        click.echo(f"\nturn {turn.number}: {turn.state}, {turn.stop_reason or '-'}, {turn.model}{again}")
+        for call in calls:
+            if call.turn == turn.number:
+                click.echo(plain(f"  {call.name}({call.input}): {call.state}, {str(call.output)[:200]}"))
+    if stored.get("text"):
+        click.echo("\n" + "\n".join(plain(line) for line in str(stored["text"]).splitlines()))
+
+
+@command.command()
+@click.argument("id")
+@click.option("--after", type=int, default=0, help="Begin behind the event of this number.")
+@url_option
+@json_option
+def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
+    """Follow a run from its beginning until it has ended; Ctrl-C ends it."""
+
+    async def follow() -> None:
+        async with app_for(url) as app:
+            speaker = Speaker()
+            async for event in app.runs[id].stream(after):
+                if as_json:
+                    click.echo(encoding.encode(event_dict(event), what="an event", cap=1 << 28))
+                else:
+                    speaker.hear(event)
+
+    run_until_interrupted(follow())
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def why(id: str, url: str | None, as_json: bool) -> None:
+    """Say what a run waits for."""
+    said = ask(url, lambda app: app.why(id))
+    if as_json:
+        print_json({"id": id, "why": said})
+    else:
+        click.echo(plain(said) or "nothing keeps it: a worker will take it next")
+
+
+@command.command()
+@click.argument("id")
+@click.option("--reason", default="cancelled by hand", show_default=True, help="What the run will say of it.")
+@url_option
+@json_option
+def cancel(id: str, reason: str, url: str | None, as_json: bool) -> None:
+    """Cancel a run, its tool calls and every run below it."""
+    state = ask(url, lambda app: app.runs[id].cancel(reason))
+    if as_json:
+        print_json({"id": id, "state": state})
+    else:
+        click.echo(f"run {id} is {state}" + ("" if state == "cancelled" else ": its worker was asked to stop"))
+
+
+def as_dict(row: RunRow) -> dict[str, Any]:
+    return readable(row._asdict(), encoding.decode, texts=_STORED)
+
+
+def call_dict(row: CallRow) -> dict[str, Any]:
+    return readable(row._asdict(), encoding.decode, texts=("input", "output"))
+
+
+def event_dict(event: Event) -> dict[str, Any]:
+    result = getattr(event, "result", None)
+    plain_fields = {name: value for name, value in vars(event).items() if name != "result"}
+    if result is not None:
+        plain_fields |= {"outcome": result.outcome, "text": result.text, "usage": result.usage._asdict()}
+    return {"type": TYPES.get(type(event), getattr(event, "type", "")), **plain_fields}
+
+
+def money(nano: int) -> str:
+    """An amount of USD in as many places as it needs, but at least four."""
+    whole, rest = divmod(nano, 1_000_000_000)
+    return f"{whole}.{f'{rest:09}'.rstrip('0').ljust(4, '0')}"

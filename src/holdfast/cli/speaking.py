@@ -1,0 +1,65 @@
+"""Speaking: the events of a run on a terminal, as they come."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.options import plain
+from holdfast.events import (
+    Event,
+    RunEnded,
+    TextDelta,
+    ThinkingDelta,
+    ToolCalled,
+    ToolEnded,
+    TurnFailed,
+    TurnRestarted,
+)
+from holdfast.kernel import encoding
+
+
+class Speaker:
+    """Writes text as it is said, and one line for everything else that a person wants to know."""
+
+    def __init__(self, *, thinking: bool = False) -> None:
+        self._thinking = thinking
+        self._in_line = False
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case TextDelta(text=text):
+                click.echo(self._lines(text), nl=False)
+                self._in_line = not text.endswith("\n")
+            case ThinkingDelta(text=text) if self._thinking:
+                click.echo(click.style(self._lines(text), dim=True), nl=False)
+                self._in_line = True
+            case ToolCalled(name=name, input=given):
+                shown = encoding.encode(given, what="an input", cap=1 << 28)
+                self._line(f"[{name} {shown if len(shown) < 120 else shown[:117] + '...'}]")
+            case ToolEnded(name=name, state=state) if state != "completed":
+                self._line(f"[{name} {state}]")
+            case TurnRestarted(turn=turn):
+                self._line(f"(turn {turn} starts again: its worker died, or the provider failed)")
+            case TurnFailed(message=message):
+                self._line(f"(the provider failed: {message})")
+            case RunEnded(state=state, result=result):
+                if result is None:
+                    self._line(f"({state})")
+                elif result.outcome != "answered":
+                    self._line(f"({result.outcome}{f': {result.limit}' if result.limit else ''})")
+                self.end_line()
+            case _:
+                pass
+
+    def end_line(self) -> None:
+        if self._in_line:
+            click.echo()
+            self._in_line = False
+
+    def _line(self, text: str) -> None:
+        self.end_line()
+        click.secho(plain(text), dim=True)
+
+    @staticmethod
+    def _lines(text: str) -> str:
+        return "\n".join(plain(line) for line in text.split("\n"))
