@@ -10,9 +10,10 @@ READY  := $(VENV)/.ready
 # than the cores of CI.
 K      ?=
 JOBS   ?= 3
-# make sim SEEDS=how-many SEED=first
+# make sim SEEDS=how-many SEED=first WORLD=jobs or agents; both without
 SEEDS  ?= 100
 SEED   ?= 1
+WORLD  ?=
 # make bench QUICK=1 ONLY=drain,latency
 QUICK  ?=
 ONLY   ?=
@@ -65,12 +66,12 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 	HOLDFAST_TEST_PGBOUNCER=1 $(PYTEST) -n $(JOBS) tests/conformance
 
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
-demo: $(READY) ## jobs that survive the death of their worker
+demo: $(READY) ## agents that survive the death of their workers
 	$(BIN)/holdfast demo
 
 lock: $(UV) ## renew requirements.lock from pyproject.toml

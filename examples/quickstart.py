@@ -1,14 +1,17 @@
-"""The smallest program: one decorated function, run durably. Kill it anywhere and run it again."""
+"""The smallest program: an agent with a tool, no key and no service. Kill it anywhere and run it again."""
 
 from holdfast import Holdfast
 
 hf = Holdfast("sqlite:///quick.db")
 
 
-@hf.job
-async def greet(name: str) -> str:
-    return f"hello, {name}"
+@hf.tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
 
+
+guide = hf.agent("guide", model="scripted:", tools=[weather])
 
 if __name__ == "__main__":
-    print(greet.run_sync("Oslo"))
+    print(guide.run_sync("Oslo", key="demo").text)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, get_overloads
 
 import holdfast
-from holdfast import errors, events, outcomes, testing
+from holdfast import errors, events, http, models, outcomes, testing
 from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import Job, JobFunction, Options
@@ -25,9 +25,21 @@ from holdfast.workers.role import Role
 
 # Public for the other layers, not for programs.
 INNER = {
-    "Holdfast": {"runtime", "intake", "ensure_worker", "make_worker", "call", "bound_to", "streams", "book", "tool_named"},
+    "Holdfast": {
+        "book",
+        "bound_to",
+        "call",
+        "ensure_worker",
+        "followed",
+        "intake",
+        "make_worker",
+        "runtime",
+        "streams",
+        "tool_named",
+    },
     "JobFunction": {"new_job"},
     "Agent": {"named", "spec", "delegate"},
+    "Run": {"clock"},
     "Tool": {"spec", "definition"},
     "ToolContext": {"job"},
     "Queue": {"keep_us"},
@@ -73,12 +85,23 @@ AGENTS: list[tuple[str, Any]] = [
 EVENTS: list[tuple[str, Any]] = [("Event", holdfast.Event)] + [
     (f"holdfast.events.{kind.__name__}", kind) for kind in events.TYPES
 ]
+HTTP: list[tuple[str, Any]] = [("holdfast.http.sse", http.sse)]
+MODELS: list[tuple[str, Any]] = [
+    (f"holdfast.models.{name}", getattr(models, name))
+    for name in (
+        *("Model", "Request", "Answered", "ModelFailure", "ScriptedModel", "Script"),
+        *("say", "call", "calls", "think", "refuse", "truncate", "block", "ends"),
+        *("Facts", "facts_for", "Price", "cost"),
+    )
+]
 POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
 ENDINGS: list[tuple[str, Any]] = [
     (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "Retry", "Fail", "Park")
 ]
 ROWS: list[Any] = [JobRow, AttemptRow, Reason, QueueRow, QueueStats, LaneRow, ScheduleRow, WorkerRow, Change, DutyRow]
-TESTING: list[tuple[str, Any]] = [(name, getattr(testing, name)) for name in testing.__all__]
+TESTING: list[tuple[str, Any]] = [
+    (name, getattr(testing, name)) for name in testing.__all__ if not hasattr(models, name)
+]
 
 
 def api() -> str:
@@ -101,11 +124,15 @@ def api() -> str:
     parts += _options()
     parts += _rows()
     parts += _chapter("Agents", AGENTS)
-    parts += _chapter("Events of runs", EVENTS)
+    parts += _chapter("Events of runs", EVENTS, "In `holdfast.events`; the guide is [events](../events.md).")
+    parts += _chapter("HTTP", HTTP, "In `holdfast.http`.")
+    parts += _chapter("Models", MODELS, "In `holdfast.models`; the guide is [models](../models.md).")
     parts += _chapter("Policies", POLICY)
     parts += _chapter("Outcomes", ENDINGS, "In `holdfast.outcomes`; the first three are exported by `holdfast`.")
     parts += _errors()
-    parts += _chapter("Tests", TESTING, "In `holdfast.testing`; the guide is [testing](../testing.md).")
+    parts += _chapter(
+        "Tests", TESTING, "In `holdfast.testing`, with the steps of scripts; the guide is [testing](../testing.md)."
+    )
     return "\n".join(parts)
 
 
@@ -136,7 +163,7 @@ def _class(name: str, kind: type[Any]) -> Iterator[str]:
 
 
 # Nobody but the library constructs these.
-_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Lab", "Labs", "LabClock", "Crash"}
+_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Lab", "Labs", "LabClock", "Crash", "Model"}
 
 
 def _function(name: str, function: Any, level: str) -> Iterator[str]:

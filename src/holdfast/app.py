@@ -284,10 +284,13 @@ class Holdfast(AgentFace):
             processes=ProcessPool(self.settings.concurrency),
         )
 
-    async def ensure_worker(self) -> None:
-        """Start the embedded worker of this loop, once, if this app may have one."""
+    async def ensure_worker(self, *, adopting: bool = False) -> None:
+        """Start the embedded worker of this loop, once, if this app may have one and declares something for it.
+
+        `adopting`: also if it declares nothing, for agents that are in the store alone.
+        """
         loop = asyncio.get_running_loop()
-        if not self._embedded or not self.registry.definitions:
+        if not self._embedded or not (self.registry.definitions or adopting):
             return
         async with self.runtime().starting:
             if loop not in self._workers:

@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from tests.support.commands import holdfast
+import pytest
+
+from holdfast.cli.demo_agents import hf, writer
+from holdfast.cli.demo_books import close_books
+from holdfast.testing import lab
+from tests.support.commands import Said, holdfast
+
+pytestmark = pytest.mark.chaos
 
 
-def test_the_demo_kills_a_worker_and_loses_nothing(tmp_path: Path) -> None:
+def figures(said: Said) -> dict[str, str]:
+    """What the demo says, by its first word."""
+    lines = [line.split(maxsplit=1) for line in said.lines if line.startswith("   ") and " " in line.strip()]
+    return {word: text for word, text in lines if word.isalpha()}
+
+
+def test_the_demo_kills_two_workers_and_buys_nothing_again(tmp_path: Path) -> None:
     said = holdfast("demo", cwd=tmp_path)
     assert (said.code, said.err) == (0, "")
-    words = [line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")]
-    assert words == ["database", "enqueued", "started", "kill", "finished", "rescued", "witness", "nothing"]
-    assert "60 of 60 jobs succeeded" in said.out
-    assert "0 missing" in said.out
-    assert said.lines[-1].startswith("nothing was lost")
+    assert said.out.count("   kill -9    worker ") == 2
+    assert said.out.count("   resumed    ") == 2
+    told = figures(said)
+    assert told["completed"].startswith("6 runs, ")
+    assert told["recorded"] == "30 turns, each stored once"
+    assert told["rebought"] == "0 recorded answers were bought again"
+    assert told["tools"].startswith("18 of 18 calls completed once")
+    assert "its worker was killed after" in said.out
+    assert "\r" not in said.out, "no progress bar where nobody watches"
     assert list(tmp_path.iterdir()) == [], "it cleans up"
 
 
-def test_the_demo_runs_on_postgres(postgres_url: str, tmp_path: Path) -> None:
-    said = holdfast("demo", "--url", postgres_url, cwd=tmp_path)
-    assert (said.code, said.err) == (0, "")
-    assert said.lines[-1].startswith("nothing was lost")
+def test_the_demo_runs_on_postgres_and_speaks_json(postgres_url: str, tmp_path: Path) -> None:
+    told = holdfast("demo", "--url", postgres_url, "--json", cwd=tmp_path).json
+    assert told["ok"]
+    assert (told["runs"], told["completed"], told["recorded"], told["rebought"]) == (6, 6, 30, 0)
+    assert told["recorded"] <= told["bought"] <= told["recorded"] + told["unknown"]
+    first, second = told["kills"]
+    assert first["during"].startswith("turn ")
+    assert second["during"].startswith("tool ")
+    assert all(kill["by"] != kill["pid"] for kill in told["kills"])
+    assert any("its worker was killed" in line["text"] for line in told["timeline"])
+
+
+async def test_a_call_that_nothing_explains_is_noticed(tmp_path: Path) -> None:
+    witness, journal = tmp_path / "witness.jsonl", tmp_path / "tools.jsonl"
+    async with lab(hf) as opened:
+        hf.settings = replace(hf.settings, script_witness=str(witness))
+        run = await writer.enqueue("Write a note about Delft.", variables={"journal": str(journal)})
+        await opened.drain()
+        books = await close_books(hf, {"Delft": run}, witness, journal)
+        assert (books.recorded, books.bought, books.calls, books.problems) == (5, 5, 3, ())
+        with witness.open("a") as file:
+            file.write(f'{{"event":"sent","call":"{run.id}/2/9.9"}}\n')
+        books = await close_books(hf, {"Delft": run, "Ghent": run}, witness, journal)
+    assert books.rebought == 2
+    assert any(problem.startswith("the run about Ghent is completed") for problem in books.problems)
+    assert "2 calls of the model are explained by nothing" in books.problems

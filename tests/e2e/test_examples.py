@@ -2,27 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast, python
+from tests.http.browser import request
+from tests.support.apps import eventually
+from tests.support.commands import Said, environment, holdfast, python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    programs = {"quickstart.py", "jobs.py", "images.py", "family.py", "transactions.py"}
-    assert {path.name for path in EXAMPLES.glob("*.py")} == programs
+    programs = {"quickstart", "jobs", "images", "family", "transactions"}
+    agents = {"chat", "fleet", "newsroom", "tickets", "web", "resume"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == programs | agents
 
 
 def test_quickstart(tmp_path: Path) -> None:
     for _ in range(2):
         said = python(str(EXAMPLES / "quickstart.py"), cwd=tmp_path)
-        assert said == (0, "hello, Oslo\n", "")
+        assert said == (0, "sunny in Oslo\n", "")
     jobs = holdfast("jobs", "ls", "--url", f"sqlite:///{tmp_path / 'quick.db'}", "--json").json
-    assert [(job["kind"], job["state"], job["result"]) for job in jobs] == [
-        ("quickstart.greet", "succeeded", "hello, Oslo")
-    ] * 2
+    assert sorted((job["kind"], job["state"]) for job in jobs) == [
+        ("agent:guide", "succeeded"),
+        ("tool:weather", "succeeded"),
+    ], "the key makes both calls one run"
+
+
+def test_chat(tmp_path: Path) -> None:
+    answer = "It is sunny in Oslo. I am a script"
+    said = _talk(tmp_path, "Oslo?\nAnd now?\n")
+    assert (said.out.count("[weather {'city': 'Oslo'}]"), said.out.count(answer)) == (2, 2), said
+    assert said.lines[0] == "0 messages so far. An empty line leaves."
+    assert _talk(tmp_path, "").lines[0] == "8 messages so far. An empty line leaves."
+
+
+def _talk(folder: Path, typed: str) -> Said:
+    command = [sys.executable, str(EXAMPLES / "chat.py")]
+    done = subprocess.run(command, cwd=folder, input=typed, capture_output=True, text=True, timeout=60, check=False)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def test_fleet(tmp_path: Path, place: Place) -> None:
+    env = environment(HOLDFAST_URL=place.url, PYTHONPATH=str(EXAMPLES))
+    said = python(str(EXAMPLES / "fleet.py"), cwd=tmp_path, env=env)
+    assert said.lines == [
+        "no worker that is alive serves agent 'artist': start one, or leave require_worker out.",
+        "Sketched and painted.",
+        '"a sketch of a boat"',
+        '"a painting of a boat, by worker gpu"',
+    ]
+
+
+def test_newsroom(tmp_path: Path, place: Place) -> None:
+    said = python(str(EXAMPLES / "newsroom.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    assert said.err == ""
+    assert said.lines == [
+        "Printed on page one.",
+        "editor: 2 turns, completed",
+        "  reporter: 2 turns, completed",
+        "    archivist: 2 turns, completed",
+        "3 runs in one tree",
+    ]
+
+
+def test_tickets(tmp_path: Path, postgres_url: str) -> None:
+    said = python(str(EXAMPLES / "tickets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=postgres_url))
+    assert said == (0, "refused: no ticket, no run\n1 run, 1 session\nMy order never came.\n", "")
+
+
+def test_resume(tmp_path: Path) -> None:
+    env = environment(PYTHONUNBUFFERED="1")
+    said = python(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
+    assert said[:2] == (-9, "making an outline of Tides\npublishing Tides\n")
+    said = python(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
+    assert said.lines == ["publishing Tides", "It is published.", "3 turns, 3 calls of the model"]
+
+
+async def test_web(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "web:app", "--app-dir", str(EXAMPLES), "--port", str(port)]
+    server = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+
+        async def answers() -> bool:
+            try:
+                async with request(port, "/runs/nothing/events") as reader:
+                    return reader.status == 404
+            except OSError:
+                return False
+
+        await eventually(answers)
+        async with request(port, "/chats/ann?text=Where+is+A1", "POST") as reader:
+            run = json.loads(await reader.body())["run"]
+        async with request(port, f"/runs/{run}/events") as reader:
+            frames = [frame async for frame in reader.frames()]
+        assert frames[-1].data["result"]["text"] == "Your order A1 is on its way."
+        async with request(port, f"/runs/{run}/events", last_event_id=str(frames[-2].id)) as reader:
+            assert [frame.event async for frame in reader.frames()] == ["run_ended"]
+        async with request(port, f"/runs/{run}/cancel", "POST") as reader:
+            assert json.loads(await reader.body()) == {"state": "completed"}
+    finally:
+        server.terminate()
+        await server.wait()
 
 
 def test_jobs(tmp_path: Path, place: Place) -> None:

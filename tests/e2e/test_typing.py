@@ -15,9 +15,21 @@ EXAMPLES = ROOT / "examples"
 
 PROGRAM = """
 import asyncio
-from holdfast import Holdfast, Job, JobContext, Retry
+from dataclasses import dataclass
+from holdfast import Holdfast, Job, JobContext, Result, Retry, Run
 
 hf = Holdfast()
+
+@dataclass
+class Invoice:
+    number: str
+
+@hf.tool
+def look_up(word: str) -> str:
+    return word
+
+reader = hf.agent("reader", model="scripted:", output=Invoice, tools=[look_up])
+plain_agent = hf.agent("plain", model="scripted:")
 
 @hf.job
 async def add(a: int, b: int = 1) -> int:
@@ -35,6 +47,12 @@ async def main(ctx: JobContext) -> None:
     page: str = await ctx.step("name", str.upper, "a")
     child: str = await ctx.start(resize, "a.png")
 
+    result: Result[Invoice] = await reader.run("Read this.", session="a")
+    invoice: Invoice = result.output
+    run: Run[str] = await plain_agent.enqueue("Hello", key="k")
+    said: str = (await run.result()).output
+    called: str = look_up("cat")
+
     await add.enqueue("one")  # wrong
     await add.enqueue()  # wrong
     await add.enqueue(1, c=2)  # wrong
@@ -42,6 +60,10 @@ async def main(ctx: JobContext) -> None:
     wrong: str = await job.result()  # wrong
     await ctx.step("name", str.upper, 5)  # wrong
     hf.job(queue=5)  # wrong
+    other: str = result.output  # wrong
+    look_up(5)  # wrong
+    hf.agent("x", model="scripted:", tools=[5])  # wrong
+    hf.agent("x", model="scripted:", effort="high")  # wrong
 """
 
 

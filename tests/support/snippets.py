@@ -71,7 +71,7 @@ def commands(page: str) -> Iterator[str]:
 
 
 def check_command(line: str) -> None:
-    """Raise click's own complaint if there is no such command or option; an argument may be left out."""
+    """Raise click's own complaint if there is no such command or option; an argument or a file may be missing."""
     words = shlex.split(re.split(r"[>|&;]", line)[0], comments=True)[1:]
     command: click.Command = group
     context = click.Context(group, info_name="holdfast")
@@ -86,6 +86,9 @@ def check_command(line: str) -> None:
             command.parse_args(context, words)
     except click.MissingParameter:
         pass
+    except click.BadParameter as problem:
+        if not problem.message.endswith("does not exist."):  # a file that the reader has
+            raise
 
 
 def run_page(file: Path) -> None:

@@ -30,6 +30,10 @@ class _Collection(Reaching):
         self._app = app
         self._tenant = tenant  # None: all of them
 
+    def _of(self, tenant: str | None) -> str | None:
+        """Whose are listed: who sees one tenant alone cannot ask for another's."""
+        return tenant if self._tenant is None else self._tenant
+
     def _json(self, value: Mapping[str, Any] | None) -> str:
         return encoding.encode(dict(value or {}), what="metadata", cap=self._app.settings.metadata_cap)
 
@@ -56,7 +60,7 @@ class RunsList(_Collection):
         """Runs, the newest first. `agent` is a name or an id."""
         found = await self._transact(
             reading.list_runs,
-            tenant=self._tenant if tenant is None else tenant,
+            tenant=self._of(tenant),
             session=session,
             agent=agent,
             state=state,
@@ -79,6 +83,7 @@ class RunsList(_Collection):
         streams = self._app.streams()
 
         async def ended(run: Run[T]) -> Run[T]:
+            await run.check()
             run.state = (await streams.wait(run.id, None)).state
             return run
 
@@ -93,7 +98,7 @@ class RunsList(_Collection):
 
 class SessionsList(_Collection):
     def __getitem__(self, id: str) -> Session:
-        return Session(self._app, id, tenant=self._tenant or "")
+        return Session(self._app, id, tenant=self._tenant)
 
     async def get(self, id: str) -> SessionRow:
         """A session by its id, or by its key."""
@@ -116,7 +121,7 @@ class SessionsList(_Collection):
         """Sessions whose metadata contain these, the newest first."""
         found = await self._transact(
             reading.list_sessions,
-            tenant=self._tenant if tenant is None else tenant,
+            tenant=self._of(tenant),
             parent=parent,
             metadata=self._json(metadata),
             before=after or (LAST, AFTER_ALL),
@@ -127,7 +132,7 @@ class SessionsList(_Collection):
     async def count(
         self, *, metadata: Mapping[str, Any] | None = None, parent: str | None = None, tenant: str | None = None
     ) -> int:
-        chosen = self._tenant if tenant is None else tenant
+        chosen = self._of(tenant)
         return await self._transact(reading.count_sessions, tenant=chosen, parent=parent, metadata=self._json(metadata))
 
     async def values(self, key: str) -> Sequence[tuple[Any, int]]:
@@ -136,8 +141,8 @@ class SessionsList(_Collection):
         return [(encoding.decode(row.value), row.n) for row in found]
 
     async def delete(self, id: str) -> None:
-        await self.get(id)
-        await self._transact(reading.delete_session, id)
+        """Remove a session, by its id or its key, with its messages and runs."""
+        await self._transact(reading.delete_session, (await self.get(id)).id)
 
 
 class AgentsList(_Collection):
@@ -167,7 +172,7 @@ class AgentsList(_Collection):
         """Agents whose metadata contain these, by name."""
         found = await self._transact(
             reading.list_agents,
-            tenant=self._tenant if tenant is None else tenant,
+            tenant=self._of(tenant),
             name=name,
             metadata=self._json(metadata),
             after=after or ("", ""),

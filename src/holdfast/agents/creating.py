@@ -96,6 +96,10 @@ async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
 
 async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> SessionRow:
     """The session that is wished for; made, if it may be."""
+    if wish.parent is not None:
+        above = await tx.one(Sessions.find_session, id=wish.parent, tenant=tenant, key=None)
+        if above is None or above.tenant != tenant:
+            raise NotFound(f"there is no session {wish.parent} in this database.")
     if not wish.known:
         await tx.run(
             Sessions.add_session,

@@ -110,6 +110,7 @@ class AgentSpec:
     def __post_init__(self) -> None:
         encoding.check_text(self.name, what="an agent's name", cap=256)
         names = [tool.name for tool in self.tools] + [each.name for each in self.agents]
+        names += [str(tool["name"]) for tool in self.server_tools if "name" in tool]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(

@@ -28,6 +28,7 @@ from holdfast.kernel.database import drive
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.facts import check
+from holdfast.models.prices import Price
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition, Isolation, Registry
 from holdfast.workers.definitions import Limits as LaneLimits
@@ -61,6 +62,15 @@ class AgentFace:
         self.runs = RunsList(app)
         self.registry.adopt = Serving(self.registry, self._play).adopt
         self.registry.chores.append(rescuing.CHORE)
+
+    @property
+    def prices(self) -> Sequence[Price]:
+        """Prices that come before the shipped ones: `hf.prices = [Price(model="claude-…", kind="input", …)]`."""
+        return self.book.prices or ()
+
+    @prices.setter
+    def prices(self, prices: Sequence[Price]) -> None:
+        self.book.prices = tuple(prices)
 
     def streams(self) -> Streams:
         """The readers of this event loop."""

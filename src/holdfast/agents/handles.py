@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -61,7 +63,7 @@ class App(Protocol):
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R: ...
 
-    async def ensure_worker(self) -> None: ...
+    async def ensure_worker(self, *, adopting: bool = False) -> None: ...
 
     async def why(self, id: str) -> str: ...
 
@@ -160,7 +162,7 @@ class Agent(Generic[T]):
         """Enqueue, then wait for the result; starts a worker in this process if the app may embed one."""
         if options.get("tx") is not None:
             raise UsageError("nobody sees this run before your transaction commits: enqueue it, commit, then wait.")
-        await self._app.ensure_worker()
+        await self._app.ensure_worker(adopting=self._stored is not None)
         return await (await self.enqueue(prompt, **options)).result()
 
     def enqueue_sync(self, prompt: Prompt, **options: Any) -> Run[T]:
@@ -212,7 +214,9 @@ class Agent(Generic[T]):
         spec, settings = self.spec, intake.settings
         tenant = self.tenant if options.tenant is None else options.tenant
         wish = _session_wish(options.session, new_id(intake.ports))
-        if isinstance(options.session, Session):
+        if isinstance(options.session, Session) and options.session.tenant is not None:
+            if options.tenant not in (None, options.session.tenant):
+                raise UsageError(f"session {options.session.id} does not belong to tenant {options.tenant!r}.")
             tenant = options.session.tenant
         job, route = run_job(
             new_id(intake.ports),
@@ -282,13 +286,17 @@ class Run(Reaching, Generic[T]):
         self.state, self.session_id = found.state, found.session
         return found
 
+    async def check(self) -> None:
+        """`NotFound` when the run is another tenant's."""
+        if self._tenant is not None:
+            await self.refresh()
+
     async def result(self, *, timeout: Duration | None = None) -> Result[T]:
         """How it ended, once it has. `RunFailed` when it failed or was cancelled; the other outcomes are results.
 
         Cancelling the wait does not cancel the run. `ResultTimeout` when it has not ended in time.
         """
-        if self._tenant is not None:
-            await self.refresh()
+        await self.check()
         limit = None if timeout is None else durations.microseconds(timeout) / 1e6
         await self._app.runtime().expect(JobId(self.id), limit)
         row = await self._app.streams().wait(self.id, limit)
@@ -319,8 +327,7 @@ class Run(Reaching, Generic[T]):
 
     async def cancel(self, reason: str = "cancelled by its owner") -> str:
         """Cancel the run, its tool calls and every run below it; returns its state now."""
-        if self._tenant is not None:
-            await self.refresh()
+        await self.check()
         await self._app.runtime().cancel(JobId(self.id), reason)
         return (await self.refresh()).state
 
@@ -331,22 +338,27 @@ class Run(Reaching, Generic[T]):
         return usage_of(row) if used is None else usage_of(used)
 
     async def turns(self) -> list[Turn]:
+        await self.check()
         return await self._transact(reading.list_turns, self.id)
 
     async def calls(self) -> list[CallRow]:
         """The tool calls of the run, in the order in which they were asked for."""
+        await self.check()
         return await self._transact(reading.list_calls, self.id)
 
     async def events(self, after: int = 0) -> list[Event]:
         """What is stored so far."""
+        await self.check()
         rows = await self._transact(reading.stored_events, self.id, after)
         return [event_of(row.run, row.seq, row.at, row.type, encoding.decode(row.data)) for row in rows]
 
     async def children(self) -> list[RunRow]:
+        await self.check()
         return await self._transact(reading.list_runs, parent=self.id, limit=1_000)
 
     async def why(self) -> str:
         """What the run waits for, in words; empty when nothing keeps it."""
+        await self.check()
         return await self._app.why(self.id)
 
     def result_sync(self, *, timeout: Duration | None = None) -> Result[T]:
@@ -367,28 +379,28 @@ class Run(Reaching, Generic[T]):
             except BaseException as problem:  # noqa: BLE001  raised again on the caller's thread
                 events.put(problem)
 
-        async def begin() -> None:
-            import asyncio
+        async def begin() -> asyncio.Task[None]:
+            return asyncio.create_task(read())
 
-            task = asyncio.create_task(read())
-            tasks.append(task)
-
-        tasks: list[Any] = []
-        self._app.call(begin())
-        while (event := events.get()) is not None:
-            if isinstance(event, BaseException):
-                raise event
-            yield event
+        reading = self._app.call(begin())
+        try:
+            while (event := events.get()) is not None:
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+        finally:  # the caller may have seen enough
+            with contextlib.suppress(RuntimeError):  # the app is closed
+                reading.get_loop().call_soon_threadsafe(reading.cancel)
 
 
 class Session(Reaching):
     """A conversation: its runs come one after the other. Made with the first run in it, or by `await hf.session(…)`."""
 
-    def __init__(self, app: App, id: str, *, key: str | None = None, tenant: str = "") -> None:
+    def __init__(self, app: App, id: str, *, key: str | None = None, tenant: str | None = "") -> None:
         self._app = app
         self.id = id
         self.key = key
-        self.tenant = tenant
+        self.tenant = tenant  # None: any
 
     def __repr__(self) -> str:
         return f"Session({self.key or self.id!r})"
@@ -396,32 +408,43 @@ class Session(Reaching):
     async def refresh(self) -> SessionRow:
         return await self._transact(reading.find_session, self.id, self.tenant)
 
+    async def check(self) -> None:
+        """`NotFound` when the session is another tenant's."""
+        if self.tenant is not None:
+            await self.refresh()
+
     async def send(self, prompt: Prompt, agent: Agent[T], *, during: During = "queue", **options: Any) -> Run[T]:
         """A message for an agent in this session. While a run is under way: "queue" it, or "reject" it."""
         if during not in ("queue", "reject"):
             raise UsageError(f'during is "queue" or "reject", not {during!r}.')
+        await self.check()
         if during == "reject" and await self._transact(reading.live_run, self.id):
             raise UsageError(f"session {self.key or self.id} has a run under way, and this message was not to wait.")
         return await agent.enqueue(prompt, session=self, **options)
 
     async def messages(self, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """The conversation so far, without what happened inside the agents that were called as tools."""
+        await self.check()
         return await self._transact(reading.list_messages, self.id, after=after, limit=limit)
 
     async def runs(self, *, limit: int = 100) -> list[RunRow]:
+        await self.check()
         return await self._transact(reading.list_runs, session=self.id, limit=limit)
 
     async def usage(self) -> Usage:
+        await self.check()
         used = await self._transact(reading.session_usage, self.id)
         assert used is not None, "a count has one row"
         return usage_of(used)
 
     async def update(self, *, metadata: Mapping[str, Any]) -> SessionRow:
+        await self.check()
         text = encoding.encode(dict(metadata), what="metadata", cap=self._app.settings.metadata_cap)
         return await self._transact(reading.update_session, self.id, text)
 
     async def delete(self) -> None:
         """Remove the session with its messages and runs. Refused while one of them is under way."""
+        await self.check()
         await self._transact(reading.delete_session, self.id)
 
 

@@ -52,6 +52,9 @@ class Requested(NamedTuple):
     request_id: str
 
 
+_Key = tuple[str, int, int]  # of one attempt of a run: one that was overtaken may still speak in the same process
+
+
 @dataclass(slots=True)
 class _Pending:
     lease: Lease
@@ -65,7 +68,7 @@ class Journal:
         self._database = database
         self._ports = ports
         self._interval = interval
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[_Key, _Pending] = {}
         self._writing: asyncio.Task[None] | None = None
         self._write: asyncio.Future[None] | None = None  # the one in flight
 
@@ -79,11 +82,11 @@ class Journal:
     def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
         self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
 
-    async def take(self, run: str) -> list[tuple[str, dict[str, Any]]]:
+    async def take(self, lease: Lease, run: str) -> list[tuple[str, dict[str, Any]]]:
         """What has not been written yet, in order: for whoever now writes it."""
         while self._write is not None:
             await asyncio.shield(self._write)
-        pending = self._pending.pop(run, None)
+        pending = self._pending.pop(_key(lease, run), None)
         return [] if pending is None else [(piece.type, piece.data()) for piece in pending.pieces]
 
     async def close(self) -> None:
@@ -92,13 +95,11 @@ class Journal:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
 
-    def drop(self, run: str) -> None:
-        self._pending.pop(run, None)
+    def drop(self, lease: Lease, run: str) -> None:
+        self._pending.pop(_key(lease, run), None)
 
     def _of(self, lease: Lease, run: str) -> _Pending:
-        pending = self._pending.get(run)
-        if pending is None or pending.lease.token != lease.token:
-            pending = self._pending[run] = _Pending(lease)
+        pending = self._pending.setdefault(_key(lease, run), _Pending(lease))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._keep_writing(), name="journal")
         return pending
@@ -119,7 +120,7 @@ class Journal:
                 self._write.set_result(None)
                 self._write = None
 
-    async def _written(self, batch: dict[str, _Pending]) -> bool:
+    async def _written(self, batch: dict[_Key, _Pending]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
         try:
             await self._database.transact(write, _deltas(batch), _requests(batch))
@@ -128,16 +129,20 @@ class Journal:
         return True
 
 
-def _deltas(batch: dict[str, _Pending]) -> list[NewDelta]:
+def _key(lease: Lease, run: str) -> _Key:
+    return run, lease.epoch, lease.token
+
+
+def _deltas(batch: dict[_Key, _Pending]) -> list[NewDelta]:
     rows = []
-    for run, pending in sorted(batch.items()):
+    for (run, _, _), pending in sorted(batch.items(), key=lambda each: each[0]):
         for place, piece in enumerate(pending.pieces, 1):
             data = encoding.encode(piece.data(), what="a delta", cap=_CAP)
             rows.append(NewDelta(run, pending.lease.epoch, pending.lease.token, place, piece.type, data))
     return rows
 
 
-def _requests(batch: dict[str, _Pending]) -> list[Requested]:
+def _requests(batch: dict[_Key, _Pending]) -> list[Requested]:
     return [pending.requested for pending in batch.values() if pending.requested is not None]
 
 

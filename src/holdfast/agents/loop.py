@@ -203,7 +203,7 @@ class _Turn:
                         kind = _DELTAS[type(delta)]
                         journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
         except BaseException:
-            journal.drop(run)
+            journal.drop(self._lease, run)
             raise
         if not folding.complete:
             raise ModelFailure("cut", "the stream ended before the answer was complete", bought="unknown")
@@ -228,7 +228,7 @@ class _Turn:
             spent=self._spent(reply),
             request_id=self._request_id,
             container=(reply.container or {}).get("id"),
-            deltas=await self._loop.journal(self._database).take(self._run.id),
+            deltas=await self._loop.journal(self._database).take(self._lease, self._run.id),
         )
         match await self._store(answer, decision):
             case "parked" | "ended":

@@ -320,9 +320,11 @@ async def current_definitions(tx: Transaction, names: Sequence[str]) -> list[Ver
 
 
 async def delete_agent(tx: Transaction, id: str) -> None:
-    """Remove an agent that no run has used."""
+    """Remove an agent that no run has used and no other agent calls."""
     if await tx.one(Agents.find_agent, id=id) is None:
         raise NotFound(f"there is no agent {id} in this database.")
+    if callers := await tx.many(Agents.callers_of, id=id):
+        raise UsageError(f"agent {id} is called by agent {callers[0].name!r}, whose versions are kept; it stays.")
     await tx.run(Agents.delete_versions, id=id)
     if await tx.one(Agents.delete_agent, id=id) is None:
         raise UsageError(f"agent {id} has runs, which keep the version they started with; it stays.")

@@ -50,6 +50,7 @@ class Agents(Statements, package=_PACKAGE, file="agents.sql", types={"metadata":
     find_version: One[VersionRow]
     list_versions: Many[VersionRow]
     current_definitions: Many[VersionRow]
+    callers_of: Many[AgentRow]
     delete_versions: Exec
     delete_agent: One[AgentRow]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -97,7 +98,7 @@ class Registry:
 
     def add(self, definition: Definition) -> None:
         known = self.definitions.get(definition.kind)
-        if known is not None and known.function is not definition.function:
+        if known is not None and known.function is not definition.function and not _typed_again(definition.function):
             raise UsageError(f"two functions are declared as job {definition.kind!r}; give one of them another name=.")
         self.definitions[definition.kind] = definition
 
@@ -119,3 +120,8 @@ class Registry:
 
     def routes(self) -> list[Route]:
         return [definition.route for definition in self.definitions.values()]
+
+
+def _typed_again(function: Callable[..., Any]) -> bool:
+    """Whether it comes from a notebook or an interactive session, where a cell is run again to change it."""
+    return function.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")

@@ -64,6 +64,13 @@ select v.agent, v.version, v.definition, v.digest, v.created_at
 from holdfast.agent a join holdfast.agent_version v on v.agent = a.id and v.version = a.version
 where a.name = any(cast(:names as text[]));
 
+-- name: callers_of :many
+-- Agents with a version that names this one as one they may call.
+select id, tenant, name, metadata, description, version, created_at, updated_at from holdfast.agent a
+where a.id <> :id and exists (select 1 from holdfast.agent_version v
+    where v.agent = a.id and cast(v.definition as text) like '%"agent":"' || :id || '"%')
+order by name, id;
+
 -- name: delete_versions :exec
 delete from holdfast.agent_version
 where agent = :id and not exists (select 1 from holdfast.run r where r.agent = :id);

@@ -72,7 +72,9 @@ select r.id, r.events - c.n + (value ->> :deltas.place), holdfast.now_us(), valu
     value ->> :deltas.data, 0
 from json_each(:deltas) cross join holdfast.run r on r.id = value ->> :deltas.run
     and r.epoch = value ->> :deltas.epoch and r.token = value ->> :deltas.token and r.state = 'streaming'
-join (select value ->> :deltas.run as run, count(*) as n from json_each(:deltas) group by 1) as c on c.run = r.id
+join (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, value ->> :deltas.token as token,
+    count(*) as n from json_each(:deltas) group by 1, 2, 3) as c
+    on c.run = r.id and c.epoch = r.epoch and c.token = r.token
 where true
 order by r.id, value ->> :deltas.place
 on conflict (run, seq) do nothing;

@@ -1,0 +1,41 @@
+"""The tables of the guides name what the code has, all of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from holdfast import events
+from holdfast.agents.changes import Topic
+from holdfast.models.provider.rules import FAULTS, MATCHES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of every row of every table on a page."""
+    lines = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_every_event_is_described_with_its_fields() -> None:
+    described = {row[0].strip("`"): row[1:] for row in rows("events.md") if len(row) == 3}
+    common = {field.name for field in fields(events.Event)}
+    for kind, type in events.TYPES.items():
+        named, words = described[kind.__name__]
+        assert named == f"`{type}`"
+        mine = {field.name for field in fields(kind)} - common
+        told = set(re.findall(r"`([a-z_ ]+)`", words)[0].split()) if mine else set()
+        assert told == mine, kind.__name__
+
+
+def test_every_topic_is_described() -> None:
+    described = {row[0].strip("`") for row in rows("events.md") if len(row) == 2}
+    assert {f"holdfast_{topic}" for topic in get_args(Topic)} <= described
+
+
+def test_every_rule_of_the_provider_simulator_is_described() -> None:
+    described = {row[0].strip("`") for row in rows("models.md") if len(row) == 2}
+    assert MATCHES.keys() | FAULTS.keys() <= described
