@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -210,3 +211,19 @@ async def test_cancel_reaches_the_tree_and_leaves_no_call_unanswered(make_app: M
     assert (last.blocks[0]["type"], last.blocks[0]["is_error"]) == ("tool_result", True)
     after = hf.agent("after", model=scripted(hf, say("still here")))
     assert (await after.run("And now?", session="c")).text == "still here"
+
+
+async def test_a_session_is_a_handle_that_can_be_awaited(hf: Holdfast) -> None:
+    agent = hf.agent("host", model=scripted(hf, say("welcome")))
+    handle = hf.session("house", metadata={"floor": 1})
+    assert await hf.sessions.list() == []
+    await hf.ensure_worker()
+    first = await handle.send("Hello", agent)
+    assert await first.text() == "welcome"
+    opened = await hf.session("house")
+    assert opened.id == handle.id
+    assert json.loads((await hf.sessions.get("house")).metadata) == {"floor": 1}
+    new = hf.session()
+    assert await (await agent.enqueue("Hello", session=new)).text() == "welcome"
+    assert await (await agent.enqueue("Hello", session=new)).text() == "welcome"
+    assert [run.ordinal for run in await new.runs()] == [2, 1]

@@ -253,9 +253,9 @@ class Tenant:
         self.sessions = SessionsList(app, id)
         self.runs = RunsList(app, id)
 
-    async def session(self, key: str | None = None, **options: Any) -> Session:
+    def session(self, key: str | None = None, **options: Any) -> Session:
         app: Any = self._app
-        made: Session = await app.session(key, tenant=self.id, **options)
+        made: Session = app.session(key, tenant=self.id, **options)
         return made
 
     async def enqueue(self, agent: Agent[T], prompt: Any, **options: Any) -> Run[T]:

@@ -70,6 +70,7 @@ class Created(NamedTuple):
     run: str
     session: str
     fresh: bool  # False: the key named a run that was there already
+    agent: tuple[str, int] | None = None  # the id and version that it was created with
 
 
 async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
@@ -153,7 +154,7 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     changes = Changes(prefix)
     changes.tell(run.id, "run_created", created(run), topic="run_created")
     await changes.write(tx)
-    return Created(run.id, session, fresh=True)
+    return Created(run.id, session, fresh=True, agent=(agent, version))
 
 
 async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[str, int]:

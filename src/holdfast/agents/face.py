@@ -15,7 +15,7 @@ from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tena
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits, ToolSpec
 from holdfast.agents.ending import Following
-from holdfast.agents.handles import Agent, App, Run, Session, make_session, session_wish
+from holdfast.agents.handles import Agent, App, Run, Session, session_wish
 from holdfast.agents.loop import RunLoop
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
@@ -153,6 +153,7 @@ class AgentFace:
             isolate=isolate,
             limits=lane,
             line=TOOLS,
+            once=effect == "once",
             context=ToolContext,
         )
         self.registry.add(definition)
@@ -281,7 +282,7 @@ class AgentFace:
         self.defined[name] = made
         return made
 
-    async def session(
+    def session(
         self,
         key: str | None = None,
         *,
@@ -290,11 +291,10 @@ class AgentFace:
         metadata: Mapping[str, Any] | None = None,
         tx: object | None = None,
     ) -> Session:
-        """The session with this key, made if it is not there; without a key, a new one."""
+        """The session with this key, made when it is first used or awaited; without a key, a new one."""
         app = cast(App, self)
-        intake = app.intake(tx)
-        wish = session_wish(app, new_id(intake.ports), key, parent, metadata)
-        return await make_session(app, intake, wish, tenant)
+        wish = session_wish(app, new_id(self._ports), key, parent, metadata)
+        return Session(app, wish.id, key=key, tenant=tenant, wish=wish, tx=tx)
 
     def session_sync(
         self,
@@ -305,13 +305,16 @@ class AgentFace:
         metadata: Mapping[str, Any] | None = None,
         tx: object | None = None,
     ) -> Session:
-        """`session` for code without an event loop; with `tx` it uses that connection, on this thread."""
+        """`await session(…)` for code without an event loop; with `tx` it uses that connection, on this thread."""
         app = cast(App, self)
-        if tx is None:
-            return app.call(self.session(key, tenant=tenant, parent=parent, metadata=metadata))
-        intake = app.intake(tx, sync=True)
-        wish = session_wish(app, new_id(intake.ports), key, parent, metadata)
-        return drive(make_session(app, intake, wish, tenant))
+        made = self.session(key, tenant=tenant, parent=parent, metadata=metadata)
+        if tx is not None:
+            return drive(made.open(app.intake(tx, sync=True)))
+
+        async def opened() -> Session:
+            return await made
+
+        return app.call(opened())
 
     def _following(self) -> Following:
         return Following(self.settings.topic_prefix if self.settings.public_topics else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -188,14 +188,16 @@ class Agent(Generic[T]):
         return runs
 
     async def _enqueue(self, intake: Intake, prompt: Prompt, options: RunOptions) -> Run[T]:
+        if isinstance(options.session, Session):
+            await options.session.open(intake)
         new = self._submission(intake, blocks_of(prompt), options)
         if options.require_worker:
             await self._require_worker(intake)
         topics = intake.settings
         prefix = topics.topic_prefix if topics.public_topics else ""
         created: Created = await intake.transact(create_run, new, prefix)
-        if options.tx is None:
-            await self._remember()
+        if options.tx is None and self._stored is None:  # what a transaction may undo is not remembered
+            self._stored = created.agent
         return Run(self._app, created.run, self._decode, session_id=created.session)
 
     async def _require_worker(self, intake: Intake) -> None:
@@ -204,11 +206,6 @@ class Agent(Generic[T]):
             raise NoWorker(
                 f"no worker that is alive serves agent {self.name!r}: start one, or leave require_worker out."
             )
-
-    async def _remember(self) -> None:
-        if self._stored is None:
-            row = await self._app.runtime().database.transact(reading.find_named, self.named.name)
-            self._stored = None if row is None else (row.id, row.version)
 
     def _submission(self, intake: Intake, blocks: list[dict[str, Any]], options: RunOptions) -> Submission:
         spec, settings = self.spec, intake.settings
@@ -394,22 +391,48 @@ class Run(Reaching, Generic[T]):
 
 
 class Session(Reaching):
-    """A conversation: its runs come one after the other. Made with the first run in it, or by `await hf.session(…)`."""
+    """A conversation: its runs come one after the other.
 
-    def __init__(self, app: App, id: str, *, key: str | None = None, tenant: str | None = "") -> None:
+    `hf.session(key)` is a handle; `await` it to have the session made and its id known, or just use it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        id: str,
+        *,
+        key: str | None = None,
+        tenant: str | None = "",
+        wish: SessionWish | None = None,
+        tx: object | None = None,
+    ) -> None:
         self._app = app
         self.id = id
         self.key = key
         self.tenant = tenant  # None: any
+        self._wish = wish  # to be made, or found by its key, at first use
+        self._tx = tx
 
     def __repr__(self) -> str:
         return f"Session({self.key or self.id!r})"
 
+    def __await__(self) -> Generator[Any, None, Session]:
+        return self.open(self._app.intake(self._tx)).__await__()
+
+    async def open(self, intake: Intake) -> Session:
+        """See that the session is there, as part of what is taken in."""
+        if self._wish is not None:
+            row = await intake.transact(open_session, self._wish, self.tenant or "")
+            self.id, self.key, self._wish = row.id, row.key, None
+        return self
+
     async def refresh(self) -> SessionRow:
+        await self
         return await self._transact(reading.find_session, self.id, self.tenant)
 
     async def check(self) -> None:
         """`NotFound` when the session is another tenant's."""
+        await self
         if self.tenant is not None:
             await self.refresh()
 
@@ -446,11 +469,6 @@ class Session(Reaching):
         """Remove the session with its messages and runs. Refused while one of them is under way."""
         await self.check()
         await self._transact(reading.delete_session, self.id)
-
-
-async def make_session(app: App, intake: Intake, wish: SessionWish, tenant: str) -> Session:
-    row: SessionRow = await intake.transact(open_session, wish, tenant)
-    return Session(app, row.id, key=row.key, tenant=row.tenant)
 
 
 def session_wish(
