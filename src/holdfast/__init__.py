@@ -1,8 +1,9 @@
 """Holdfast: durable jobs and agents on the database you already have."""
 
 from holdfast.agents.contents import Document, Image
+from holdfast.agents.conversation import Session
 from holdfast.agents.definitions import Limits
-from holdfast.agents.handles import Agent, Run, Session
+from holdfast.agents.handles import Agent, Run
 from holdfast.agents.reading import Turn
 from holdfast.agents.tools import ServerTool, Tool, ToolContext
 from holdfast.app import Holdfast

@@ -4,7 +4,7 @@
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store is well and says no                             retry = "never"
-        LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed
+        LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy
         SchemaTooOld  SchemaTooNew  StoreUnfit  StatementDrift
       Unavailable       the world failed; the same call may work in a moment      retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
@@ -105,11 +105,19 @@ class DuplicateWorker(StoreRefused):
 
 
 class RunFailed(StoreRefused):
-    """The job whose result was asked for ended as failed or cancelled."""
+    """The job or run whose result was asked for ended as failed or cancelled, or without what was asked for."""
 
-    def __init__(self, job: str, state: str, error: object, type: str = "") -> None:
-        super().__init__(f"job {job} ended as {state}: {error}")
+    def __init__(self, job: str, state: str, error: object, type: str = "", *, what: str = "job") -> None:
+        super().__init__(f"{what} {job} ended as {state}: {error}")
         self.job, self.state, self.error, self.type = job, state, error, type
+        self.run = job if what == "run" else None  # its id, if it is one
+        self.error_type = type  # what went wrong, in one word
+
+
+class SessionBusy(StoreRefused):
+    """The session has a run under way, and the message was not to wait for its end."""
+
+    retry: ClassVar[RetryAdvice] = "later"
 
 
 class SchemaTooOld(StoreRefused):

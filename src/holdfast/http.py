@@ -11,8 +11,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from holdfast.agents.handles import Run
@@ -83,7 +83,7 @@ class EventResponse:
     async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
         """Events as they come and comments between them, until the run has ended or the reader is gone."""
         await _part(send, _BEGIN)
-        events = cast(AsyncGenerator[Event, None], self._run.stream(self._after))
+        events = self._run.stream(self._after)
         coming: asyncio.Future[Event] = asyncio.ensure_future(anext(events))
         quiet: asyncio.Future[None] = asyncio.ensure_future(self._run.clock.sleep(_KEEP_ALIVE))
         try:

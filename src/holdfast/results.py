@@ -12,6 +12,7 @@ from holdfast.errors import RunFailed
 T = TypeVar("T")
 
 OutcomeName = Literal["answered", "refused", "truncated", "limited"]
+OUTPUT_ERROR = "output_error"
 
 
 class Usage(NamedTuple):
@@ -44,7 +45,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """How a completed run ended. `output` is there for "answered" alone, so it is never half an object."""
+    """How a completed run ended. `output` is there for "answered" alone, so it is never half an object.
+
+    `usage` is what the run and every run below it have used; `turns` are its own.
+    """
 
     run_id: str
     session_id: str
@@ -77,9 +81,18 @@ class Result(Generic[T]):
 
     @property
     def output(self) -> T:
-        """What the agent answered, as its `output` type; without one, the text."""
+        """What the agent answered, as its `output` type; without one, the text.
+
+        `RunFailed` when there is none: of type "output_error" when the answer does not fit, else of the outcome's.
+        """
         if self.outcome != "answered":
-            raise RunFailed(self.run_id, "completed", f"it was {self.outcome}, so there is no output", self.outcome)
+            raise self._without(f"it was {self.outcome}, so there is no output", self.outcome)
         if self._decode is None:
             return cast(T, self.text)
-        return cast(T, self._decode(self._output, self.text))
+        try:
+            return cast(T, self._decode(self._output, self.text))
+        except ValueError as problem:  # pydantic's is one
+            raise self._without(f"its answer is not of the type that was asked for: {problem}", OUTPUT_ERROR) from None
+
+    def _without(self, reason: str, type: str) -> RunFailed:
+        return RunFailed(self.run_id, "completed", reason, type, what="run")

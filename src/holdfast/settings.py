@@ -81,6 +81,7 @@ class Settings:
     stream_interval: timedelta = _time("100ms", "Pause between writes of what models are saying.")
     model_idle: timedelta = _time("2m", "A model that sends nothing for so long, not even a ping, counts as gone.")
     model_total: timedelta = _time("1h", "The longest one answer of a model may take.")
+    provider_patience: timedelta = _time("1h", "How long a turn waits for a provider that is down.")
     provider_url: str = _setting("", "Base URL of the model provider; empty = the SDK's own.")
     script_pace: timedelta = _time("0s", "Pause between the pieces of what a scripted model says.")
     script_witness: str = _setting("", "File in which scripted models note each call: the witness of what was bought.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from holdfast.testing import Labs
@@ -14,7 +12,7 @@ __all__ = ["databases", "hf", "labs", "live_database", "make_app", "place", "ser
 
 
 @pytest.fixture
-def provided(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Labs]:
+def provided(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> Labs:
     """Labs for apps that have a key to a provider."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
     return labs

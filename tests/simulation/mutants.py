@@ -5,6 +5,7 @@ A mutant changes the statements or operations of one simulated store, or its wor
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,7 +44,9 @@ def rewrite(statement: Statement, *edits: tuple[str, str]) -> Plant:
         for old, new in edits:
             assert any(old in text for text in texts), f"{statement} no longer says {old!r}"
             texts = tuple(text.replace(old, new) for text in texts)
-        world.store.file._statements = {**known, statement: known[statement]._replace(texts=texts)}
+        edited: Any = copy.copy(known)  # it finds the statements of other layers when they are asked for
+        edited[statement] = known[statement]._replace(texts=texts)
+        world.store.file._statements = edited
 
     return plant
 

@@ -52,15 +52,34 @@ EVENTS: Final = {
     "store away and back": "an outcome waited for the store and was stored",
 }
 
+AGENT_EVENTS: Final = {
+    "run completed": "a run ended by itself",
+    "run failed": "a run failed",
+    "run cancelled": "a run was cancelled",
+    "run cancelled with its parent": "a cancel reached a run below",
+    "run below a run below a run": "agents called agents two levels deep",
+    "turn bought again after a death": "a worker died with an answer that it had not stored",
+    "turn answered after a failure": "the provider failed, and answered when it was asked again",
+    "call skipped": "a run ended before its calls did",
+    "once failed and was not repeated": "a tool that may start once lost its worker or failed",
+    "provider: rate limited": "429, with or without a time",
+    "provider: overloaded": "529",
+    "provider: unreachable": "no connection",
+    "provider: slow": "the headers came late",
+    "provider: stalled": "the stream stood still, perhaps for longer than a lease",
+    "provider: cut": "the stream was cut",
+    "provider: cut at the end": "the stream was cut before its last event",
+}
+
 
 class Rare(Counter[str]):
     def hit(self, name: str) -> None:
-        assert name in EVENTS, name
+        assert name in EVENTS or name in AGENT_EVENTS, name
         self[name] += 1
 
-    def blind_spots(self) -> list[str]:
-        return [name for name in EVENTS if not self[name]]
+    def blind_spots(self, events: Iterable[str] = EVENTS) -> list[str]:
+        return [name for name in events if not self[name]]
 
     def table(self) -> Iterable[str]:
         width = max(map(len, EVENTS))
-        return (f"  {name:{width}}  {self[name]:>9,}" for name in EVENTS)
+        return (f"  {name:{width}}  {self[name]:>9,}" for name in (*EVENTS, *AGENT_EVENTS))

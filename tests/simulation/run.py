@@ -6,18 +6,22 @@ import logging
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final, Literal
 
 from holdfast.testing.virtual_time import VirtualLoop
+from tests.simulation.agents import AgentWorld
 from tests.simulation.audit import Violation
 from tests.simulation.rare import Rare
-from tests.simulation.swarm import Options, draw
+from tests.simulation.swarm import draw
 from tests.simulation.world import World
 
 Sabotage = Callable[[World], None]
+Kind = Literal["jobs", "agents"]
+WORLDS: Final[Mapping[Kind, Callable[..., World]]] = {"jobs": World, "agents": AgentWorld}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Run:
     """One seed, run once."""
 
     seed: int
+    kind: Kind
     problem: str  # empty: all was well
     report: str
     trace_hash: str
@@ -36,12 +41,18 @@ class Run:
     rare: Rare = field(default_factory=Rare)
 
 
-def simulate(seed: int, *, sabotage: Sabotage | None = None, chaos_s: float | None = None) -> Run:
+def simulate(
+    seed: int,
+    *,
+    sabotage: Sabotage | None = None,
+    chaos_s: float | None = None,
+    kind: Kind = "jobs",
+) -> Run:
     """Run the world of a seed to its end or to its first violation."""
     options = draw(seed, chaos_s=chaos_s)
     begun = time.process_time()
     loop = VirtualLoop(Random(f"schedule of {seed}"))
-    world = World(loop, options)
+    world = WORLDS[kind](loop, options)
     if sabotage is not None:
         sabotage(world)
     problem: BaseException | None = None
@@ -60,8 +71,9 @@ def simulate(seed: int, *, sabotage: Sabotage | None = None, chaos_s: float | No
     world.store.file.close()
     return Run(
         seed=seed,
+        kind=kind,
         problem="" if problem is None else _told(problem),
-        report="" if problem is None else _report(problem, world, options, sabotage),
+        report="" if problem is None else _report(problem, world, kind, sabotage),
         trace_hash=trace,
         virtual_s=virtual,
         cpu_s=time.process_time() - begun,
@@ -107,7 +119,8 @@ def _told(problem: BaseException) -> str:
     return str(problem) or repr(problem)
 
 
-def _report(problem: BaseException, world: World, options: Options, sabotage: Sabotage | None) -> str:
+def _report(problem: BaseException, world: World, kind: Kind, sabotage: Sabotage | None) -> str:
+    options = world.options
     lines = [f"seed {options.seed} at {world.loop.now_us / 1e6:.6f} s: {_told(problem)}"]
     if not isinstance(problem, Violation) or problem.__cause__ is not None:
         lines += ["", *traceback.format_exception(problem)]
@@ -117,5 +130,5 @@ def _report(problem: BaseException, world: World, options: Options, sabotage: Sa
         lines.append(f"  {commit.at:.6f} {commit.caller} {commit.operation} -> {answer[:160]}")
         lines += [f"      {str(change)[:1000]}" for change in commit.changes]
     planted = "" if sabotage is None else "   (and plant the mutant)"
-    lines += ["", f"replay: make sim SEEDS=1 SEED={options.seed}{planted}"]
+    lines += ["", f"replay: make sim SEEDS=1 SEED={options.seed} WORLD={kind}{planted}"]
     return "\n".join(lines)

@@ -71,6 +71,7 @@ class Store:
         self.replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.overheard: Callable[[Callable[..., Any], Any, Any], None] | None = None  # each call and its answer
         self.forgetful: list[Callable[[], None]] = []  # whom to tell that commits were lost
+        self.make_audit: Callable[..., Audit] = Audit
         self.signs = Signs(self)
         self.file = SqliteFile(":memory:", now=self.now, durable=False, busy_ms=0)
         self.fail = failed
@@ -89,7 +90,7 @@ class Store:
     def watch(self) -> None:
         """Begin to judge: the tables are there."""
         ceiling = round(self.options.settings.lease_ceiling.total_seconds() * 1e6)
-        self.audit = Audit(self.file, ceiling_us=ceiling, gone=self.signs.gone)
+        self.audit = self.make_audit(self.file, ceiling_us=ceiling, gone=self.signs.gone)
         self.observer = Observer(self.audit, self.rare)
 
     @property
@@ -155,6 +156,9 @@ class Store:
     def listen(self, ear: Ear) -> None:
         self._ears.append(ear)
 
+    def unlisten(self, caller: Caller, heard: Callable[[str], None]) -> None:
+        self._ears = [ear for ear in self._ears if ear.caller is not caller or ear.heard != heard]
+
     def execute(self, caller: Caller, operation: Callable[..., Any], args: Any, kwargs: Any, *, again: bool) -> Any:
         """Run one transaction and judge it; the answer, or the exception that is the answer."""
         performed = self.replaced.get(operation, operation)
@@ -175,7 +179,7 @@ class Store:
         try:
             if isinstance(answer, Exception) and not isinstance(answer, HoldfastError):
                 raise Violation("no unknown error", f"{name} raised {answer!r}")
-            if changes:
+            if changes or self.audit.unjudged:
                 self.audit.judge(changes, self.now(), operation, args)
         except AssertionError as broken:
             self.fail(broken)

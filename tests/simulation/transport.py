@@ -71,6 +71,9 @@ class SimDatabase:
     async def listen(self, heard: Callable[[str], None]) -> None:
         self._store.listen(Ear(self._caller, heard, copy_context()))
 
+    def unlisten(self, heard: Callable[[str], None]) -> None:
+        self._store.unlisten(self._caller, heard)
+
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return self._store.file.script(statements, at=at)
 

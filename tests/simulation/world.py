@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.states import State
@@ -31,14 +32,19 @@ class World:
         self.verdict: asyncio.Future[None] = loop.create_future()
         self.store = Store(loop, options, self.rare, self.fail)
         self._processes: dict[str, Process] = {}
-        self.workload = Workload(self.store, options, self._here)
-        self.client = Client(loop, self.store, options, self.workload)
-        self.workload.declare(self.client.runtime)
+        self.workload, self.client = self._players()
         self.machines = [
             Machine(self.store, self.workload, self._processes, number, make_worker)
             for number in range(options.machines)
         ]
         self.nemesis = Nemesis(self.store, self.machines)
+
+    def _players(self) -> tuple[Any, Client]:
+        """Whose handlers the workers run, and who gives them work."""
+        workload = Workload(self.store, self.options, self._here)
+        client = Client(self.loop, self.store, self.options, workload)
+        workload.declare(client.runtime)
+        return workload, client
 
     def fail(self, problem: BaseException) -> None:
         if not self.verdict.done():

@@ -21,7 +21,7 @@ SAMPLES = {
     "jsonb": "'{}'",
     "bigint[]": "'{1,2,3}'",
     "integer[]": "'{1,2,3}'",
-    "text[]": "'{a,b,c}'",
+    "text[]": "'{1,2,3}'",  # which is also JSON, for those who cast it
     "json[]": "'{1,2,3}'",
     "jsonb[]": "'{1,2,3}'",
     "uuid[]": "'{00000000-0000-7000-8000-000000000000}'",

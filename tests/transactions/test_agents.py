@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Agent, Run, Session
+from holdfast.agents.conversation import Session
+from holdfast.agents.handles import Agent, Run
 from holdfast.models.script import Script, say
 from tests.support.apps import MakeApp, working
 from tests.transactions.conftest import Query

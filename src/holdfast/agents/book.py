@@ -14,12 +14,19 @@ from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
-from holdfast.models import Model, open_model
+from holdfast.models import Model, ModelFailure, open_model
 from holdfast.models.prices import Price, cost
 from holdfast.models.script import Script
 from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.agents")
+
+NO_KEY = "there is no key to the provider here. Set ANTHROPIC_API_KEY where the workers run, or use a scripted: model."
+# Where the SDK finds a key, or another way to pay or to reach a provider.
+_CREDENTIALS = (
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_PROFILE", "ANTHROPIC_CONFIG_DIR"),
+    *("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE", "ANTHROPIC_FEDERATION_RULE_ID"),
+)
 
 
 class ModelBook:
@@ -36,6 +43,8 @@ class ModelBook:
             return self.substitute
         opened = self._open.setdefault(asyncio.get_running_loop(), {})
         if name not in opened:
+            if self.lacks_key(name):
+                raise ModelFailure("bad_request", f"model {name}: {NO_KEY}", bought="no")
             settings = self._settings()
             opened[name] = open_model(
                 name,
@@ -46,6 +55,14 @@ class ModelBook:
                 witness=Path(settings.script_witness) if settings.script_witness else None,
             )
         return opened[name]
+
+    def lacks_key(self, name: str) -> bool:
+        """Whether nothing here says who pays for this model, so that a call of it cannot but fail."""
+        if self.substitute is not None or name.startswith("scripted:") or self._settings().provider_url:
+            return False
+        if any(os.environ.get(variable) for variable in _CREDENTIALS):
+            return False
+        return not Path.home().joinpath(".config", "anthropic").is_dir()  # where the SDK keeps profiles
 
     def credential(self, name: str) -> str:
         if name.startswith("scripted:"):

@@ -15,8 +15,14 @@ from holdfast.kernel.database import Transaction
 
 Topic = Literal["run_created", "run_state", "run_finalized", "tool_pending", "tools_complete"]
 
+_PENDING = ("execution_id", "run_id", "tool_name", "is_agent_tool", "agent_name")
 _CAP = 64 * 1024 * 1024
 _NOTE_CAP = 7_900  # what a NOTIFY can carry
+
+
+def payload_of(topic: str, data: dict[str, Any]) -> dict[str, Any]:
+    """What a topic says of an event."""
+    return {name: data.get(name) for name in _PENDING} if topic == "tool_pending" else data
 
 
 class Changes:
@@ -29,19 +35,14 @@ class Changes:
         self._notes: list[Note] = []
 
     def tell(self, run: str, type: str, data: dict[str, Any] | None = None, *, topic: Topic | None = None) -> None:
-        """Something happened to a run. With a topic its data are also what is announced."""
+        """Something happened to a run. With a topic, outside listeners get as much of its data as is documented."""
         text = encoding.encode(data or {}, what="an event", cap=_CAP)
         self._events.append((run, type, text, topic))
-        if topic is not None:
-            self._announce(topic, text)
-
-    def announce(self, topic: Topic, data: dict[str, Any]) -> None:
-        """Tell outside listeners more than the event says."""
-        self._announce(topic, encoding.encode(data, what="an announcement", cap=_CAP))
-
-    def _announce(self, topic: Topic, text: str) -> None:
-        if self._prefix and len(text.encode()) <= _NOTE_CAP:
-            self._notes.append(Note(f"{self._prefix}_{topic}", text))
+        if topic is None or not self._prefix:
+            return
+        note = encoding.encode(payload_of(topic, data or {}), what="an announcement", cap=_CAP)
+        if len(note.encode()) <= _NOTE_CAP:
+            self._notes.append(Note(f"{self._prefix}_{topic}", note))
 
     async def write(self, tx: Transaction) -> None:
         if not self._events:

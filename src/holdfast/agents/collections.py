@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from holdfast.agents import reading
+from holdfast.agents.contents import Prompt
+from holdfast.agents.conversation import Session
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.handles import Agent, App, Reaching, Run, Session
+from holdfast.agents.handles import Agent, Run
+from holdfast.agents.options import RunOptionsDict, check_model
+from holdfast.agents.plain import plain
+from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import AFTER_ALL, LAST
 from holdfast.agents.records import AgentRow, CallRow, RunRow, SessionRow, VersionRow
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import is_id
+from holdfast.results import Result
 
 T = TypeVar("T")
 
@@ -80,11 +86,12 @@ class RunsList(_Collection):
 
     async def as_completed(self, runs: Iterable[Run[T]]) -> AsyncIterator[Run[T]]:
         """Each run as it ends, whatever its outcome; its `state` says how."""
+        await self._app.runtime().open()
         streams = self._app.streams()
 
         async def ended(run: Run[T]) -> Run[T]:
-            await run.check()
-            run.state = (await streams.wait(run.id, None)).state
+            row, _ = await streams.wait(run.id, None, run.tenant)
+            run.state, run.session_id = row.state, row.session
             return run
 
         waits = [asyncio.ensure_future(ended(run)) for run in runs]
@@ -189,8 +196,10 @@ class AgentsList(_Collection):
     ) -> AgentRow:
         """Write an agent from plain values; its tools are names of this app's, and whoever has them may serve it."""
         key = AgentName(name, self._tenant or "", self._json(metadata))
-        tools = [self._app.tool_named(tool) for tool in fields.pop("tools", ())]
-        return await self._put(key, AgentSpec.from_values(name, tools=tools, **fields), description)
+        if "model" not in fields:
+            raise UsageError("an agent needs a model.")
+        values, delegates = plain(self._app, name, fields)
+        return await self._put(Named(key, AgentSpec.from_values(name, **values), description, delegates))
 
     async def update(self, id: str, **fields: Any) -> AgentRow:
         """A new version of a stored agent, with these fields changed. Runs that have begun keep theirs."""
@@ -199,8 +208,9 @@ class AgentsList(_Collection):
         if stored is None:
             raise NotFound(f"agent {id} has no version yet.")
         description = fields.pop("description", row.description)
-        spec = AgentSpec.parse(stored.definition).changed(**fields)
-        return await self._put(AgentName(row.name, row.tenant, row.metadata), spec, description)
+        values, delegates = plain(self._app, row.name, fields)
+        spec = AgentSpec.parse(stored.definition).changed(**values)
+        return await self._put(Named(AgentName(row.name, row.tenant, row.metadata), spec, description, delegates))
 
     async def versions(self, id: str) -> Sequence[VersionRow]:
         row = await self.get(id)
@@ -211,8 +221,9 @@ class AgentsList(_Collection):
         row = await self.get(id)
         await self._transact(reading.delete_agent, row.id)
 
-    async def _put(self, key: AgentName, spec: AgentSpec, description: str) -> AgentRow:
-        return await self._transact(put_agent, Named(key, spec, description))
+    async def _put(self, agent: Named) -> AgentRow:
+        check_model(agent.spec.model, agent.spec.options)
+        return await self._transact(put_agent, agent)
 
 
 class StoredAgent(Reaching):
@@ -234,10 +245,10 @@ class StoredAgent(Reaching):
         spec = AgentSpec.parse(stored.definition)
         return Agent(self._app, key, lambda: Named(key, spec, row.description), stored=(row.id, row.version))
 
-    async def enqueue(self, prompt: Any, **options: Any) -> Run[str]:
+    async def enqueue(self, prompt: Prompt, **options: Unpack[RunOptionsDict]) -> Run[str]:
         return await (await self.load()).enqueue(prompt, **options)
 
-    async def run(self, prompt: Any, **options: Any) -> Any:
+    async def run(self, prompt: Prompt, **options: Unpack[RunOptionsDict]) -> Result[str]:
         return await (await self.load()).run(prompt, **options)
 
 
@@ -261,6 +272,10 @@ class Tenant:
     async def enqueue(self, agent: Agent[T], prompt: Any, **options: Any) -> Run[T]:
         """A run of an agent for this tenant."""
         return await agent.enqueue(prompt, tenant=self.id, **options)
+
+    async def why(self, id: str) -> str:
+        """What a run of this tenant waits for, in words; empty when nothing keeps it."""
+        return await self.runs[id].why()
 
 
 def _page(rows: list[T], limit: int, mark: Callable[[T], Any]) -> Page[T]:

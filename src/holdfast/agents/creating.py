@@ -11,7 +11,7 @@ from holdfast.agents.changes import Changes
 from holdfast.agents.definitions import AgentSpec, digest_of
 from holdfast.agents.records import AgentRow, NewRun, SessionRow
 from holdfast.agents.statements import Agents, Runs, Sessions
-from holdfast.errors import IdempotencyConflict, NotFound, UsageError
+from holdfast.errors import IdempotencyConflict, NotFound, SessionBusy, StoreBusy, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
@@ -20,6 +20,7 @@ from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.statements import Jobs
 
 NOTHING = "{}"
+_TRIES = 20
 
 
 class AgentName(NamedTuple):
@@ -64,6 +65,7 @@ class Submission(NamedTuple):
     metadata: str = NOTHING
     options: str = NOTHING
     notify: bool = True
+    alone: bool = False  # refused while another run of its session is under way
 
 
 class Created(NamedTuple):
@@ -78,6 +80,10 @@ async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
     ids = {each.name.name: (await put_agent(tx, each)).id for each in agent.delegates}
     spec = agent.spec.with_delegates(ids)
     name, tenant, metadata = agent.name
+    digest = digest_of(spec)
+    current = await tx.one(Agents.current_agent, name=name, tenant=tenant, metadata=metadata)
+    if current is not None and (current.digest, current.description) == (digest, agent.description):
+        return AgentRow(*current[:-1])
     await tx.run(
         Agents.add_agent,
         id=derived_id("agent", tenant, name, metadata),
@@ -88,7 +94,6 @@ async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
     )
     row = await tx.one(Agents.lock_agent, name=name, tenant=tenant, metadata=metadata)
     assert row is not None
-    digest = digest_of(spec)
     await tx.run(Agents.add_version, agent=row.id, definition=spec.text(), digest=digest)
     put = await tx.one(Agents.set_version, agent=row.id, digest=digest, description=agent.description)
     assert put is not None
@@ -131,6 +136,10 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     else:
         agent, version = new.agent
     session, ordinal = await _take_place(tx, new.session, job.tenant)
+    if new.alone and await tx.one(Runs.run_ahead, session=session, ordinal=ordinal) is not None:
+        raise SessionBusy(
+            f"session {new.session.key or session} has a run under way, and this message was not to wait."
+        )
     run = NewRun(
         id=job.id,
         session=session,
@@ -163,10 +172,12 @@ async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[
         given = {"id": wish.id, "tenant": tenant, "key": None, "parent": wish.parent, "metadata": wish.metadata}
         await tx.run(Sessions.add_session, **given, runs=1)
         return wish.id, 1
-    session = await open_session(tx, wish, tenant)
-    place = await tx.one(Sessions.take_place, id=session.id)
-    assert place is not None
-    return session.id, place.runs
+    for _ in range(_TRIES):
+        session = await open_session(tx, wish, tenant)
+        place = await tx.one(Sessions.take_place, id=session.id)
+        if place is not None:
+            return session.id, place.runs
+    raise StoreBusy(f"session {wish.key or wish.id} is deleted as often as it is made; try again.")
 
 
 def created(run: NewRun) -> dict[str, Any]:

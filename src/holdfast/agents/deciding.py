@@ -11,6 +11,7 @@ from holdfast.agents.definitions import AgentSpec, Delegate, Limits, ToolSpec
 from holdfast.agents.history import text_of, uses
 from holdfast.agents.records import LoadedRun, NewCall
 from holdfast.agents.turns import Call, Conclusion, call_id
+from holdfast.durations import microseconds, show
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId
@@ -25,7 +26,6 @@ _CAP = 1 << 26
 class Decision(NamedTuple):
     calls: tuple[Call, ...] = ()
     conclusion: Conclusion | None = None
-    failure: str | None = None  # the answer is stored, and the run fails for this reason
 
 
 class Deciding:
@@ -45,7 +45,7 @@ class Deciding:
             case "end_turn" | "stop_sequence":
                 return Decision(conclusion=self._answered(reply))
             case "tool_use":
-                return Decision(failure="the model stopped to use a tool, and named none")
+                return Decision(conclusion=Conclusion("failed", "the model stopped to use a tool, and named none"))
             case "pause_turn":
                 return Decision()
             case "max_tokens" | "model_context_window_exceeded" as reason:
@@ -56,7 +56,9 @@ class Deciding:
                 refusal = {"category": None, **(reply.stop_details or {})}
                 return Decision(conclusion=Conclusion("refused", text_of(reply.blocks), refusal=refusal))
             case other:
-                return Decision(failure=f"the model stopped for a reason that is not known here: {other!r}")
+                why = f"the model stopped for a reason that is not known here: {other!r}"
+                calls = tuple(self._refused(place, use, "The run failed.") for place, use in enumerate(asked))
+                return Decision(calls, Conclusion("failed", why))
 
     def _answered(self, reply: Reply) -> Conclusion:
         text = text_of(reply.blocks)
@@ -93,6 +95,13 @@ class Deciding:
             is_error=0,
         )
 
+    def _left_us(self) -> int | None:
+        """How much wall clock the run has left for what it starts now."""
+        time = limits_of(self._run, self._spec).time
+        if time is None:
+            return None
+        return max(1, microseconds(time) - (self._run.now - self._run.created_at))
+
     def _refused(self, place: int, use: dict[str, Any], why: str) -> Call:
         """A call that needs no job: its answer is known."""
         said = encoding.encode(why, what="an answer", cap=_CAP)
@@ -126,7 +135,7 @@ class Deciding:
             delay_us=None,
             due_at=None,
             timeout_us=tool.timeout_us,
-            deadline_us=None,
+            deadline_us=self._left_us(),
             deadline_at=None,
             max_attempts=tool.attempts,
             max_rescues=0 if tool.effect == "once" else settings.max_rescues,
@@ -149,7 +158,14 @@ class Deciding:
         row = self._row(place, use)
         row = row._replace(child=row.id, effect="idempotent")
         job, route = run_job(
-            JobId(row.id), delegate.name, self._settings, tenant=self._run.tenant, queue=delegate.queue
+            JobId(row.id),
+            delegate.name,
+            self._settings,
+            tenant=self._run.tenant,
+            queue=delegate.queue,
+            priority=delegate.priority,
+            requires=delegate.requires,
+            deadline_us=self._left_us(),
         )
         return Call(row, job, route, child=delegate.agent)
 
@@ -200,13 +216,11 @@ def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
 
 def exceeded(run: LoadedRun, limits: Limits) -> str | None:
     """Which limit the run has reached, in words."""
-    from holdfast.durations import microseconds, show
-
     if limits.turns is not None and run.turns >= limits.turns:
         return f"{run.turns} turns of {limits.turns}"
     if limits.tokens is not None and run.tokens >= limits.tokens:
         return f"{run.tokens:,} tokens of {limits.tokens:,}"
-    if limits.cost_nano is not None and run.turns and run.cost_nano >= limits.cost_nano:
+    if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:
         return f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}"
     if limits.time is not None and run.now - run.created_at >= microseconds(limits.time):
         return f"{show(microseconds(limits.time))} of wall clock"

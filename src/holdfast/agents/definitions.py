@@ -85,6 +85,8 @@ class Delegate:
     description: str
     agent: str = ""
     queue: str = "default"
+    priority: int = 100
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class AgentSpec:
     def parse(cls, text: str) -> AgentSpec:
         stored: dict[str, Any] = encoding.decode(text)
         stored["tools"] = tuple(ToolSpec(**{**tool, "requires": tuple(tool["requires"])}) for tool in stored["tools"])
-        stored["agents"] = tuple(Delegate(**each) for each in stored["agents"])
+        stored["agents"] = tuple(Delegate(**{**each, "requires": tuple(each["requires"])}) for each in stored["agents"])
         stored["server_tools"] = tuple(stored["server_tools"])
         stored["requires"] = tuple(stored["requires"])
         stored["limits"] = Limits(**stored["limits"])
@@ -197,8 +199,3 @@ def nano_of(usd: str) -> int:
 
 def digest_of(spec: AgentSpec) -> str:
     return encoding.digest(spec.text())
-
-
-def served(specs: Sequence[AgentSpec], tools: set[str]) -> list[AgentSpec]:
-    """Those of which a worker with these tools has every one."""
-    return [spec for spec in specs if {tool.name for tool in spec.tools} <= tools]

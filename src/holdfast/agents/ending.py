@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.changes import Changes
 from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
-from holdfast.agents.history import result_block, unanswered, uses
+from holdfast.agents.history import answers, result_block, uses
 from holdfast.agents.records import OpenRun, ReadyRun
 from holdfast.agents.statements import Calls, Messages, Runs, Sessions
 from holdfast.agents.storing import add_message
@@ -61,7 +61,8 @@ async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:
     last = await tx.many(Messages.last_live, session=run.session, branch=run.branch)
     blocks = [encoding.decode(row.body) for row in last]
     if last and last[0].message == derived_id(run.id, "answer", run.turns) and uses(blocks):
-        await add_message(tx, run, "results", run.turns, unanswered(blocks))
+        calls = {call.tool_use_id: call for call in await tx.many(Calls.calls_of, run=run.id, turn=run.turns)}
+        await add_message(tx, run, "results", run.turns, answers(blocks, calls))
     end = End(run.state, error_type=str(error.get("type", "")), error=str(error.get("message", "")))
     await end_run(tx, run.id, end, changes)
 
@@ -118,7 +119,6 @@ async def end_run(tx: Transaction, run: str, end: End, changes: Changes) -> None
     }
     changes.tell(run, "run_ended", final, topic="run_finalized")
     if done.parent is None:
-        session = await tx.one(Sessions.lock_session, id=done.session)
-        if session is not None and session.runs > done.ordinal:  # somebody came after us
-            woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
-            await hint(tx, [job.route for job in woken])
+        await tx.run(Sessions.lock_line, line=line_of(done.session))
+        woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
+        await hint(tx, [job.route for job in woken])

@@ -10,16 +10,20 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from holdfast import durations
 from holdfast.agents import rescuing
-from holdfast.agents.book import ModelBook
+from holdfast.agents.book import NO_KEY, ModelBook
 from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.conversation import Session, session_wish
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits, ToolSpec
 from holdfast.agents.ending import Following
-from holdfast.agents.handles import Agent, App, Run, Session, session_wish
+from holdfast.agents.handles import Agent, Run
 from holdfast.agents.loop import RunLoop
+from holdfast.agents.options import check_model
+from holdfast.agents.plain import check_delegates
+from holdfast.agents.reaching import App
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
-from holdfast.agents.tools import ServerTool, Tool, ToolContext, ToolSignature, argument_schema
+from holdfast.agents.tools import ServerTool, Tool, ToolContext, ToolSignature, argument_schema, tool_name
 from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
@@ -27,7 +31,6 @@ from holdfast.kernel import encoding
 from holdfast.kernel.database import drive
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.models.facts import check
 from holdfast.models.prices import Price
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition, Isolation, Registry
@@ -47,6 +50,7 @@ class AgentFace:
     settings: Settings
     registry: Registry
     _ports: Ports
+    _embedded: bool
 
     def _open_agents(self) -> None:
         self.watched: weakref.WeakSet[Run[Any]] | None = None  # for tests: the handles that a lab keeps fresh
@@ -131,7 +135,7 @@ class AgentFace:
         strict: bool = False,
     ) -> Tool[Any, Any]:
         function, called, doc = _callable(given)
-        title = _tool_name(name or called)
+        title = tool_name(name or called)
         if effect not in ("read", "idempotent", "once"):
             raise BadSetting(f'effect is "read", "idempotent" or "once", not {effect!r}.')
         kind = TOOL_KIND + title
@@ -161,6 +165,11 @@ class AgentFace:
         tool.__doc__ = doc
         self._tools[title] = tool
         return tool
+
+    def require_key(self, model: str) -> None:
+        """`UsageError` when the worker in this process, if it may have one, could not ask this model."""
+        if self._embedded and self.book.lacks_key(model):
+            raise UsageError(f"model {model} cannot be asked: {NO_KEY}")
 
     def tool_named(self, name: str) -> ToolSpec:
         """A tool of this app as agents store it."""
@@ -242,8 +251,8 @@ class AgentFace:
         call a run of its own. `output` is a type that the answer must have. `options` go to the model as they are
         (`{"effort": "high"}`). `attempts` is how often one call of the model may fail.
         """
-        if not model.startswith("scripted:"):
-            check(model, options or {})
+        check_model(model, options or {})
+        check_delegates(name, agents)
         key = AgentName(
             encoding.check_text(name, what="an agent's name", cap=256),
             tenant,
@@ -309,7 +318,7 @@ class AgentFace:
         app = cast(App, self)
         made = self.session(key, tenant=tenant, parent=parent, metadata=metadata)
         if tx is not None:
-            return drive(made.open(app.intake(tx, sync=True)))
+            return drive(made.open(app.intake(tx, sync=True), lasting=False))
 
         async def opened() -> Session:
             return await made
@@ -331,11 +340,11 @@ class _Output(Generic[T]):
 
         return cast(dict[str, Any], _closed(argument_schema(TypeAdapter(self._kind).json_schema())))
 
-    def __call__(self, value: Any, text: str) -> T:
+    def __call__(self, _value: Any, text: str) -> T:
         from pydantic import TypeAdapter
 
         adapter: TypeAdapter[T] = TypeAdapter(self._kind)
-        return adapter.validate_json(text) if value is None else adapter.validate_python(value)
+        return adapter.validate_json(text)  # as it was written: a strict type takes less of what was read from it
 
 
 def _closed(node: Any) -> Any:
@@ -359,9 +368,3 @@ def _callable(given: Any) -> tuple[Callable[..., Any], str, str | None]:
     name = getattr(given, "name", None) or type(given).__name__.lower()
     doc = getattr(given, "description", None) or type(given).__doc__ or given.run.__doc__
     return given.run, name, doc
-
-
-def _tool_name(name: str) -> str:
-    if not name or len(name) > 128 or not all(c.isalnum() or c in "_-" for c in name) or not name.isascii():
-        raise UsageError(f"{name!r} is no name for a tool: letters, digits, _ and -, at most 128 of them.")
-    return name

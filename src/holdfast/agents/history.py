@@ -6,7 +6,7 @@ stored as they came; joining neighbours of one role is done here, the same way e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -101,10 +101,13 @@ def _content(call: CallRow) -> Any:
     return output or _ENDED
 
 
-def unanswered(blocks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Error results for calls that nobody will answer any more."""
+def answers(blocks: Iterable[dict[str, Any]], calls: Mapping[str, CallRow]) -> list[dict[str, Any]]:
+    """Results for the calls of a run that is over: what those that ended said, an error for the others."""
     return [
-        {"type": "tool_result", "tool_use_id": use["id"], "content": _ENDED, "is_error": True} for use in uses(blocks)
+        result_block(calls[use["id"]])
+        if use["id"] in calls
+        else {"type": "tool_result", "tool_use_id": use["id"], "content": _ENDED, "is_error": True}
+        for use in uses(blocks)
     ]
 
 

@@ -23,6 +23,7 @@ from holdfast.kernel.records import Lease
 log = logging.getLogger("holdfast.agents")
 
 _CAP = 1 << 26
+_LIFE = 5.0  # seconds between notes that a silent model is there
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class _Pending:
     lease: Lease
     pieces: list[Piece] = field(default_factory=list)
     requested: Requested | None = None
+    alive: bool = False
 
 
 class Journal:
@@ -69,6 +71,7 @@ class Journal:
         self._ports = ports
         self._interval = interval
         self._pending: dict[_Key, _Pending] = {}
+        self._seen: dict[_Key, float] = {}  # when a run's life was last noted
         self._writing: asyncio.Task[None] | None = None
         self._write: asyncio.Future[None] | None = None  # the one in flight
 
@@ -79,6 +82,14 @@ class Journal:
         else:
             pieces.append(piece)
 
+    def alive(self, lease: Lease, run: str) -> None:
+        """The model is there, though it may say nothing that is shown: a ping counts."""
+        now = self._ports.clock.monotonic()
+        key = _key(lease, run)
+        if now - self._seen.get(key, float("-inf")) >= _LIFE:
+            self._seen[key] = now
+            self._of(lease, run).alive = True
+
     def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
         self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
 
@@ -86,6 +97,7 @@ class Journal:
         """What has not been written yet, in order: for whoever now writes it."""
         while self._write is not None:
             await asyncio.shield(self._write)
+        self._seen.pop(_key(lease, run), None)
         pending = self._pending.pop(_key(lease, run), None)
         return [] if pending is None else [(piece.type, piece.data()) for piece in pending.pieces]
 
@@ -96,6 +108,7 @@ class Journal:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     def drop(self, lease: Lease, run: str) -> None:
+        self._seen.pop(_key(lease, run), None)
         self._pending.pop(_key(lease, run), None)
 
     def _of(self, lease: Lease, run: str) -> _Pending:
@@ -123,7 +136,7 @@ class Journal:
     async def _written(self, batch: dict[_Key, _Pending]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
         try:
-            await self._database.transact(write, _deltas(batch), _requests(batch))
+            await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
         except Unavailable:
             return False
         return True
@@ -146,9 +159,17 @@ def _requests(batch: dict[_Key, _Pending]) -> list[Requested]:
     return [pending.requested for pending in batch.values() if pending.requested is not None]
 
 
-async def write(tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested]) -> None:
+def _living(batch: dict[_Key, _Pending]) -> list[_Key]:
+    return [key for key, pending in sorted(batch.items(), key=lambda each: each[0]) if pending.alive]
+
+
+async def write(
+    tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[_Key] = ()
+) -> None:
     if deltas:
         await tx.run(Events.add_deltas, deltas=deltas)
+    for run, epoch, token in living:
+        await tx.run(Runs.note_life, run=run, epoch=epoch, token=token)
     for requested in requests:
         run, number, epoch, token, id = requested
         await tx.run(Runs.note_request, run=run, number=number, epoch=epoch, token=token, request_id=id)

@@ -26,6 +26,7 @@ from holdfast.agents.deciding import Deciding, Decision, exceeded, limits_of
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.history import text_of
 from holdfast.agents.journal import Journal, Piece
+from holdfast.agents.reading import tree_usage
 from holdfast.agents.records import LaneRow, LoadedRun
 from holdfast.agents.statements import Providers
 from holdfast.agents.turns import Answer, Committed, Conclusion, Intent, Loaded, Play, Spent
@@ -34,6 +35,7 @@ from holdfast.durations import microseconds
 from holdfast.errors import Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Lease
 from holdfast.models import Answered, Folding, InputDelta, Model, ModelFailure, Reply, TextDelta, ThinkingDelta
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze
@@ -138,28 +140,48 @@ class _Turn:
         run, settings = self._run, self._loop.settings
         if self._loaded.ahead:
             return await self._queue_up()
-        limit = exceeded(run, limits_of(run, self._spec))
+        limit = exceeded(await self._counted(), limits_of(run, self._spec))
         if limit is not None:
-            said = [row for row in self._loaded.window if row.kind == "answer" and row.type == "text"]
-            text = text_of([encoding.decode(said[-1].body)]) if said and run.turns else ""
-            conclusion = Conclusion("limited", text, limited=limit)
-            await self._database.transact(turns.conclude, self._play, self._prompt, conclusion)
+            conclusion = Conclusion("limited", self._said_last(), limited=limit)
+            if not await self._database.transact(turns.conclude, self._play, self._prompt, conclusion):
+                return Cancel("cancelled before its end was stored")
             return Settled()
         lane = lane_of(self._loop.models.credential(self._model), self._model)
         if (wait := _closed(self._loaded.lanes, lane)) is not None:
             return wait
         asked = self._ask(settings)
         intent = Intent(self._model, asked.hash, asked.fingerprint)
-        await self._database.transact(turns.begin, self._play, self._prompt, intent)
+        if not await self._database.transact(turns.begin, self._play, self._prompt, intent):
+            return Cancel("cancelled before the model was asked")
         self._ctx.require_lease()
         try:
             reply = await self._call(asked)
         except ModelFailure as failure:
             return await self._failed(failure, lane)
+        outcome = await self._commit(reply)
         if self._spent_up is not None:  # this was the last one for now, for everybody
-            us = round(self._spent_up * 1e6)
-            await self._database.transact(close_lane, lane, us, person=False, reason="the rate limit is used up")
-        return await self._commit(reply)
+            with contextlib.suppress(Unavailable):  # the answer is stored; the next one hears of it from the provider
+                us = round(self._spent_up * 1e6)
+                await self._database.transact(close_lane, lane, us, person=False, reason="the rate limit is used up")
+        return outcome
+
+    async def _counted(self) -> LoadedRun:
+        """The run with what everything below it has used; a run that inherits its limits counts the whole tree."""
+        run, limits = self._run, limits_of(self._run, self._spec)
+        limited = limits.tokens is not None or limits.cost is not None
+        if not limited or (run.parent is not None and "limits" not in encoding.decode(run.options)):
+            return run
+        used = await self._database.transact(tree_usage, run.root)
+        if used is None:
+            return run
+        tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
+        return run._replace(tokens=int(tokens), cost_nano=int(used.cost_nano))
+
+    def _said_last(self) -> str:
+        """The last text of this run, not of those before it in the session."""
+        mine = {derived_id(self._run.id, "answer", number) for number in range(1, self._number)}
+        said = [row for row in self._loaded.window if row.message in mine and row.type == "text"]
+        return text_of([encoding.decode(said[-1].body)]) if said else ""
 
     async def _queue_up(self) -> Outcome | None:
         match await self._database.transact(turns.queue_up, self._play):
@@ -195,6 +217,7 @@ class _Turn:
         try:
             async with aclosing(stream):
                 async for event in stream:
+                    journal.alive(self._lease, run)
                     delta = folding.feed(event)
                     if delta is not None:
                         text = readable(delta.partial_json if isinstance(delta, InputDelta) else delta.text)
@@ -208,6 +231,8 @@ class _Turn:
         if not folding.complete:
             raise ModelFailure("cut", "the stream ended before the answer was complete", bought="unknown")
         reply = folding.reply()
+        if any(not isinstance(use.get("id"), str) or not use.get("name") for use in reply.tool_uses):
+            raise ModelFailure("malformed", "a call has no id or no name", bought="unknown")
         if reply.duplicates:
             raise ModelFailure("malformed", f"two calls have the id {reply.duplicates[0]}", bought="unknown")
         return replace(reply, blocks=readable(reply.blocks))
@@ -236,7 +261,7 @@ class _Turn:
             case "cancelled":
                 return Cancel("cancelled while the model answered")
             case "next":
-                return Fail(decision.failure, "streaming_error") if decision.failure else None
+                return None
 
     async def _store(self, answer: Answer, decision: Decision) -> Committed:
         """An answer is paid for: while the lease lasts, a store that is away is waited for."""
@@ -262,17 +287,18 @@ class _Turn:
 
     async def _failed(self, failure: ModelFailure, lane: str) -> Outcome:
         """Note the failure, and say when to try again, if ever. This is the only place that retries a provider."""
-        waits = failure.closes_lane is not None
+        unknown = failure.bought == "unknown"
         error = {"kind": failure.kind, "message": str(failure), "status": failure.status, "code": failure.code}
-        failures = await self._database.transact(
-            turns.fail_turn, self._play, error, unknown=failure.bought == "unknown", counted=not waits
-        )
-        if waits:
+        error["request_id"] = failure.request_id or self._request_id
+        # What may have been bought counts against the agent's attempts; an outage is only waited for.
+        tried = await self._database.transact(turns.fail_turn, self._play, error, unknown=unknown, counted=unknown)
+        if failure.closes_lane is not None:
             return await self._close_lane(failure, lane)
-        if not failure.transient or failures >= self._spec.attempts:
-            kind = "context_window" if failure.kind == "context_window" else "streaming_error"
+        patience = microseconds(self._loop.settings.provider_patience)
+        if not failure.transient or tried.failures >= self._spec.attempts or tried.age_us > patience:
+            kind = "context_window" if failure.kind == "context_window" else turns.PROVIDER_ERROR
             return Fail(f"the model could not be asked: {failure}", kind)
-        base = min(60.0, 0.5 * 2 ** (failures - 1))
+        base = min(60.0, 0.5 * 2 ** min(tried.attempts - 1, 10))
         delay = failure.retry_after or base * (0.5 + self._loop.ports.random.random())
         return Snooze(f"{round(delay * 1e6)}us", f"the provider failed: {failure}")
 
@@ -285,7 +311,11 @@ class _Turn:
         if person:
             log.error("lane %s is closed until a person opens it (holdfast lanes open): %s", lane, failure)
             return Snooze(_PERSON_PAUSE, str(failure))
-        return Snooze(f"{round(wait * 1e6)}us", str(failure))
+        return Snooze(self._spread(wait), str(failure))
+
+    def _spread(self, seconds: float) -> str:
+        """A wait that others have too: they need not all come back in the same moment."""
+        return f"{round(seconds * 1e6 * (1 + 0.1 * self._loop.ports.random.random()))}us"
 
 
 def lane_of(credential: str, model: str) -> str:

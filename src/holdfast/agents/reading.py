@@ -20,19 +20,21 @@ from holdfast.agents.records import (
     SessionRow,
     TopicRow,
     TurnRow,
+    UsageBelow,
     UsageRow,
     ValueCount,
     VersionRow,
 )
-from holdfast.agents.statements import Agents, Calls, Events, Messages, Providers, Runs, Sessions
+from holdfast.agents.statements import Agents, Calls, Events, Looking, Messages, Providers, Runs, Sessions
 from holdfast.errors import NotFound, UsageError
-from holdfast.kernel import encoding
+from holdfast.kernel import encoding, retention
 from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
 from holdfast.results import Usage
 
 LAST = 2**62
 AFTER_ALL = "\U0010ffff"
+_SHOWN_BY_JOB = ["pending", "streaming", "batch_submitting"]  # which of them, a run's job says
 
 
 class Turn(NamedTuple):
@@ -89,27 +91,24 @@ async def list_runs(  # noqa: PLR0913  filters
     before: tuple[int, str] = (LAST, AFTER_ALL),
     limit: int = 100,
 ) -> list[RunRow]:
-    return await tx.many(
-        Runs.list_runs,
-        tenant=tenant,
-        session=session,
-        agent=agent,
-        state=state,
-        parent=parent,
-        before_at=before[0],
-        before=before[1],
-        limit=limit,
-    )
-
-
-@reading
-async def live_run(tx: Transaction, session: str) -> bool:
-    return await tx.one(Runs.run_ahead, session=session, ordinal=2**31 - 1) is not None
+    chosen = {"tenant": tenant, "session": session, "agent": agent, "state": state, "parent": parent}
+    page = {"before_at": before[0], "before": before[1], "limit": limit}
+    if state is None or state == "completed":  # most are: no index would help
+        return await tx.many(Runs.list_runs, **chosen, **page)
+    stored = _SHOWN_BY_JOB if state in _SHOWN_BY_JOB else [state]
+    return await tx.many(Looking.runs_in_state, **chosen, **page, stored=stored)
 
 
 @reading
 async def tree_usage(tx: Transaction, root: str) -> UsageRow | None:
     return await tx.one(Runs.tree_usage, root=root)
+
+
+@reading
+async def usage_below(tx: Transaction, run: str) -> UsageBelow | None:
+    """What a run and all that it started have used."""
+    found = await tx.many(Looking.usage_below, ids=[run])
+    return found[0] if found else None
 
 
 @reading
@@ -155,8 +154,10 @@ async def stored_events(tx: Transaction, run: str, after: int = 0, limit: int = 
 
 
 @reading
-async def topics_after(tx: Transaction, tx_id: int, pos: int, limit: int) -> list[TopicRow]:
-    return await tx.many(Events.topics_after, tx=tx_id, pos=pos, limit=limit)
+async def topics_after(tx: Transaction, after: tuple[int, int, int], limit: int) -> list[TopicRow]:
+    """`after`: the epoch, the transaction and the place of what was read last."""
+    epoch, number, pos = after
+    return await tx.many(Events.topics_after, epoch=epoch, tx=number, pos=pos, limit=limit)
 
 
 @reading
@@ -248,14 +249,20 @@ async def update_session(tx: Transaction, id: str, metadata: str) -> SessionRow:
 
 
 async def delete_session(tx: Transaction, id: str) -> None:
-    """Remove a session and all that is in it, unless a run of it is alive."""
+    """Remove a session and all that is in it, unless a run of it is alive: its messages with what only they hold, its
+    runs with their calls and finished jobs, and the keys that named them."""
     found = await tx.one(Sessions.lock_session, id=id)
     if found is None:
         raise NotFound(f"there is no session {id} in this database.")
     if await tx.one(Sessions.delete_session, id=id) is None:
         raise UsageError(f"session {id} has a run under way: cancel it or wait for its end, then delete.")
+    jobs = [row.seq for row in await tx.many(Sessions.jobs_of, id=id)]
+    blobs = [row.hash for row in await tx.many(Sessions.lock_blobs, id=id)]
+    await tx.run(Sessions.delete_blocks, id=id)
+    if blobs:
+        await tx.run(Sessions.delete_blobs, hashes=blobs)
     for statement in (
-        Sessions.delete_blocks,
+        Sessions.free_keys,
         Sessions.delete_messages,
         Sessions.delete_events,
         Sessions.delete_calls,
@@ -263,6 +270,8 @@ async def delete_session(tx: Transaction, id: str) -> None:
         Sessions.delete_runs,
     ):
         await tx.run(statement, id=id)
+    if jobs:
+        await retention.remove(tx, jobs)
 
 
 @reading
@@ -276,11 +285,6 @@ async def find_named(tx: Transaction, name: AgentName) -> AgentRow | None:
     found = await tx.many(Agents.agents_named, name=name.name, tenant=name.tenant)
     same = json.loads(name.metadata)
     return next((row for row in found if json.loads(row.metadata) == same), None)
-
-
-@reading
-async def agents_named(tx: Transaction, name: str, tenant: str) -> list[AgentRow]:
-    return await tx.many(Agents.agents_named, name=name, tenant=tenant)
 
 
 @reading

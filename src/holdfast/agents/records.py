@@ -16,6 +16,18 @@ class AgentRow(NamedTuple):
     updated_at: int
 
 
+class CurrentAgent(NamedTuple):
+    id: str
+    tenant: str
+    name: str
+    metadata: str
+    description: str
+    version: int
+    created_at: int
+    updated_at: int
+    digest: str
+
+
 class VersionRow(NamedTuple):
     agent: str
     version: int
@@ -150,6 +162,31 @@ class UsageRow(NamedTuple):
     cost_nano: int
 
 
+class RunState(NamedTuple):
+    """As much of a run as whoever waits for its end looks at."""
+
+    id: str
+    tenant: str
+    state: str
+
+
+class UsageBelow(NamedTuple):
+    """What a run and all below it have used."""
+
+    run: str
+    runs: int
+    turns: int
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+
+
+class BlobHash(NamedTuple):
+    hash: str
+
+
 class AheadRun(NamedTuple):
     id: str
     ordinal: int
@@ -193,6 +230,14 @@ class TurnState(NamedTuple):
     epoch: int
     token: int
     stop_reason: str | None
+
+
+class FailedTurn(NamedTuple):
+    """How often and for how long a turn has been tried; `failures` are those that count."""
+
+    failures: int
+    attempts: int
+    age_us: int
 
 
 class TurnRow(NamedTuple):
@@ -344,6 +389,7 @@ class EventRow(NamedTuple):
 
 
 class TopicRow(NamedTuple):
+    epoch: int
     tx: int
     pos: int
     run: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.agents.records import RunRow, UsageRow
+from holdfast.agents.records import RunRow, UsageBelow, UsageRow
 from holdfast.errors import RunFailed
 from holdfast.kernel import encoding
 from holdfast.results import OutcomeName, Refusal, Result, Usage
 
 
-def usage_of(row: RunRow | UsageRow) -> Usage:
+def usage_of(row: RunRow | UsageRow | UsageBelow) -> Usage:
     return Usage(
         int(row.input_tokens or 0),
         int(row.output_tokens or 0),
@@ -19,14 +19,19 @@ def usage_of(row: RunRow | UsageRow) -> Usage:
         int(row.cache_read_tokens or 0),
         int(row.cost_nano or 0),
         int(row.turns or 0),
-        int(row.runs) if isinstance(row, UsageRow) else 1,
+        1 if isinstance(row, RunRow) else int(row.runs),
     )
 
 
-def result_of(row: RunRow, decode: Callable[[Any, str], Any] | None = None) -> Result[Any]:
-    """The result of a run that has ended; `RunFailed` when it failed or was cancelled."""
+def result_of(
+    row: RunRow, decode: Callable[[Any, str], Any] | None = None, below: UsageBelow | None = None
+) -> Result[Any]:
+    """The result of a run that has ended; `RunFailed` when it failed or was cancelled.
+
+    `below` is what it and all runs below it have used.
+    """
     if row.state != "completed":
-        raise RunFailed(row.id, row.state, row.error or "no reason was given", row.error_type or "")
+        raise RunFailed(row.id, row.state, row.error or "no reason was given", row.error_type or "", what="run")
     stored = encoding.decode(row.output) or {}
     refusal = encoding.decode(row.refusal)
     return Result(
@@ -35,7 +40,7 @@ def result_of(row: RunRow, decode: Callable[[Any, str], Any] | None = None) -> R
         outcome=cast(OutcomeName, row.outcome or "answered"),
         text=str(stored.get("text", "")),
         stop_reason=row.stop_reason,
-        usage=usage_of(row),
+        usage=usage_of(row if below is None else below),
         refusal=None if refusal is None else Refusal(refusal.get("category"), refusal),
         limit=row.limited,
         turns=row.turns,

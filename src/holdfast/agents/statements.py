@@ -5,12 +5,15 @@ from __future__ import annotations
 from holdfast.agents.records import (
     AgentRow,
     AheadRun,
+    BlobHash,
     BlockRow,
     CallRow,
     ClosedCall,
     Counted,
+    CurrentAgent,
     Cursor,
     EventRow,
+    FailedTurn,
     FinishedRun,
     LaneRow,
     LoadedRun,
@@ -24,10 +27,12 @@ from holdfast.agents.records import (
     OpenRun,
     ReadyRun,
     RunRow,
+    RunState,
     SessionRow,
     TopicRow,
     TurnRow,
     TurnState,
+    UsageBelow,
     UsageRow,
     ValueCount,
     VersionRow,
@@ -41,6 +46,7 @@ _PACKAGE = "holdfast.agents.sql"
 
 class Agents(Statements, package=_PACKAGE, file="agents.sql", types={"metadata": "jsonb", "definition": "json"}):
     add_agent: Exec
+    current_agent: One[CurrentAgent]
     lock_agent: One[AgentRow]
     add_version: Exec
     set_version: One[AgentRow]
@@ -60,11 +66,16 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     find_session: One[SessionRow]
     take_place: One[SessionRow]
     lock_session: One[SessionRow]
+    lock_line: Exec
     list_sessions: Many[SessionRow]
     count_sessions: One[Counted]
     metadata_values: Many[ValueCount]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
+    lock_blobs: Many[BlobHash]
+    delete_blobs: Exec
+    jobs_of: Many[Seq]
+    free_keys: Exec
     delete_blocks: Exec
     delete_messages: Exec
     delete_events: Exec
@@ -90,10 +101,17 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun})
     lapse: Exec
     find_turn: One[TurnState]
     begin_turn: One[TurnState]
+    note_life: Exec
     note_request: Exec
     end_turn: One[TurnState]
-    fail_turn: One[TurnState]
+    fail_turn: One[FailedTurn]
     list_turns: Many[TurnRow]
+
+
+class Looking(Statements, package=_PACKAGE, file="looking.sql"):
+    run_states: Many[RunState]
+    usage_below: Many[UsageBelow]
+    runs_in_state: Many[RunRow]
 
 
 class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"blocks": NewBlock}):
@@ -133,4 +151,4 @@ class Providers(Statements, package=_PACKAGE, file="providers.sql"):
     closed_lanes: Many[LaneRow]
 
 
-GROUPS: tuple[type[Statements], ...] = (Agents, Sessions, Runs, Messages, Calls, Events, Providers)
+GROUPS: tuple[type[Statements], ...] = (Agents, Sessions, Runs, Looking, Messages, Calls, Events, Providers)

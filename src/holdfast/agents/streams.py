@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
-from holdfast.agents.records import Cursor, EventRow, RunRow
-from holdfast.agents.statements import Events, Runs
+from holdfast.agents.records import Cursor, EventRow, RunRow, RunState, UsageBelow
+from holdfast.agents.statements import Events, Looking, Runs
 from holdfast.clock import Ports
 from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel.database import Database, Transaction, reading
@@ -31,6 +32,28 @@ async def find_runs(tx: Transaction, ids: Sequence[str]) -> list[RunRow]:
     return await tx.many(Runs.find_runs, ids=ids)
 
 
+@reading
+async def run_states(tx: Transaction, ids: Sequence[str]) -> list[RunState]:
+    return await tx.many(Looking.run_states, ids=ids)
+
+
+class EndedRun(NamedTuple):
+    row: RunRow
+    used: UsageBelow  # with all runs below it
+
+
+@reading
+async def ended_runs(tx: Transaction, ids: Sequence[str]) -> list[EndedRun]:
+    """Runs that have ended, whole."""
+    used = {each.run: each for each in await tx.many(Looking.usage_below, ids=ids)}
+    return [EndedRun(row, used[row.id]) for row in await tx.many(Runs.find_runs, ids=ids) if row.id in used]
+
+
+class _Waiter(NamedTuple):
+    tenant: str | None  # None: any
+    ended: asyncio.Future[EndedRun]
+
+
 class _Reader:
     def __init__(self, run: str, after: int) -> None:
         self.run = run
@@ -43,7 +66,7 @@ class Streams:
         self._database = database
         self._ports = ports
         self._readers: set[_Reader] = set()
-        self._awaited: defaultdict[str, list[asyncio.Future[RunRow]]] = defaultdict(list)
+        self._awaited: defaultdict[str, list[_Waiter]] = defaultdict(list)
         self._looking: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self._listening = False
@@ -66,20 +89,15 @@ class Streams:
         finally:
             self._readers.discard(reader)
 
-    async def wait(self, run: str, limit: float | None) -> RunRow:
-        """Until the run has ended."""
+    async def wait(self, run: str, limit: float | None, tenant: str | None = None) -> EndedRun:
+        """Until the run has ended; `NotFound` when there is none, or it is another tenant's."""
         await self._listen()
-        found = await self._database.transact(find_runs, [run])
-        if not found:
-            raise NotFound(f"there is no run {run} in this database.")
-        if found[0].state in ENDED:
-            return found[0]
-        waiter: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(tenant, asyncio.get_running_loop().create_future())
         self._awaited[run].append(waiter)
         self._wake()
         try:
             async with asyncio.timeout(limit):
-                return await waiter
+                return await waiter.ended
         except TimeoutError:
             raise ResultTimeout(f"run {run} has not ended within {limit} s; it goes on, ask again.") from None
         finally:
@@ -91,6 +109,8 @@ class Streams:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        self._database.unlisten(self._on_hint)
+        self._listening = False
         self._give_up(StoreUnavailable("the app was closed while this run was being read."))
 
     async def _listen(self) -> None:
@@ -102,7 +122,8 @@ class Streams:
         subject, _, rest = note.partition(" ")
         if subject == "run":
             named = rest.split(",")
-            if any(run in self._awaited for run in named) or any(reader.run in named for reader in self._readers):
+            ours = any(run in self._awaited for run in named) or any(reader.run in named for reader in self._readers)
+            if ours or rest == "*":
                 self._look.set()
         elif subject not in ("route", "cancel"):
             self._look.set()
@@ -137,14 +158,30 @@ class Streams:
                 lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
             rows = await self._database.transact(events_after, [Cursor(run, at) for run, at in lowest.items()])
             found = self._deal(readers, rows)
-        if self._awaited:
-            for row in await self._database.transact(find_runs, list(self._awaited)):
-                if row.state in ENDED:
-                    found = True
-                    for waiter in self._awaited.get(row.id, []):
-                        if not waiter.done():
-                            waiter.set_result(row)
-        return found
+        return await self._look_for_ends() or found
+
+    async def _look_for_ends(self) -> bool:
+        asked = {
+            run: waiting
+            for run, waiters in self._awaited.items()
+            if (waiting := [waiter for waiter in waiters if not waiter.ended.done()])
+        }
+        if not asked:
+            return False
+        states = {row.id: row for row in await self._database.transact(run_states, list(asked))}
+        for run, waiters in asked.items():
+            there = states.get(run)
+            for waiter in waiters:
+                if (there is None or waiter.tenant not in (None, there.tenant)) and not waiter.ended.done():
+                    waiter.ended.set_exception(NotFound(f"there is no run {run} in this database."))
+        over = [run for run, row in states.items() if row.state in ENDED]
+        if not over:
+            return False
+        for ended in await self._database.transact(ended_runs, over):
+            for waiter in asked[ended.row.id]:
+                if not waiter.ended.done():
+                    waiter.ended.set_result(ended)
+        return True
 
     @staticmethod
     def _deal(readers: Sequence[_Reader], rows: Sequence[EventRow]) -> bool:
@@ -164,5 +201,5 @@ class Streams:
                 reader.rows.put_nowait(problem)
         for waiters in list(self._awaited.values()):
             for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(problem)
+                if not waiter.ended.done():
+                    waiter.ended.set_exception(problem)

@@ -192,6 +192,12 @@ class Tool(Generic[P, R]):
         )
 
 
+def tool_name(name: str) -> str:
+    if not name or len(name) > 128 or not all(c.isalnum() or c in "_-" for c in name) or not name.isascii():
+        raise UsageError(f"{name!r} is no name for a tool: letters, digits, _ and -, at most 128 of them.")
+    return name
+
+
 class ServerTool:
     """A tool that the provider runs itself: `ServerTool("web_search_20260318", max_uses=5)`."""
 

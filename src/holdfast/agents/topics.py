@@ -1,7 +1,8 @@
 """Topics: what happens to all runs, as the records that outside listeners get, durable and from any point.
 
 The order is that of the transactions. A transaction that is still open may yet put something before what has been
-committed since, so on PostgreSQL a reader stays behind the oldest one.
+committed since, so on PostgreSQL a reader stays behind the oldest one. A restored database counts its transactions
+anew: before their number comes the cluster's epoch, which has risen by then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.agents.changes import payload_of
 from holdfast.agents.reading import topics_after
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
@@ -35,29 +37,39 @@ class TopicEvent:
 
 async def topics(opened: Callable[[], Any], after: str, names: tuple[str, ...]) -> AsyncIterator[TopicEvent]:
     """Every change after a cursor, then each as it is committed; without end."""
-    tx, pos = _read(after)
+    at = _read(after)
     database: Database = await opened()
     stirred = asyncio.Event()
-    await database.listen(lambda note: stirred.set() if note.startswith("run ") or not note else None)
-    while True:
-        stirred.clear()
-        rows = await database.transact(topics_after, tx, pos, _PAGE)
-        for row in rows:
-            tx, pos = row.tx, row.pos
-            if not names or row.topic in names:
-                yield TopicEvent(f"{tx}.{pos}", row.topic, row.run, row.seq, row.at, encoding.decode(row.data))
-        if len(rows) < _PAGE:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE):
-                    await stirred.wait()
+
+    def heard(note: str) -> None:
+        if note.startswith("run ") or not note:
+            stirred.set()
+
+    await database.listen(heard)
+    try:
+        while True:
+            stirred.clear()
+            rows = await database.transact(topics_after, at, _PAGE)
+            for row in rows:
+                at = (row.epoch, row.tx, row.pos)
+                if not names or row.topic in names:
+                    payload = payload_of(row.topic, encoding.decode(row.data))
+                    yield TopicEvent(".".join(map(str, at)), row.topic, row.run, row.seq, row.at, payload)
+            if len(rows) < _PAGE:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE):
+                        await stirred.wait()
+    finally:
+        database.unlisten(heard)
 
 
-def _read(cursor: str) -> tuple[int, int]:
+def _read(cursor: str) -> tuple[int, int, int]:
     if not cursor:
-        return -1, 0
-    tx, _, pos = cursor.partition(".")
-    if not tx.isdigit() or not pos.isdigit():
+        return -1, 0, 0
+    parts = cursor.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
         raise UsageError(
             f"{cursor!r} is no cursor; give what an event of hf.events(after=…) has, or '' for the beginning."
         )
-    return int(tx), int(pos)
+    epoch, tx, pos = map(int, parts)
+    return epoch, tx, pos

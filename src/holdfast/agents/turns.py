@@ -13,12 +13,12 @@ from holdfast.agents.changes import Changes
 from holdfast.agents.creating import created
 from holdfast.agents.ending import End, end_run, line_of
 from holdfast.agents.history import result_block
-from holdfast.agents.records import LaneRow, LoadedRun, NewCall, NewRun, WindowBlock
+from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, NewCall, NewRun, WindowBlock
 from holdfast.agents.statements import Agents, Calls, Messages, Providers, Runs, Sessions
 from holdfast.agents.storing import add_message
 from holdfast.errors import LeaseLost
 from holdfast.kernel import encoding
-from holdfast.kernel.complete import complete, complete_and_settle
+from holdfast.kernel.complete import complete, complete_and_settle, error_json
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.families import lock_order
@@ -27,6 +27,8 @@ from holdfast.kernel.records import Ending, Lease, NewJob, Route
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
+
+PROVIDER_ERROR = "streaming_error"
 
 
 class Loaded(NamedTuple):
@@ -95,9 +97,9 @@ class Call(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """How a run ends by itself."""
+    """How a run ends by itself; "failed" when what the model said cannot be followed."""
 
-    outcome: Literal["answered", "refused", "truncated", "limited"]
+    outcome: Literal["answered", "refused", "truncated", "limited", "failed"]
     text: str
     output: Any = None
     refusal: dict[str, Any] | None = None
@@ -133,18 +135,21 @@ async def queue_up(tx: Transaction, play: Play) -> Queued:
         raise LeaseLost(lease.id, lease.fence)
     if fence.cancel_requested_at is not None:
         return "cancelled"
-    await tx.one(Sessions.lock_session, id=run.session)
+    await tx.run(Sessions.lock_line, line=line_of(run.session))
     if not await _somebody_is_ahead(tx, run):
         return "first"
     await park(tx, lease, channel=line_of(run.session), timeout_us=None)
     return "waiting"
 
 
-async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> None:
-    """Store the prompt, if it is not there yet, and that a call is about to be made."""
+async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> bool:
+    """Store the prompt, if it is not there yet, and that a call is about to be made. False: a cancel came first."""
     lease, run, number, prefix = play
-    if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
+    fence = await tx.one(Waiting.hold, **lease.held._asdict())
+    if fence is None:
         raise LeaseLost(lease.id, lease.fence)
+    if fence.cancel_requested_at is not None:
+        return False
     if not run.prompted:
         await add_message(tx, run, "prompt", 0, prompt)
     turn = await tx.one(
@@ -158,7 +163,7 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
         token=lease.token,
     )
     if turn is None:
-        return  # begun by an earlier call whose answer was lost
+        return True  # begun by an earlier call whose answer was lost
     changes = Changes(prefix)
     if run.state != "streaming":
         changes.tell(run.id, "run_state", state_of(run, "streaming"), topic="run_state")
@@ -167,6 +172,7 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
     else:
         changes.tell(run.id, "turn_started", {"turn": number, "model": intent.model})
     await changes.write(tx)
+    return True
 
 
 async def commit(
@@ -253,18 +259,9 @@ async def _add_calls(
     ]
     await tx.run(Calls.add_calls, calls=rows)
     for call in calls:
-        changes.tell(
-            run.id,
-            "tool_called",
-            {
-                "call": call.row.id,
-                "name": call.row.name,
-                "input": encoding.decode(call.row.input),
-                "turn": call.row.turn,
-            },
-        )
-    for call in launched:
-        changes.announce("tool_pending", _pending(run, call))
+        said = {"call": call.row.id, "name": call.row.name, "input": encoding.decode(call.row.input)}
+        told = {**said, "turn": call.row.turn, **_pending(run, call)}
+        changes.tell(run.id, "tool_called", told, topic="tool_pending" if call.row.id in started else None)
     await _add_children(tx, run, [call for call in launched if call.child is not None], changes)
 
 
@@ -280,6 +277,7 @@ def _pending(run: LoadedRun, call: Call) -> dict[str, Any]:
 
 async def _add_children(tx: Transaction, run: LoadedRun, calls: Sequence[Call], changes: Changes) -> None:
     runs: list[NewRun] = []
+    own = encoding.decode(run.options)
     for call in calls:
         agent = await tx.one(Agents.find_agent, id=call.child)
         assert agent is not None, "an agent with versions that name it is never deleted"
@@ -303,7 +301,7 @@ async def _add_children(tx: Transaction, run: LoadedRun, calls: Sequence[Call], 
             ),
             variables=run.variables,
             metadata="{}",
-            options=run.options,
+            options=_json({name: given for name, given in own.items() if name == "limits"}),
         )
         runs.append(child)
     if runs:
@@ -318,41 +316,56 @@ async def answer_calls(tx: Transaction, run: LoadedRun, number: int) -> None:
     await add_message(tx, run, "results", number, [result_block(call) for call in calls])
 
 
-async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], conclusion: Conclusion) -> None:
-    """End a run without another call."""
+async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], conclusion: Conclusion) -> bool:
+    """End a run without another call. False: a cancel came first."""
     lease, run, _, prefix = play
     if lease.parent is not None:
         await tx.many(Jobs.lock_jobs, seqs=lock_order([(lease.seq, lease.parent)]))
-    if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
+    fence = await tx.one(Waiting.hold, **lease.held._asdict())
+    if fence is None:
         raise LeaseLost(lease.id, lease.fence)
+    if fence.cancel_requested_at is not None:
+        return False
     if not run.prompted:
         await add_message(tx, run, "prompt", 0, prompt)
     await _conclude(tx, lease, run, conclusion, Changes(prefix))
+    return True
 
 
 async def _conclude(tx: Transaction, lease: Lease, run: LoadedRun, conclusion: Conclusion, changes: Changes) -> None:
     if conclusion.outcome == "refused":
         await tx.run(Messages.retire, run=run.id)
-    end = End(
-        "completed",
-        outcome=conclusion.outcome,
-        output=_json({"text": conclusion.text, "output": conclusion.output}),
-        refusal=None if conclusion.refusal is None else _json(conclusion.refusal),
-        limited=conclusion.limited,
-    )
-    await end_run(tx, run.id, end, changes)
+    await end_run(tx, run.id, _end(conclusion), changes)
     await changes.write(tx)
-    told = conclusion.text or f"(the agent ended without an answer: {conclusion.outcome})"
-    ending = Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, _json(told), None)
+    if conclusion.outcome == "failed":
+        error = error_json(PROVIDER_ERROR, conclusion.text)
+        ending = Ending(*lease.held, "failed", State.FAILED, 0, 1, None, error)
+    else:
+        told = conclusion.text or f"(the agent ended without an answer: {conclusion.outcome})"
+        ending = Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, _json(told), None)
     if lease.parent is None:
         await complete(tx, [ending])
     else:
         await complete_and_settle(tx, [ending], [lease.parent])
 
 
-async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unknown: bool, counted: bool) -> int:
-    """Note that a call failed; returns how many failures of this turn count."""
+def _end(conclusion: Conclusion) -> End:
+    if conclusion.outcome == "failed":
+        return End("failed", error_type=PROVIDER_ERROR, error=conclusion.text)
+    return End(
+        "completed",
+        outcome=conclusion.outcome,
+        output=_json({"text": conclusion.text, "output": conclusion.output}),
+        refusal=None if conclusion.refusal is None else _json(conclusion.refusal),
+        limited=conclusion.limited,
+    )
+
+
+async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unknown: bool, counted: bool) -> FailedTurn:
+    """Note that a call failed; returns how often and for how long the turn has been tried."""
     lease, run, number, prefix = play
+    if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
+        raise LeaseLost(lease.id, lease.fence)
     turn = await tx.one(
         Runs.fail_turn,
         run=run.id,
@@ -367,11 +380,11 @@ async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unkno
         again = await tx.one(Runs.find_turn, run=run.id, number=number)
         if again is None or (again.epoch, again.token) != (lease.epoch, lease.token):
             raise LeaseLost(lease.id, lease.fence)
-        return again.failures
+        return FailedTurn(again.failures, again.attempts, 0)
     changes = Changes(prefix)
     changes.tell(run.id, "turn_failed", {"turn": number, "attempt": turn.attempts, **error})
     await changes.write(tx)
-    return turn.failures
+    return turn
 
 
 def state_of(run: LoadedRun, state: str, before: str | None = None) -> dict[str, Any]:

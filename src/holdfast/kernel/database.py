@@ -84,6 +84,9 @@ class Database(Protocol):
     async def listen(self, heard: Callable[[str], None]) -> None:
         """Call `heard` with every hint from now on; with "" after a gap in which hints may be missed."""
 
+    def unlisten(self, heard: Callable[[str], None]) -> None:
+        """Call it no more; nothing happens when it was not called."""
+
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         """Run a migration's statements in one transaction, one migrator at a time.
 

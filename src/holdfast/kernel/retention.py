@@ -6,6 +6,7 @@ goes only after its parent, so whoever still waits for it can read how it ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.database import Transaction, reading
@@ -65,8 +66,11 @@ async def _limits(tx: Transaction, keep: Keep, queue: str | None) -> dict[str, i
 
 async def _prune_queue(tx: Transaction, queue: str, before: int, limit: int) -> int:
     seqs = [kin.seq for kin in await tx.many(Retention.find_prunable, queue=queue, before=before, limit=limit)]
-    if not seqs:
-        return 0
+    return await remove(tx, seqs) if seqs else 0
+
+
+async def remove(tx: Transaction, seqs: Sequence[int]) -> int:
+    """Remove those of these jobs that have finished, with their attempts and steps; returns how many."""
     gone = [row.seq for row in await tx.many(Retention.prune, seqs=sorted(seqs))]
     await tx.run(Retention.prune_attempts, seqs=gone)
     await tx.run(Retention.prune_steps, seqs=gone)

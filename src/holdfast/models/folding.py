@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,8 +154,8 @@ class Folding:
     def _read_input(self, index: int, text: str) -> None:
         """Read the arguments of a tool use, now that they are all here."""
         try:
-            value = json.loads(text)
-        except ValueError:
+            value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             self._bad[index] = text
@@ -197,6 +198,17 @@ class Folding:
             bad_inputs={str(self._blocks[index].get("id", index)): text for index, text in self._bad.items()},
             duplicates=tuple(sorted({each for each in ids if ids.count(each) > 1})),
         )
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large")
+    return number
 
 
 def _added(old: Any, new: Any) -> Any:

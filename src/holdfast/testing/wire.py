@@ -100,6 +100,9 @@ class Wire:
     async def listen(self, heard: Callable[[str], None]) -> None:
         await self.send(self.database.listen(heard))
 
+    def unlisten(self, heard: Callable[[str], None]) -> None:
+        self.database.unlisten(heard)
+
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return await self.send(self.database.script(statements, at=at))
 

@@ -31,6 +31,8 @@ from holdfast.workers.definitions import Definition
 from holdfast.workers.holdings import Holding, Stop
 from holdfast.workers.ledger import StoreLedger
 from holdfast.workers.signatures import Signature
+from holdfast.workers.slots import TOOLS
+from holdfast.workers.threads import ThreadEach
 
 R = TypeVar("R")
 
@@ -65,6 +67,7 @@ class Attempts:
         self._ports = ports
         self._settings = settings
         self._threads = threads
+        self._each = ThreadEach()
         self._processes = processes
 
     async def run(self, definition: Definition, holding: Holding, *, now_us: int) -> Outcome | None:
@@ -120,6 +123,8 @@ class Attempts:
             return function()
 
         here = copy_context()  # what surrounds the attempt, a span for example, also surrounds the thread
+        if holding.line == TOOLS:  # given up when its time is over: its slot is free, its result worth nothing
+            return await asyncio.shield(loop.run_in_executor(self._each, here.run, run))
         # A thread cannot be stopped: when the attempt ends first, the worker keeps its slot until it returns.
         holding.thread = thread = loop.run_in_executor(self._threads, here.run, run)
         return await asyncio.shield(thread)

@@ -61,6 +61,7 @@ class Definition:
     fair: bool = False
     unique: Unique | None = None
     line: str = "jobs"  # whose slots its attempts take
+    once: bool = False  # started at most once: a worker that leaves does not hand it back
     context: Callable[[Any], Any] | None = None  # what the handler is given in place of the job's own context
     route: Route = field(init=False)
     is_async: bool = field(init=False)

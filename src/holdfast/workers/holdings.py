@@ -32,6 +32,7 @@ class Holding:
     stop: Stop | None = None
     line: str = "jobs"
     begun: bool = False
+    entered: bool = False  # its handler may have done something
     ending: bool = False  # its outcome is on the way to the store
     lasted: float = 0.0  # seconds its handler took, if anybody listened
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)

@@ -39,7 +39,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import JOBS, RUNS, TOOLS, Line, lines_of
+from holdfast.workers.slots import JOBS, TOOLS, Line, lines_of
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -48,6 +48,7 @@ log = logging.getLogger("holdfast.worker")
 
 _DUE_LOOK = 0.005
 _NO_POLICY = RetryPolicy()
+_INTERRUPTED = "instance_disconnected"
 _HAND_BACK = 2.0
 
 
@@ -78,8 +79,7 @@ class Worker:
         self._started = 0
         self._pace = Pace()
         self._routing = Routing(role.queues, self._capabilities(), registry.line_of)
-        threads = settings.threads or sum(line.limit for name, line in self._lines.items() if name != RUNS)
-        self._threads = ThreadPoolExecutor(threads, "holdfast-job")
+        self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
         self._claims = Claiming(
@@ -272,7 +272,7 @@ class Worker:
             if holding.thread is not None and not holding.thread.done():
                 await asyncio.wait([holding.thread])
         except asyncio.CancelledError:
-            self._release(holding)
+            self._hand_back(holding)
         except BaseException as problem:
             log.exception("the outcome of job %s cannot be told", holding.lease.id, extra=about(holding.lease))
             self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
@@ -296,6 +296,7 @@ class Worker:
         if definition is None:
             return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
         elapsed = begun - holding.claimed_at
+        holding.entered = True
         attempt = self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
         return await (self._telling.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
 
@@ -324,6 +325,14 @@ class Worker:
         except BadPayload as problem:
             written = ending(lease, Fail(str(problem), "result_error"), policy, self._ports.random, *caps)
         self._endings.put(lease, written)
+
+    def _hand_back(self, holding: Holding) -> None:
+        """This worker goes away in the middle of an attempt."""
+        definition = self._registry.definitions.get(holding.lease.kind)
+        if definition is not None and definition.once and holding.entered and not holding.ending:
+            self._end(holding, Fail("its worker left while it ran, and it may start only once", _INTERRUPTED))
+        else:
+            self._release(holding)
 
     def _release(self, holding: Holding) -> None:
         holding.ending = True

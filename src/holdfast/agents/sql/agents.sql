@@ -6,6 +6,12 @@ insert into holdfast.agent (id, tenant, name, metadata, description, version, cr
 values (:id, :tenant, :name, :metadata, :description, 0, holdfast.now_us(), holdfast.now_us())
 on conflict (name, tenant, metadata) do nothing;
 
+-- name: current_agent :one
+-- With the digest of its present version: where that is what one has, there is nothing to write and nothing to lock.
+select a.id, a.tenant, a.name, a.metadata, a.description, a.version, a.created_at, a.updated_at, v.digest
+from holdfast.agent a join holdfast.agent_version v on v.agent = a.id and v.version = a.version
+where a.name = :name and a.tenant = :tenant and a.metadata = :metadata;
+
 -- name: lock_agent :one on postgres
 select id, tenant, name, metadata, description, version, created_at, updated_at from holdfast.agent
 where name = :name and tenant = :tenant and metadata = :metadata for update;

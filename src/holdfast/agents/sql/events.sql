@@ -8,15 +8,16 @@ with counted as materialized (
     update holdfast.run r set events = r.events + c.n from counted c where r.id = c.run
     returning r.id, r.events - c.n as base
 ), told as (
-    insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
+    insert into holdfast.run_event (run, seq, at, type, data, topic, epoch, tx)
     select e.run, n.base + e.place, holdfast.now_us(), e.type, e.data, e.topic,
-        cast(cast(pg_current_xact_id() as text) as bigint)
+        (select c.epoch from holdfast.cluster c), cast(cast(pg_current_xact_id() as text) as bigint)
     from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
         cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
     join numbered n on n.id = e.run order by e.run, e.place
     returning run
 )
-select (select holdfast.hint('run ' || string_agg(distinct run, ',')) from told),
+select (select holdfast.hint('run ' || case when count(distinct run) > 150 then '*'
+        else string_agg(distinct run, ',') end) from told),
     (select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
         from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload));
 
@@ -25,9 +26,9 @@ select (select holdfast.hint('run ' || string_agg(distinct run, ',')) from told)
 update holdfast.run as r set events = r.events + c.n
 from (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c
 where r.id = c.run;
-insert into holdfast.run_event (run, seq, at, type, data, topic, tx)
+insert into holdfast.run_event (run, seq, at, type, data, topic, epoch, tx)
 select r.id, r.events - c.n + (value ->> :events.place), holdfast.now_us(), value ->> :events.type,
-    value ->> :events.data, value ->> :events.topic, 0
+    value ->> :events.data, value ->> :events.topic, (select u.epoch from holdfast.cluster u), 0
 from json_each(:events) cross join holdfast.run r on r.id = value ->> :events.run
 join (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c on c.run = r.id
 order by r.id, value ->> :events.place;
@@ -57,7 +58,8 @@ with counted as materialized (
     join numbered n on n.id = d.run and n.epoch = d.epoch and n.token = d.token order by d.run, d.place
     returning run
 )
-select holdfast.hint('run ' || string_agg(distinct run, ',')) from told;
+select holdfast.hint('run ' || case when count(distinct run) > 150 then '*' else string_agg(distinct run, ',') end)
+from told;
 
 -- name: add_deltas :exec on sqlite
 -- No data-modifying CTE here: the numbers first, then the rows below them.
@@ -99,16 +101,19 @@ from json_each(:cursors) cross join holdfast.run_event e
 order by e.run, e.seq;
 
 -- name: topics_after :many on postgres
--- Of all runs, in the order of their transactions. What a transaction still open might yet put before is waited for.
-select e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
+-- Of all runs, in the order of their transactions. What a transaction still open might yet put before is waited for;
+-- of an earlier epoch none is open, and its numbers say nothing here.
+select e.epoch, e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
 from holdfast.run_event e
-where e.topic is not null and (e.tx, e.pos) > (cast(:tx as bigint), cast(:pos as bigint))
-    and e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint)
-order by e.tx, e.pos limit :limit;
+where e.topic is not null
+    and (e.epoch, e.tx, e.pos) > (cast(:epoch as bigint), cast(:tx as bigint), cast(:pos as bigint))
+    and (e.epoch < (select c.epoch from holdfast.cluster c)
+        or e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint))
+order by e.epoch, e.tx, e.pos limit :limit;
 
 -- name: topics_after :many on sqlite
 -- There is one writer: what is there comes in the order of its commits.
-select e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
+select e.epoch, e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
 from holdfast.run_event e
-where e.topic is not null and (e.tx, e.pos) > (:tx, :pos)
-order by e.tx, e.pos limit :limit;
+where e.topic is not null and (e.epoch, e.tx, e.pos) > (:epoch, :tx, :pos)
+order by e.epoch, e.tx, e.pos limit :limit;

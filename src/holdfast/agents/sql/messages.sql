@@ -29,7 +29,9 @@ from json_each(:blocks) where true
 on conflict (message, ordinal) do nothing;
 
 -- name: add_blob :exec
-insert into holdfast.blob (hash, body) values (:hash, :body) on conflict (hash) do nothing;
+-- One that is there is locked and not changed: it stays until whoever needs it has said so.
+insert into holdfast.blob (hash, body) values (:hash, :body)
+on conflict (hash) do update set hash = excluded.hash where false;
 
 -- name: window :many
 -- What is sent: the live messages of a branch, block by block. Its cost is the window's, not the history's.

@@ -35,7 +35,8 @@ on conflict do nothing;
 select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
     r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
-    r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane) then 1 else 0 end as lanes,
+    r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane p
+        where p.person = 1 or p.closed_until > holdfast.now_us()) then 1 else 0 end as lanes,
     holdfast.now_us() as now
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 where r.job = :job;
@@ -178,6 +179,10 @@ on conflict (run, number) do update set model = excluded.model, request_hash = e
 where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
 returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 
+-- name: note_life :exec
+update holdfast.run set progressed_at = holdfast.now_us()
+where id = :run and epoch = :epoch and token = :token and state = 'streaming';
+
 -- name: note_request :exec
 update holdfast.turn set request_id = :request_id
 where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling';
@@ -225,7 +230,7 @@ returning run, number, model, state, attempts, unknown, failures, epoch, token, 
 update holdfast.turn set state = 'failed', error = :error, unknown = unknown + :unknown,
     failures = failures + :counted, ended_at = holdfast.now_us()
 where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling'
-returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
+returning failures, attempts, holdfast.now_us() - started_at as age_us;
 
 -- name: list_turns :many
 select run, number, model, state, attempts, unknown, request_id, stop_reason, usage, input_tokens, output_tokens,

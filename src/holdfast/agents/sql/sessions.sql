@@ -24,6 +24,15 @@ where id = :id for update;
 -- The transaction holds the write lock already.
 select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session where id = :id;
 
+-- name: lock_line :exec on postgres
+-- Whoever queues up and whoever lets the next one begin must see each other. Not the session's row: a caller's open
+-- transaction that adds a run holds that one, for as long as it likes.
+select length(cast(pg_advisory_xact_lock(hashtextextended(:line, 0)) as text)) as locked;
+
+-- name: lock_line :exec on sqlite
+-- The transaction holds the write lock already.
+select length(:line);
+
 -- name: list_sessions :many on postgres
 select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at from holdfast.session
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
@@ -69,6 +78,49 @@ delete from holdfast.session
 where id = :id and not exists (
     select 1 from holdfast.run r where r.session = :id and r.finalized_at is null)
 returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at;
+
+-- name: lock_blobs :many on postgres
+-- Those that the session's blocks name. Whoever is about to name one too comes before this or after all of it.
+select b.hash from holdfast.blob b
+where b.hash in (select l.blob from holdfast.message m join holdfast.block l on l.message = m.id
+    where m.session = :id and l.blob is not null)
+order by b.hash for update;
+
+-- name: lock_blobs :many on sqlite
+-- The transaction holds the write lock already.
+select distinct l.blob as hash from holdfast.message m join holdfast.block l on l.message = m.id
+where m.session = :id and l.blob is not null order by 1;
+
+-- name: delete_blobs :exec
+-- Those that no block names any more.
+delete from holdfast.blob where hash = any(cast(:hashes as text[]))
+    and not exists (select 1 from holdfast.block l where l.blob = blob.hash);
+
+-- name: jobs_of :many on postgres
+-- The jobs of the session's runs and of their calls that have ended; one that has not is left to retention.
+select j.seq from holdfast.job j
+where j.finished_at is not null and j.seq = any(array(
+    select r.job from holdfast.run r where r.session = :id
+    union all
+    select c.job from holdfast.run r join holdfast.tool_call c on c.run = r.id where r.session = :id))
+order by j.seq;
+
+-- name: jobs_of :many on sqlite
+-- No arrays here.
+select j.seq from holdfast.job j
+where j.finished_at is not null and j.seq in (
+    select r.job from holdfast.run r where r.session = :id
+    union all
+    select c.job from holdfast.run r join holdfast.tool_call c on c.run = r.id where r.session = :id)
+order by j.seq;
+
+-- name: free_keys :exec on postgres
+delete from holdfast.idempotency
+where job = any(array(select cast(r.id as uuid) from holdfast.run r where r.session = :id));
+
+-- name: free_keys :exec on sqlite
+-- An id is text here.
+delete from holdfast.idempotency where job in (select r.id from holdfast.run r where r.session = :id);
 
 -- name: delete_blocks :exec
 delete from holdfast.block where message in (select m.id from holdfast.message m where m.session = :id);

@@ -149,6 +149,9 @@ class PostgresDatabase:
             self._listening = asyncio.create_task(self._listen(ready), name="listener")
             await ready.wait()
 
+    def unlisten(self, heard: Callable[[str], None]) -> None:
+        self._heard = [other for other in self._heard if other != heard]
+
     def _on_hint(self, note: str) -> None:
         for heard in self._heard:
             heard(note)

@@ -95,6 +95,9 @@ class SqliteDatabase:
     async def listen(self, heard: Callable[[str], None]) -> None:
         self._heard.append(heard)
 
+    def unlisten(self, heard: Callable[[str], None]) -> None:
+        self._heard = [other for other in self._heard if other != heard]
+
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at)))
 

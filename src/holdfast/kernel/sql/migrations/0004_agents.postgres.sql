@@ -97,6 +97,9 @@ create index run_streaming on holdfast.run (progressed_at) where state = 'stream
 create index run_root on holdfast.run (root);
 create index run_agent on holdfast.run (agent);
 create index run_listed on holdfast.run (created_at desc, id desc);
+create index run_tenant on holdfast.run (tenant, created_at desc, id desc);
+create index run_parent on holdfast.run (parent, created_at desc, id desc) where parent is not null;
+create index run_state on holdfast.run (state, created_at desc, id desc) where state <> 'completed';
 
 -- The place of a message is (session, branch, ordinal), and never a time. What is not live is not sent any more.
 create table holdfast.message (
@@ -125,6 +128,7 @@ create table holdfast.block (
     blob text,
     primary key (message, ordinal)
 );
+create index block_blob on holdfast.block (blob) where blob is not null;
 create table holdfast.blob (hash text primary key, body json not null);
 
 create table holdfast.turn (
@@ -175,7 +179,8 @@ create unique index tool_call_place on holdfast.tool_call (run, turn, ordinal);
 create unique index tool_call_job on holdfast.tool_call (job) where job is not null;
 create index tool_call_open on holdfast.tool_call (run) where state is null;
 
--- Numbered without gap by `run.events`. `tx` lets a reader of all runs wait for whoever has not committed yet.
+-- Numbered without gap by `run.events`. `tx` lets a reader of all runs wait for whoever has not committed yet; a
+-- restored database counts transactions anew, so what has a topic has the cluster's `epoch` before it.
 create table holdfast.run_event (
     run text not null,
     seq integer not null,
@@ -183,11 +188,12 @@ create table holdfast.run_event (
     type text not null,
     data json not null,
     topic text,
+    epoch bigint not null default 0,
     tx bigint not null,
     pos bigint generated always as identity primary key
 );
 create unique index run_event_seq on holdfast.run_event (run, seq);
-create index run_event_topic on holdfast.run_event (tx, pos) where topic is not null;
+create index run_event_topic on holdfast.run_event (epoch, tx, pos) where topic is not null;
 
 create table holdfast.provider_lane (
     name text primary key,
@@ -196,6 +202,9 @@ create table holdfast.provider_lane (
     reason text not null,
     updated_at bigint not null
 );
+
+-- A session that is deleted frees the keys of its runs.
+create index idempotency_job on holdfast.idempotency (job);
 
 -- A run as it stands: while nothing else is said, its job says whether a worker has it.
 create view holdfast.run_now as
@@ -209,11 +218,12 @@ select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_n
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.metadata, r.options, r.turns, r.events, r.outcome,
     r.stop_reason, r.output, r.refusal, r.limited, r.error_type, r.error, r.input_tokens, r.output_tokens,
     r.cache_write_tokens, r.cache_read_tokens, r.cost_nano, r.created_at,
-    coalesce(r.started_at, j.claimed_at) as started_at, r.finalized_at, j.worker
+    coalesce(r.started_at, j.claimed_at) as started_at, r.finalized_at, j.worker, r.state as stored_state
 from holdfast.run r left join holdfast.job j on j.seq = r.job;
 
 -- down
 drop view holdfast.run_now;
+drop index holdfast.idempotency_job;
 drop table holdfast.provider_lane;
 drop table holdfast.run_event;
 drop table holdfast.tool_call;

@@ -97,6 +97,9 @@ create index run_streaming on run (progressed_at) where state = 'streaming';
 create index run_root on run (root);
 create index run_agent on run (agent);
 create index run_listed on run (created_at desc, id desc);
+create index run_tenant on run (tenant, created_at desc, id desc);
+create index run_parent on run (parent, created_at desc, id desc) where parent is not null;
+create index run_state on run (state, created_at desc, id desc) where state <> 'completed';
 
 -- The place of a message is (session, branch, ordinal), and never a time. What is not live is not sent any more.
 create table message (
@@ -125,6 +128,7 @@ create table block (
     blob text,
     primary key (message, ordinal)
 ) strict;
+create index block_blob on block (blob) where blob is not null;
 create table blob (hash text primary key, body text not null) strict;
 
 create table turn (
@@ -175,7 +179,7 @@ create unique index tool_call_place on tool_call (run, turn, ordinal);
 create unique index tool_call_job on tool_call (job) where job is not null;
 create index tool_call_open on tool_call (run) where state is null;
 
--- Numbered without gap by `run.events`; `pos` is the order of commits.
+-- Numbered without gap by `run.events`; `pos` is the order of commits in one `epoch`, which a restored file raises.
 create table run_event (
     run text not null,
     seq integer not null,
@@ -183,11 +187,12 @@ create table run_event (
     type text not null,
     data text not null,
     topic text,
+    epoch integer not null default 0,
     tx integer not null,
     pos integer primary key autoincrement
 ) strict;
 create unique index run_event_seq on run_event (run, seq);
-create index run_event_topic on run_event (tx, pos) where topic is not null;
+create index run_event_topic on run_event (epoch, tx, pos) where topic is not null;
 
 create table provider_lane (
     name text primary key,
@@ -196,6 +201,9 @@ create table provider_lane (
     reason text not null,
     updated_at integer not null
 ) strict;
+
+-- A session that is deleted frees the keys of its runs.
+create index idempotency_job on idempotency (job);
 
 -- A run as it stands: while nothing else is said, its job says whether a worker has it.
 create view run_now as
@@ -209,11 +217,12 @@ select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_n
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.metadata, r.options, r.turns, r.events, r.outcome,
     r.stop_reason, r.output, r.refusal, r.limited, r.error_type, r.error, r.input_tokens, r.output_tokens,
     r.cache_write_tokens, r.cache_read_tokens, r.cost_nano, r.created_at,
-    coalesce(r.started_at, j.claimed_at) as started_at, r.finalized_at, j.worker
+    coalesce(r.started_at, j.claimed_at) as started_at, r.finalized_at, j.worker, r.state as stored_state
 from run r left join job j on j.seq = r.job;
 
 -- down
 drop view run_now;
+drop index idempotency_job;
 drop table provider_lane;
 drop table run_event;
 drop table tool_call;

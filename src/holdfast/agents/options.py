@@ -1,0 +1,79 @@
+"""Options of a run: how one is enqueued, beside its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+from holdfast.agents.conversation import During, Session, check_during
+from holdfast.agents.definitions import Limits
+from holdfast.durations import Duration
+from holdfast.errors import UsageError
+from holdfast.models.facts import check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How one run is enqueued, beside its prompt."""
+
+    session: str | Session | None = None
+    key: str | None = None
+    variables: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    tenant: str | None = None
+    priority: int | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    limits: Limits | None = None
+    model: str | None = None
+    during: During = "queue"  # while another run of the session is under way: wait for it, or be refused
+    require_worker: bool = False
+    notify: bool = True
+    tx: object | None = None
+
+
+class RunOptionsDict(TypedDict, total=False):
+    """The same as keywords, for type checkers."""
+
+    session: str | Session | None
+    key: str | None
+    variables: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    tenant: str | None
+    priority: int | None
+    delay: Duration | None
+    at: datetime | None
+    limits: Limits | None
+    model: str | None
+    during: During
+    require_worker: bool
+    notify: bool
+    tx: object | None
+
+
+def chosen(options: Mapping[str, Any]) -> RunOptions:
+    unknown = sorted(options.keys() - set(RunOptions.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(sorted(RunOptions.__dataclass_fields__))
+        raise UsageError(f"{unknown[0]!r} is not an option of a run; there are {known}.")
+    made = RunOptions(**options)
+    check_during(made.during)
+    if made.limits is not None and not isinstance(made.limits, Limits):
+        raise UsageError(f"limits is Limits(…), not {type(made.limits).__name__}.")
+    return made
+
+
+def check_model(model: object, options: Mapping[str, Any]) -> None:
+    """`UsageError` when there is no such model, or it does not take these options. A script takes anything."""
+    if not isinstance(model, str):
+        raise UsageError(f"model is the name of one, not {type(model).__name__}.")
+    if not model.startswith("scripted:"):
+        check(model, options)
+
+
+def microseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise UsageError("at= needs a time zone: datetime(…, tzinfo=UTC).")
+    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)

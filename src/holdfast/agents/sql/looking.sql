@@ -1,0 +1,32 @@
+-- Looking at runs: whether they have ended, what they and those below them have used, and those in one state.
+
+-- name: run_states :many
+-- All that whoever waits for their end needs, look by look.
+select id, tenant, state from holdfast.run where id = any(cast(:ids as text[]));
+
+-- name: usage_below :many
+-- Of each of these runs and of all that it started, however deep.
+with recursive below (top, id) as (
+    select r.id, r.id from holdfast.run r where r.id = any(cast(:ids as text[]))
+    union all
+    select b.top, r.id from below b join holdfast.run r on r.parent = b.id
+)
+select b.top as run, count(*) as runs, cast(sum(r.turns) as bigint) as turns,
+    cast(sum(r.input_tokens) as bigint) as input_tokens, cast(sum(r.output_tokens) as bigint) as output_tokens,
+    cast(sum(r.cache_write_tokens) as bigint) as cache_write_tokens,
+    cast(sum(r.cache_read_tokens) as bigint) as cache_read_tokens, cast(sum(r.cost_nano) as bigint) as cost_nano
+from below b join holdfast.run r on r.id = b.id group by b.top;
+
+-- name: runs_in_state :many
+-- `stored` are the states that a run of this state can have in its own row, where an index finds it.
+select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
+    call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
+    limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
+    created_at, started_at, finalized_at
+from holdfast.run_now
+where stored_state = any(cast(:stored as text[])) and state = :state
+    and (cast(:tenant as text) is null or tenant = :tenant) and (cast(:session as text) is null or session = :session)
+    and (cast(:agent as text) is null or agent = :agent or agent_name = :agent)
+    and (cast(:parent as text) is null or parent = :parent)
+    and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit;

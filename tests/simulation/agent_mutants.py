@@ -1,0 +1,180 @@
+"""Planted bugs of agents, each a mistake that some agent system really made. The simulation must notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, cast
+
+from holdfast.agents import turns
+from holdfast.agents.changes import Changes
+from holdfast.agents.ending import End, Following, end_run
+from holdfast.agents.statements import Calls, Events, Runs
+from holdfast.agents.turns import Answer, Call, Committed, Conclusion, Play
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.records import Ended, Moved
+from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.waiting import park
+from holdfast.workers.context import JobContext
+from tests.simulation.agents import AgentWorld
+from tests.simulation.mutants import Mutant, Plant, rewrite
+from tests.simulation.world import World
+
+Commit = Callable[..., Any]
+
+
+def committing(make: Callable[[AgentWorld], Commit]) -> Plant:
+    """Store answers in another way."""
+
+    def plant(world: World) -> None:
+        assert isinstance(world, AgentWorld)
+        world.store.replaced[turns.commit] = make(world)
+
+    return plant
+
+
+def _in_two_transactions(world: AgentWorld) -> Commit:
+    async def commit(
+        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
+    ) -> Committed:
+        if not any(call.job for call in calls):
+            return await turns.commit(tx, play, answer, calls, conclusion)
+        committed = await turns.commit(tx, play, answer, (), None)
+        later = partial(world.store.execute, world.client, _launch, (play, calls), {}, again=False)
+        world.store.loop.call_later(0.01, later, context=world.store.context)
+        return "parked" if committed == "next" else committed
+
+    return commit
+
+
+async def _launch(tx: Transaction, play: Play, calls: Sequence[Call]) -> None:
+    changes = Changes()
+    await turns._add_calls(tx, play, calls, [call for call in calls if call.job is not None], changes)
+    await changes.write(tx)
+    await park(tx, play.lease, channel=None, timeout_us=None)
+
+
+def _with_usage_added_up(world: AgentWorld) -> Commit:
+    async def commit(
+        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
+    ) -> Committed:
+        added = answer.spent._replace(output_tokens=world.provider.deltas[play.run.id, play.number])
+        return await turns.commit(tx, play, answer._replace(spent=added), calls, conclusion)
+
+    return commit
+
+
+def _with_once_repeated(world: AgentWorld) -> Commit:
+    async def commit(
+        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
+    ) -> Committed:
+        again = [
+            call._replace(job=call.job._replace(max_rescues=5)) if call.job is not None and call.child is None else call
+            for call in calls
+        ]
+        return await turns.commit(tx, play, answer, again, conclusion)
+
+    return commit
+
+
+class Careless(Following):
+    """Ends a run whose job has ended, and leaves its calls as they are."""
+
+    async def ended(self, tx: Transaction, moved: Sequence[Ended | Moved]) -> None:
+        changes = Changes()
+        seqs = [job.seq for job in moved if job.state in TERMINAL and job.kind.startswith("agent:")]
+        for run in await tx.many(Runs.open_runs, jobs=seqs):
+            await tx.run(Calls.skip_calls, run=run.id)
+            await end_run(tx, run.id, End(run.state, error_type="", error=""), changes)
+        await changes.write(tx)
+        await super().ended(tx, moved)
+
+
+def _follow_carelessly(world: World) -> None:
+    world.store.file.followers = (Careless(""),)
+
+
+class Fearless:
+    """A run's context, without the look at the clock."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def require_lease(self) -> None: ...
+
+
+def _call_whatever_the_time(world: World) -> None:
+    assert isinstance(world, AgentWorld)
+    definitions = world.app.registry.definitions
+
+    async def play(ctx: JobContext) -> Any:
+        return await world.app._loop.play(cast(JobContext, Fearless(ctx)))
+
+    for kind in [kind for kind in definitions if kind.startswith("agent:")]:
+        definitions[kind] = replace(definitions[kind], function=play)
+
+
+MUTANTS: Final = (
+    Mutant(
+        "call after the lease",
+        "a worker that was stopped after it stored its intent makes the call when it goes on",
+        _call_whatever_the_time,
+        soon=16,
+    ),
+    Mutant(
+        "calls launched later",
+        "an answer is stored in one transaction and its calls in the next (agentpg, LangGraph #8039)",
+        committing(_in_two_transactions),
+    ),
+    Mutant(
+        "results by time",
+        "results are put in the order in which the tools ended",
+        rewrite(Calls.calls_of, ("order by c.turn, c.ordinal", "order by c.turn, c.finished_at, c.ordinal desc")),
+    ),
+    Mutant(
+        "recorded turn asked again",
+        "a run goes on from one turn before its last answer",
+        rewrite(Runs.load_run, (" r.turns,", " max(r.turns - 1, 0),")),
+    ),
+    Mutant("dangling tool use", "a run that fails or is cancelled leaves its calls unanswered", _follow_carelessly),
+    Mutant(
+        "usage added up",
+        "the counts of a stream's deltas are added, though each replaces the one before",
+        committing(_with_usage_added_up),
+    ),
+    Mutant("once repeated", "a tool that may start once is rescued", committing(_with_once_repeated)),
+    Mutant(
+        "unknown calls forgotten",
+        "a call whose worker died is not counted",
+        rewrite(Runs.begin_turn, ("unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, ", "")),
+    ),
+    Mutant(
+        "session overtaken",
+        "a run does not wait for those of its session that came before",
+        rewrite(Runs.run_ahead, ("ordinal < :ordinal", "ordinal < 0")),
+    ),
+    Mutant(
+        "session left waiting",
+        "a run that ends does not wake the next of its session",
+        rewrite(Runs.wake_next, ("state = 'waiting' and channel", "state = 'running' and channel")),
+    ),
+    Mutant(
+        "words said twice",
+        "what a model says is shown again when the answer to the write is lost",
+        rewrite(Events.add_deltas, (" and e.seq = r.events and e.data = c.last", " and e.seq = 0")),
+        soon=2,
+    ),
+    Mutant(
+        "words after the end",
+        "what a late attempt says is shown, whatever became of its run",
+        rewrite(
+            Events.add_deltas,
+            (" and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming'", ""),
+            (" and r.epoch = value ->> 1 and r.token = value ->> 2 and r.state = 'streaming'", ""),
+        ),
+    ),
+)
