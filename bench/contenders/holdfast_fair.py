@@ -8,7 +8,7 @@ from bench.contenders.protocol import Order, Ran, async_gate, main, recorder, sa
 from holdfast import Holdfast, Queue
 from holdfast.settings import Settings
 
-SECONDS = 0.002  # that a job takes
+SECONDS = 0.02  # that a job takes
 CALM, FLOOD = "calm", "flood"
 
 hf = Holdfast(embedded=False, settings=Settings())

@@ -22,7 +22,7 @@ CHUNK = 500
 SHORT = 6_000  # jobs that keep the worker busy while the others come
 
 HOW = """
-One worker with its default 20 slots, jobs of 2 ms. One tenant has enqueued a line of jobs that keeps the worker busy
+One worker with its default 20 slots, jobs of 20 ms. One tenant has enqueued a line of jobs that keeps the worker busy
 throughout; another sends one job every 20 ms. Measured from the return of its call to the start of its job. The line is
 short or a flood; the queue is fair, or takes jobs in the order in which they came.
 """

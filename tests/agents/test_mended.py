@@ -11,9 +11,11 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Limits
+from holdfast.agents.creating import put_agent
 from holdfast.agents.loop import close_lane
 from holdfast.agents.rescuing import rescue
 from holdfast.errors import StoreUnavailable
+from holdfast.kernel.database import Transaction
 from holdfast.models import Answered, Request
 from holdfast.models.folding import Folding
 from holdfast.models.script import Script, call, calls, ends, say
@@ -235,3 +237,25 @@ async def test_a_lane_for_a_person_keeps_its_reason(hf: Holdfast) -> None:
 
     (lane,) = await hf.runtime().transact(list_lanes)
     assert (lane.person, lane.reason) == (1, "no credit")
+
+
+async def test_two_that_write_the_same_agent_at_once_write_it_once(make_app: MakeApp, place: Place) -> None:
+    first, second = (make_app(embedded=False) for _ in range(2))
+    named = [app.agent("twin", model="scripted:").named for app in (first, second)]
+    written, go = asyncio.Event(), asyncio.Event()
+
+    async def slowly(tx: Transaction) -> str:
+        row = await put_agent(tx, named[0])
+        if place.url.startswith("postgres"):  # a file has one writer, which must not wait for anybody
+            written.set()
+            await go.wait()
+        return row.id
+
+    slow = asyncio.create_task(first.runtime().transact(slowly))
+    if place.url.startswith("postgres"):
+        await happens(written)
+    quick = asyncio.create_task(second.runtime().transact(put_agent, named[1]))
+    await asyncio.sleep(0.2)  # until it waits for the row that is not committed yet
+    go.set()
+    assert (await quick).id == await slow
+    assert [row.version for row in await first.agents.list()] == [1]

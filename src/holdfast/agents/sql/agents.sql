@@ -1,10 +1,11 @@
 -- Agents: a name, and versions of what it says. What a version says never changes.
 
 -- name: add_agent :exec
--- The first to name it makes it; everybody then reads the same row.
+-- The first to name it makes it; everybody then reads the same row. Its id follows from its name, so whoever comes at
+-- the same moment may meet either index first.
 insert into holdfast.agent (id, tenant, name, metadata, description, version, created_at, updated_at)
 values (:id, :tenant, :name, :metadata, :description, 0, holdfast.now_us(), holdfast.now_us())
-on conflict (name, tenant, metadata) do nothing;
+on conflict do nothing;
 
 -- name: current_agent :one
 -- With the digest of its present version: where that is what one has, there is nothing to write and nothing to lock.
