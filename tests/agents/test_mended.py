@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -13,17 +13,19 @@ import pytest
 from holdfast import Holdfast, Limits
 from holdfast.agents.creating import put_agent
 from holdfast.agents.loop import close_lane
-from holdfast.agents.rescuing import rescue
+from holdfast.agents.statements import Runs
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel.database import Transaction
 from holdfast.models import Answered, Request
 from holdfast.models.folding import Folding
 from holdfast.models.script import Script, call, calls, ends, say
 from holdfast.models.scripted import ScriptedModel
+from tests.agents.test_storing import query
 from tests.conftest import Place
 from tests.support.apps import MakeApp, eventually, happens, working
 
 Wire = dict[str, Any]
+PROGRESS = "select progressed_at from holdfast.run"
 
 
 class Counting:
@@ -48,8 +50,11 @@ class Counting:
     async def close(self) -> None: ...
 
 
-async def test_a_model_that_only_pings_is_alive(make_app: MakeApp) -> None:
-    hf = make_app(embedded=False, rescue_timeout="2s", stream_interval="10ms")
+async def test_a_model_that_only_pings_is_alive(
+    make_app: MakeApp, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.agents.journal._LIFE", 0.0)  # note it at once, not every few seconds
+    hf = make_app(embedded=False, stream_interval="10ms")
     go = asyncio.Event()
 
     async def pinging() -> AsyncGenerator[Wire, None]:
@@ -61,10 +66,13 @@ async def test_a_model_that_only_pings_is_alive(make_app: MakeApp) -> None:
     run = await hf.agent("slow", model="scripted:").enqueue("Hello")
     async with working(hf):
         await eventually(lambda: _asked(model))
-        begun = time.monotonic()
-        while time.monotonic() - begun < 7:  # longer than the timeout, and than the pause between notes of life
-            assert await hf.runtime().transact(rescue, hf.settings.override({"rescue_timeout": "6s"})) == 0
-            await asyncio.sleep(0.25)
+        await eventually(lambda: _in(hf, run.id, "streaming"))
+        before = query(place, PROGRESS)
+
+        async def later() -> bool:
+            return query(place, PROGRESS) > before
+
+        await eventually(later)
         go.set()
         assert await run.text() == "at last"
     assert model.calls == 1
@@ -189,7 +197,7 @@ async def test_time_is_up_also_for_a_run_that_waits_for_a_tool(hf: Holdfast) -> 
 
 async def test_a_tool_on_a_thread_that_hangs_gives_its_slot_back(make_app: MakeApp) -> None:
     hf = make_app(max_concurrent_tools=1)
-    release = __import__("threading").Event()
+    release = threading.Event()
 
     @hf.tool(timeout="200ms", effect="once")
     def hang() -> str:
@@ -255,7 +263,40 @@ async def test_two_that_write_the_same_agent_at_once_write_it_once(make_app: Mak
     if place.url.startswith("postgres"):
         await happens(written)
     quick = asyncio.create_task(second.runtime().transact(put_agent, named[1]))
-    await asyncio.sleep(0.2)  # until it waits for the row that is not committed yet
+    if place.url.startswith("postgres"):
+        await eventually(lambda: _blocked(place))
     go.set()
     assert (await quick).id == await slow
     assert [row.version for row in await first.agents.list()] == [1]
+
+
+async def _blocked(place: Place) -> bool:
+    """Whether somebody waits for a row that is not committed yet."""
+    return bool(
+        query(place, "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
+    )
+
+
+async def test_a_rescue_tests_claim_and_progress_where_it_takes_the_lease(make_app: MakeApp) -> None:
+    """It was found without progress, and has got on since: named by its number alone it must keep its lease."""
+    hf = make_app(embedded=False)
+    go = asyncio.Event()
+
+    async def waiting() -> AsyncGenerator[Wire, None]:
+        yield {"type": "ping"}
+        await go.wait()
+
+    async def lapse(tx: Transaction, job: int, timeout_us: int) -> None:
+        await tx.run(Runs.lapse, seqs=[job], timeout_us=timeout_us)
+
+    hf.book.substitute = model = Counting(Script(say("done")), waiting)
+    run = await hf.agent("found", model="scripted:").enqueue("Hello")
+    async with working(hf):
+        await eventually(lambda: _asked(model))
+        job = (await hf.runs.get(run.id)).job
+        before = (await hf.jobs.get(run.id)).lease_until
+        await hf.runtime().transact(lapse, job, 3_600_000_000)
+        assert ((await hf.jobs.get(run.id)).lease_until or 0) >= (before or 0)
+        go.set()
+        assert await run.text() == "done"
+    assert model.calls == 1

@@ -17,10 +17,11 @@ _LIMIT = 100
 
 async def rescue(tx: Transaction, settings: Settings) -> int:
     """End the leases of runs without progress: the sweep requeues them, or fails them at their last rescue."""
-    stuck = await tx.many(Runs.find_stuck, timeout_us=microseconds(settings.rescue_timeout), limit=_LIMIT)
+    timeout_us = microseconds(settings.rescue_timeout)
+    stuck = await tx.many(Runs.find_stuck, timeout_us=timeout_us, limit=_LIMIT)
     if stuck:
         log.warning("%d runs have made no progress for %s and are taken back", len(stuck), settings.rescue_timeout)
-        await tx.run(Runs.lapse, seqs=[run.seq for run in stuck])
+        await tx.run(Runs.lapse, seqs=[run.seq for run in stuck], timeout_us=timeout_us)
     return len(stuck)
 
 

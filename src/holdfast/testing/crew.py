@@ -30,6 +30,7 @@ from holdfast.workers.isolation import ProcessPool
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
+from holdfast.workers.survival import first_of
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.worker import Worker
 
@@ -101,7 +102,9 @@ class Crew:
         wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self._claims)
         processes = WireProcesses(wire, ProcessPool(settings.concurrency))
         heart = Heart(wire, life, self._ports, settings)
-        worker = Worker(app.registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart)
+        worker = LabWorker(
+            app.registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart
+        )
         with mortal_tasks() if self._plan.to_come else nullcontext(), self._clock.followed_by(heart):
             run = life.spawn(worker.run(), name="lab worker")
             try:
@@ -148,6 +151,14 @@ class Crew:
         rows = [row for state in (State.RUNNING, State.PENDING) for row in await self._app.jobs.list(state=state)]
         lines = [f"  {row.kind} {row.id}, {row.state}{places.get(f'job {row.id}', '')}" for row in rows[:_SHOWN]]
         return "\n".join([*lines, *([f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else [])])
+
+
+class LabWorker(Worker):
+    """Leaves when its first round of duties is done, not before: so every run of a test makes the same commits."""
+
+    async def _to_the_end(self) -> None:
+        await super()._to_the_end()
+        await first_of(self._leaving, self.tended)
 
 
 class Heart(TaskLifeline):

@@ -96,6 +96,7 @@ class Worker:
         self._idle = asyncio.Event()  # nothing held
         self._idle.set()
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
+        self.tended = asyncio.Event()  # its first round of duties is done
         self._claiming = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()  # nothing more is taken; there is no way back
@@ -129,9 +130,13 @@ class Worker:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
         try:
             await self.start()
-            await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
+            await self._to_the_end()
         finally:
             await self.stop()
+
+    async def _to_the_end(self) -> None:
+        """Until it is to leave."""
+        await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
 
     async def stop(self, grace: float | None = None) -> None:
         """Drain: take nothing more, finish or hand back what runs, then unregister. Whoever asks waits for the end."""
@@ -493,4 +498,5 @@ class Worker:
     async def _tend(self) -> None:
         while True:
             await self._duties.tend(self.seq)
+            self.tended.set()
             await self._duties.pause()

@@ -136,9 +136,13 @@ where r.state = 'streaming' and j.state = 'running' and r.progressed_at < holdfa
 order by r.job limit :limit;
 
 -- name: lapse :exec
--- Their leases end now; the sweep does the rest, and counts it as a rescue.
+-- Their leases end now; the sweep does the rest, and counts it as a rescue. Claim and progress are tested again in the
+-- statement that changes the row: a run that was claimed anew or has got on since it was found keeps its lease.
 update holdfast.job set lease_until = holdfast.now_us()
-where seq = any(cast(:seqs as bigint[])) and state = 'running' and lease_until > holdfast.now_us();
+where seq = any(cast(:seqs as bigint[])) and state = 'running' and lease_until > holdfast.now_us()
+    and claimed_at < holdfast.now_us() - :timeout_us
+    and exists (select 1 from holdfast.run r where r.job = job.seq and r.state = 'streaming'
+        and r.progressed_at < holdfast.now_us() - :timeout_us);
 
 -- name: find_turn :one
 select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from holdfast.turn
