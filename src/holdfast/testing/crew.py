@@ -156,9 +156,13 @@ class Crew:
 class LabWorker(Worker):
     """Leaves when its first round of duties is done, not before: so every run of a test makes the same commits."""
 
-    async def _to_the_end(self) -> None:
-        await super()._to_the_end()
-        await first_of(self._leaving, self.tended)
+    async def run(self) -> None:
+        try:
+            await self.start()
+            await first_of(self._leaving, self._quiet)
+            await first_of(self._leaving, self.tended)
+        finally:
+            await self.stop()
 
 
 class Heart(TaskLifeline):

@@ -130,13 +130,9 @@ class Worker:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
         try:
             await self.start()
-            await self._to_the_end()
+            await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
-
-    async def _to_the_end(self) -> None:
-        """Until it is to leave."""
-        await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
 
     async def stop(self, grace: float | None = None) -> None:
         """Drain: take nothing more, finish or hand back what runs, then unregister. Whoever asks waits for the end."""
