@@ -14,6 +14,8 @@ JOBS   ?= 3
 SEEDS  ?= 100
 SEED   ?= 1
 WORLD  ?=
+# make soak RUNS=how-many
+RUNS   ?= 10000
 # make bench QUICK=1 ONLY=drain,latency
 QUICK  ?=
 ONLY   ?=
@@ -22,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-long test-pgbouncer sim bench demo lock clean
+.PHONY: help check docs fix test test-long test-pgbouncer sim soak bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -67,6 +69,9 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))
+
+soak: $(READY) ## RUNS=n runs in batch mode while workers are killed; the bill of the witness must be ours
+	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS)
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from bench.session import Session
-from bench.works import agents, backlog, drain, enqueue, fairness, idle, latency, routes, sqlite, startup, steady
+from bench.works import (
+    agents,
+    backlog,
+    batches,
+    drain,
+    enqueue,
+    fairness,
+    idle,
+    latency,
+    routes,
+    sqlite,
+    startup,
+    steady,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,19 @@ WORKS = (
             agents.TURN.key,
             agents.TOOLS.key,
             agents.STREAMS.key,
+        ),
+    ),
+    Work(
+        "batches",
+        "Batches, compaction and budgets",
+        batches,
+        (
+            batches.FINAL.key,
+            batches.TOOLED.key,
+            batches.HYBRID.key,
+            batches.SUMMARY.key,
+            batches.UNBUDGETED.key,
+            batches.BUDGETED.key,
         ),
     ),
     Work("startup", "Start-up and memory", startup, (startup.HELP.key, startup.READY.key, startup.MEMORY.key)),

@@ -36,6 +36,7 @@ class Scale:
     agent_turns: int
     agent_tool_runs: int
     agent_streams: int
+    batch_turns: int
 
 
 FULL = Scale(
@@ -68,6 +69,7 @@ FULL = Scale(
     agent_turns=100,
     agent_tool_runs=100,
     agent_streams=300,
+    batch_turns=10_000,
 )
 QUICK = Scale(
     name="quick",
@@ -99,4 +101,5 @@ QUICK = Scale(
     agent_turns=30,
     agent_tool_runs=20,
     agent_streams=100,
+    batch_turns=2_000,
 )

@@ -14,7 +14,20 @@ from typing import Literal
 from bench.contenders import BARE, CONTENDERS, HOLDFAST
 from bench.figures import Figure, Figures, Subject, ratio
 from bench.meter import UNKNOWN
-from bench.works import agents, backlog, drain, enqueue, fairness, idle, latency, routes, sqlite, startup, steady
+from bench.works import (
+    agents,
+    backlog,
+    batches,
+    drain,
+    enqueue,
+    fairness,
+    idle,
+    latency,
+    routes,
+    sqlite,
+    startup,
+    steady,
+)
 
 Verdict = Literal["met", "missed", "too small to tell", "not measured"]
 Sense = Literal["≥", "≤", "<"]
@@ -158,6 +171,11 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         ("our own time in a turn, p50", "≤", 10, "ms", value(agents.TURN)),
         ("tool calls of one worker", "≥", 2_500, "calls/s", value(agents.TOOLS)),
         ("live streams: p99 of the lag", "≤", 250, "ms", value(agents.STREAMS)),
+    ),
+    "batches": group(
+        "batches",
+        ("final turns applied by one worker", "≥", 50_000, "turns/min", value(batches.FINAL)),
+        ("turns that start a tool call", "≥", 15_000, "turns/min", value(batches.TOOLED)),
     ),
     "startup": group(
         "start-up",

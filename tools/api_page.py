@@ -11,7 +11,11 @@ from typing import Any, get_overloads
 
 import holdfast
 from holdfast import errors, events, http, models, outcomes, testing
-from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
+from holdfast.agents.compacting import CompactionStats
+from holdfast.agents.money import Budget, BudgetsList, Used
+from holdfast.agents.people import InquiriesList, Inquiry
+from holdfast.events import CallView
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import Job, JobFunction, Options
 from holdfast.kernel.queues import QueueStats
@@ -33,6 +37,7 @@ INNER = {
         "followed",
         "intake",
         "make_worker",
+        "require_key",
         "runtime",
         "streams",
         "tool_named",
@@ -77,10 +82,19 @@ AGENTS: list[tuple[str, Any]] = [
     ("Image", holdfast.Image),
     ("Document", holdfast.Document),
     ("Limits", holdfast.Limits),
+    ("Compaction", holdfast.Compaction),
+    ("holdfast.agents.compacting.CompactionStats", CompactionStats),
     ("hf.agents", AgentsList),
     ("hf.sessions", SessionsList),
     ("hf.runs", RunsList),
     ("hf.tenant(id)", Tenant),
+    ("hf.inquiries", InquiriesList),
+    ("holdfast.agents.people.Inquiry", Inquiry),
+    ("holdfast.events.CallView", CallView),
+    ("hf.budgets", BudgetsList),
+    ("holdfast.agents.money.Budget", Budget),
+    ("holdfast.agents.money.Used", Used),
+    ("hf.batches", BatchesList),
 ]
 EVENTS: list[tuple[str, Any]] = [("Event", holdfast.Event)] + [
     (f"holdfast.events.{kind.__name__}", kind) for kind in events.TYPES
@@ -149,7 +163,7 @@ def _class(name: str, kind: type[Any]) -> Iterator[str]:
     if inspect.isfunction(kind.__init__) and not name.startswith("hf.") and kind.__name__ not in _MADE_BY_US:
         yield from ("```text", signature(name.rpartition(".")[2], kind.__init__), "```", "")
     yield from _words(kind.__doc__)
-    for member, thing in vars(kind).items():
+    for member, thing in _members(kind).items():
         if member.startswith("_") or member in INNER.get(kind.__name__, ()):
             continue
         shown = f"{name}.{member}"
@@ -160,6 +174,15 @@ def _class(name: str, kind: type[Any]) -> Iterator[str]:
             yield from _function(shown, thing.__func__, "####")
         elif inspect.isfunction(thing):
             yield from _function(shown, thing, "####")
+
+
+def _members(kind: type[Any]) -> dict[str, Any]:
+    """What it has, and what it has from classes of ours that it is made of."""
+    found: dict[str, Any] = {}
+    for each in kind.__mro__:
+        if each.__module__.startswith("holdfast"):
+            found |= {name: thing for name, thing in vars(each).items() if name not in found}
+    return found
 
 
 # Nobody but the library constructs these.

@@ -1,5 +1,6 @@
 """Holdfast: durable jobs and agents on the database you already have."""
 
+from holdfast.agents.compaction import Compaction
 from holdfast.agents.contents import Document, Image
 from holdfast.agents.conversation import Session
 from holdfast.agents.definitions import Limits
@@ -20,6 +21,7 @@ from holdfast.workers.context import JobContext
 __all__ = [
     "Agent",
     "Cancel",
+    "Compaction",
     "Discard",
     "Document",
     "Event",

@@ -319,6 +319,7 @@ class Holdfast(AgentFace):
         if streams is not None:
             await streams.close()
         await self._loop.close()
+        await self._mcp.close()
         await self.book.close()
         runtime = self._runtimes.pop(loop, None)
         if runtime is not None:

@@ -4,7 +4,8 @@
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store is well and says no                             retry = "never"
-        LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy
+        LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy  NothingToCompact
+        AlreadyDecided  DigestMismatch
         SchemaTooOld  SchemaTooNew  StoreUnfit  StatementDrift
       Unavailable       the world failed; the same call may work in a moment      retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
@@ -118,6 +119,32 @@ class SessionBusy(StoreRefused):
     """The session has a run under way, and the message was not to wait for its end."""
 
     retry: ClassVar[RetryAdvice] = "later"
+
+
+class AlreadyDecided(StoreRefused):
+    """Somebody has decided this inquiry already, and otherwise."""
+
+    def __init__(self, inquiry: str, state: str, by: str | None) -> None:
+        super().__init__(f"inquiry {inquiry} is {state}{f', by {by}' if by else ''}: it is decided once.")
+        self.inquiry, self.state = inquiry, state
+
+
+class DigestMismatch(StoreRefused):
+    """What is to be approved is not what was shown."""
+
+    def __init__(self, inquiry: str) -> None:
+        super().__init__(f"the arguments of inquiry {inquiry} are not those of this digest: look at it again.")
+        self.inquiry = inquiry
+
+
+class NothingToCompact(StoreRefused):
+    """Every message of the session is protected, recent, preserved or a summary."""
+
+    def __init__(self, session: str, kept: int) -> None:
+        super().__init__(
+            f"nothing in session {session} may be compacted: {kept} messages are protected or recent. "
+            f"Lower protected_tokens or preserve_last to touch more."
+        )
 
 
 class SchemaTooOld(StoreRefused):

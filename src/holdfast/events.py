@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from holdfast.results import Result
@@ -42,6 +42,14 @@ class RunStateChanged(Event):
     session_id: str = ""
     agent_name: str = ""
     parent_run_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class ModeChosen(Event):
+    """How the run, or a turn of it, is asked: "streaming" or "batch", and why."""
+
+    mode: str = ""
+    reason: str = ""
 
 
 @dataclass(kw_only=True)
@@ -90,6 +98,15 @@ class InputDelta(Event):
 
 
 @dataclass(kw_only=True)
+class ModelChanged(Event):
+    """The run gave its model up, for a failure that was final or for a refusal; its next turn asks another."""
+
+    from_model: str = ""
+    to_model: str = ""
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
 class TurnEnded(Event):
     turn: int = 0
     stop_reason: str = ""
@@ -120,6 +137,59 @@ class ToolsCompleted(Event):
     """Every call of the turn has ended; the run goes on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """A call of a tool as a person is shown it."""
+
+    name: str
+    input: Any
+    id: str = ""
+    turn: int = 0
+
+
+@dataclass(kw_only=True)
+class ApprovalRequested(Event):
+    """A call waits for a person: to be approved before it runs, or reviewed because it may have (`kind`).
+
+    Approve it with `hf.approve(event.call.id, digest=event.digest)`.
+    """
+
+    call: CallView = CallView(name="", input=None)
+    digest: str = ""
+    inquiry: str = ""
+    kind: str = "approval"
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class QuestionAsked(Event):
+    """The model asks a person; `hf.answer(event.inquiry, "…")`."""
+
+    question: str = ""
+    choices: list[str] | None = None
+    inquiry: str = ""
+    digest: str = ""
+
+
+@dataclass(kw_only=True)
+class InputRequested(Event):
+    """The run waits for a person as a whole: it was cut off ("continuation"), or has reached a limit."""
+
+    kind: str = ""
+    reason: str = ""
+    inquiry: str = ""
+
+
+@dataclass(kw_only=True)
+class InputGiven(Event):
+    """Somebody has decided; `verdict` is "approved", "denied", "answered" or "expired"."""
+
+    inquiry: str = ""
+    kind: str = ""
+    verdict: str = ""
+    by: str = ""
+
+
 @dataclass(kw_only=True)
 class RunEnded(Event):
     """The last event of a run. Streamed, it has the `result` of a completed run, and the `error` of any other."""
@@ -128,6 +198,27 @@ class RunEnded(Event):
     result: Result[Any] | None = None
     error: str = ""
     error_type: str = ""
+
+
+@dataclass(kw_only=True)
+class CompactionStarted(Event):
+    """Before its first call: what was said so far would not leave room, and is being summarised by `model`."""
+
+    compaction: str = ""
+    tokens_before: int = 0
+    model: str = ""
+
+
+@dataclass(kw_only=True)
+class Compacted(Event):
+    """`removed` messages have made room for a summary, or `pruned` outputs of tools for placeholders."""
+
+    compaction: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    removed: int = 0
+    pruned: int = 0
+    model: str = ""
 
 
 @dataclass(kw_only=True)
@@ -141,9 +232,11 @@ class UnknownEvent(Event):
 _CLASSES: Mapping[str, type[Event]] = {
     "run_created": RunCreated,
     "run_state": RunStateChanged,
+    "mode_chosen": ModeChosen,
     "turn_started": TurnStarted,
     "turn_restarted": TurnRestarted,
     "turn_failed": TurnFailed,
+    "model_changed": ModelChanged,
     "text_delta": TextDelta,
     "thinking_delta": ThinkingDelta,
     "input_delta": InputDelta,
@@ -151,7 +244,13 @@ _CLASSES: Mapping[str, type[Event]] = {
     "tool_called": ToolCalled,
     "tool_ended": ToolEnded,
     "tools_complete": ToolsCompleted,
+    "approval_requested": ApprovalRequested,
+    "question_asked": QuestionAsked,
+    "input_requested": InputRequested,
+    "input_given": InputGiven,
     "run_ended": RunEnded,
+    "compaction_started": CompactionStarted,
+    "compacted": Compacted,
 }
 TYPES: Mapping[type[Event], str] = {kind: name for name, kind in _CLASSES.items()}
 
@@ -161,6 +260,8 @@ def wire(event: Event) -> tuple[str, dict[str, Any]]:
     if isinstance(event, UnknownEvent):
         return event.type, {"run": event.run, "seq": event.seq, "at": event.at, **dict(event.data or {})}
     data = {field.name: getattr(event, field.name) for field in fields(event)}
+    if isinstance(event, ApprovalRequested):
+        data["call"] = asdict(event.call)
     if isinstance(event, RunEnded):
         data["result"] = None if event.result is None else event.result.as_json()
     return TYPES[type(event)], data
@@ -172,4 +273,7 @@ def event_of(run: str, seq: int, at: int, type: str, data: Mapping[str, Any]) ->
     if kind is None:
         return UnknownEvent(run=run, seq=seq, at=at, type=type, data=data)
     known = {field.name for field in fields(kind)} - {"run", "seq", "at"}
-    return kind(run=run, seq=seq, at=at, **{name: value for name, value in data.items() if name in known})
+    given = {name: value for name, value in data.items() if name in known}
+    if kind is ApprovalRequested:
+        given["call"] = CallView(**given["call"])
+    return kind(run=run, seq=seq, at=at, **given)

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Holdfast, RunFailed
 from holdfast.agents import reading
-from holdfast.agents.loop import lane_of
+from holdfast.agents.lanes import lane_of
 from holdfast.agents.tools import ServerTool
 from holdfast.events import TurnFailed
 from holdfast.models.provider import Provider, simulator

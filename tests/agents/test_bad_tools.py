@@ -206,7 +206,7 @@ async def test_a_tool_that_may_be_started_once_is_never_started_twice(hf: Holdfa
         attempts.append(ctx.attempt)
         raise ValueError("was it paid?")
 
-    dying = hf.tool(effect="once", isolate="process", name="dying")(isolated_tools.counted)
+    dying = hf.tool(effect="once", unknown="report", isolate="process", name="dying")(isolated_tools.counted)
     model = scripted(hf, calls(call("pays"), call("dying", file=str(marks))), say("asked a person"))
     result = await hf.agent("payer", model=model, tools=[pays, dying]).run("Pay")
     paid, died = await results(hf, result.session_id)

@@ -81,7 +81,7 @@ async def test_ap_35_a_tool_whose_worker_died_is_tried_again_or_reported(labs: L
         started.append("again")
         return "did it"
 
-    @hf.tool(effect="once")
+    @hf.tool(effect="once", unknown="report")
     def once() -> str:
         """May not."""
         started.append("once")

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Limits
 from holdfast.agents.creating import put_agent
-from holdfast.agents.loop import close_lane
+from holdfast.agents.lanes import close_lane
 from holdfast.agents.statements import Runs
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel.database import Transaction
@@ -199,7 +199,7 @@ async def test_a_tool_on_a_thread_that_hangs_gives_its_slot_back(make_app: MakeA
     hf = make_app(max_concurrent_tools=1)
     release = threading.Event()
 
-    @hf.tool(timeout="200ms", effect="once")
+    @hf.tool(timeout="200ms", effect="once", unknown="report")
     def hang() -> str:
         """Hang."""
         release.wait(60)

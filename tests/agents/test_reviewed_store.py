@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.agents import streams
 from holdfast.agents.handles import Run
-from holdfast.agents.records import NewBlock
+from holdfast.agents.records import NewBlock, NewMessage
 from holdfast.agents.statements import Looking, Messages, Runs
 from holdfast.errors import NotFound, ResultTimeout
 from holdfast.kernel import epoch
@@ -77,8 +77,8 @@ async def test_a_block_is_not_lost_to_a_session_that_is_deleted_meanwhile(hf: Ho
             named.set()
             await delete.wait()
         block = NewBlock("of another", 0, "text", None, hash)
-        given = {"id": "of another", "session": "another", "branch": "", "role": "user", "run": "", "turn": 0}
-        await tx.run(Messages.add_message, **given, kind="prompt", blocks=[block])
+        message = NewMessage("of another", "another", "", "user", "", 0, "prompt")
+        await tx.run(Messages.add_messages, messages=[message], blocks=[block])
 
     naming = asyncio.ensure_future(hf.runtime().transact(name))
     await (naming if on_a_file else named.wait())
@@ -269,3 +269,24 @@ async def _topics(app: Holdfast, after: str) -> list[Any]:
                 await events.aclose()  # type: ignore[attr-defined]  # an async generator's
                 break
     return found
+
+
+async def test_a_deleted_session_leaves_nothing_of_what_was_asked_or_allowed(hf: Holdfast, place: Place) -> None:
+    @hf.tool(approve=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    agent = hf.agent("payer", model=scripted(hf, call("pay", amount=3), say("done")), tools=[pay])
+    session = await hf.session("s")
+    await hf.budgets.set("5", session=session)
+    await hf.ensure_worker()
+    run = await agent.enqueue("Pay", session=session)
+    await run.steer("And be quick.")
+    while not await run.inquiries():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await hf.approve(run.id)
+    assert (await run.result()).outcome == "answered"
+    await session.delete()
+    for table in ("inquiry", "steer", "batch_request", "budget", "budget_use", "reservation", "compaction", "run"):
+        assert query(place, f"select count(*) from holdfast.{table}") == [(0,)], table

@@ -14,8 +14,14 @@ from holdfast.errors import NotFound, UsageError
 from holdfast.models.script import call, say
 from tests.support.agents import scripted
 
-RUN_METHODS = ("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why")
-SESSION_METHODS = ("refresh", "send", "messages", "runs", "usage", "update", "delete")
+RUN_METHODS = (
+    *("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why"),
+    *("steer", "interrupt", "inquiries", "fork", "export", "cassette"),
+)
+SESSION_METHODS = (
+    *("refresh", "send", "messages", "runs", "usage", "update", "delete", "fork", "compact", "compact_if_needed"),
+    *("needs_compaction", "compaction_stats", "compaction_config", "compactions", "restore", "preserve"),
+)
 
 
 def methods(kind: type) -> set[str]:
@@ -44,7 +50,14 @@ async def test_nothing_of_another_tenant_is_found_by_any_method(hf: Holdfast) ->
     stored = await theirs.agents.create("hidden", model="scripted:")
     (made,) = await run.calls()
 
-    arguments: dict[str, Any] = {"send": (("Hi", agent), {}), "update": ((), {"metadata": {}})}
+    arguments: dict[str, Any] = {
+        "send": (("Hi", agent), {}),
+        "update": ((), {"metadata": {}}),
+        "steer": (("Hi",), {}),
+        "export": (("nowhere.db",), {}),
+        "cassette": (("nowhere.json",), {}),
+        "preserve": (("a message",), {}),
+    }
     handles = [(mine.runs[run.id], RUN_METHODS), (mine.sessions[session], SESSION_METHODS)]
     for handle, names in handles:
         for name in names:

@@ -28,7 +28,7 @@ async def look_up(ctx: ToolContext, word: str) -> str:
     return f"looked up {word}"
 
 
-@hf.tool(effect="once")
+@hf.tool(effect="once", unknown="report")
 async def pay(ctx: ToolContext, amount: int) -> str:
     """Pay."""
     await _take_effect(ctx, f"pay {ctx.idempotency_key}")

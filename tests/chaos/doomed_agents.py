@@ -1,4 +1,4 @@
-"""As `doomed`, for a worker of agents: `python -m tests.chaos.doomed_agents URL WITNESS OPERATION WHEN NUMBER`."""
+"""As `doomed`, for a worker of agents: `… doomed_agents URL WITNESS OPERATION WHEN NUMBER [NAME=VALUE …]`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from tests.chaos.doomed import arm
 from tests.support.apps import settings_with
 
 
-async def main(url: str, witness: str, name: str, when: str, number: int) -> None:
+async def main(url: str, failpoint: tuple[str, str, int], settings: dict[str, Any]) -> None:
     hf.url = url
     hf.settings = settings_with(
-        concurrency=3,
-        prefetch=0,
-        rescue_backoff="50ms",
-        max_rescues=50,
-        max_rescue_attempts=50,
-        script_witness=witness,
+        concurrency=3, prefetch=0, rescue_backoff="50ms", max_rescues=50, max_rescue_attempts=50, **settings
     )
     database = hf.runtime().database
-    armed: Any = arm(database.transact, name, when, number)
+    armed: Any = arm(database.transact, *failpoint)
     database.transact = armed  # type: ignore[method-assign]
     await hf.work()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO")
-    url, witness, operation, when, number = sys.argv[1:6]
-    asyncio.run(main(url, witness, operation, when, int(number)))
+    url, witness, operation, when, number, *more = sys.argv[1:]
+    given = dict(each.split("=", 1) for each in more if "=" in each)
+    asyncio.run(main(url, (operation, when, int(number)), {"script_witness": witness, **given}))

@@ -18,7 +18,8 @@ NAMES = {
     *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
     *("step", "channel", "signal", "cancellation"),
     *("agent", "agent_version", "session", "run", "message", "block", "blob", "turn", "tool_call", "run_event"),
-    "provider_lane",
+    *("provider_lane", "inquiry", "steer", "batch", "batch_request", "compaction"),
+    *("budget", "budget_use", "reservation"),
 }
 
 

@@ -16,12 +16,12 @@ from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import renew
 from holdfast.kernel.migrate import migrations
-from holdfast.kernel.records import Lease
+from holdfast.kernel.records import Lease, Resolution, Suspension
 from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
-from holdfast.kernel.waiting import overdue, park, signal, wake
+from holdfast.kernel.waiting import overdue, park, resolve, signal, suspend, wake
 from holdfast.outcomes import Cancel, Done, Fail, Retry, Snooze
 from tests.support.stores import TTL_US, Ends, Store
 
@@ -66,6 +66,15 @@ async def apply_park(store: Store, lease: Lease) -> bool:
     return True
 
 
+async def apply_suspend(store: Store, lease: Lease) -> bool:
+    return bool(await store.do(suspend, [Suspension(lease.id, "ready")]))
+
+
+async def apply_resolve(store: Store, lease: Lease, **how: Any) -> bool:
+    resolution = Resolution(lease.seq, "ready", **{"state": State.SUCCEEDED, "result": "1", **how})
+    return bool(await store.do(resolve, [resolution]))
+
+
 async def apply_signal(store: Store, _: Lease) -> bool:
     return bool(await store.do(signal, new_id(store.ports), "ready", "1"))
 
@@ -107,6 +116,8 @@ OPERATIONS: dict[Verb, Apply] = {
     Verb.SNOOZE: partial(end, outcome=Snooze("1h")),
     Verb.RELEASE: apply_release,
     Verb.PARK: apply_park,
+    Verb.SUSPEND: apply_suspend,
+    Verb.RESOLVE: apply_resolve,
     Verb.SIGNAL: apply_signal,
     Verb.WAKE: apply_wake,
     Verb.CANCEL: apply_cancel,
@@ -209,6 +220,13 @@ async def parked(store: Store, *, signalled: bool) -> Lease:
     return lease
 
 
+async def resolved(store: Store, **how: Any) -> Lease:
+    lease = await store.claimed()
+    await apply_park(store, lease)
+    assert await apply_resolve(store, lease, **how)
+    return lease
+
+
 async def replaced(store: Store, source: State, *, delay_us: int | None) -> Lease:
     lease = await unclaimed(store, source)
     assert await apply_replace(store, lease, delay_us)
@@ -227,6 +245,10 @@ WAYS: dict[tuple[State, Verb, State], Callable[[Store], Awaitable[Lease]]] = {
     (State.RUNNING, Verb.SNOOZE, State.SCHEDULED): partial(ended, outcome=Snooze("1s")),
     (State.RUNNING, Verb.PARK, State.WAITING): partial(parked, signalled=False),
     (State.RUNNING, Verb.PARK, State.PENDING): partial(parked, signalled=True),
+    (State.WAITING, Verb.RESOLVE, State.PENDING): partial(resolved, state="pending", result=None),
+    (State.WAITING, Verb.RESOLVE, State.WAITING): partial(resolved, state="waiting", children=1, result=None),
+    (State.WAITING, Verb.RESOLVE, State.SUCCEEDED): resolved,
+    (State.WAITING, Verb.RESOLVE, State.FAILED): partial(resolved, state="failed", result=None, error='{"type":"x"}'),
     (State.RUNNING, Verb.CANCEL, State.RUNNING): cancel_then,
     (State.RUNNING, Verb.CANCEL, State.CANCELLED): partial(cancel_then, then=OPERATIONS[Verb.COMPLETE]),
     (State.RUNNING, Verb.EXPIRE, State.PENDING): lapse,

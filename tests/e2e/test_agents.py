@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import Holdfast, Limits
-from holdfast.agents.loop import close_lane
+from holdfast.agents.lanes import close_lane
 from tests.conftest import Place
 from tests.support.commands import environment, holdfast
 

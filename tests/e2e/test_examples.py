@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import socket
 import subprocess
 import sys
@@ -12,15 +13,16 @@ from pathlib import Path
 from tests.conftest import Place
 from tests.http.browser import request
 from tests.support.apps import eventually
-from tests.support.commands import Said, environment, holdfast, python
+from tests.support.commands import PATIENCE, Said, environment, holdfast, python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_every_example_is_run_here() -> None:
     programs = {"quickstart", "jobs", "images", "family", "transactions"}
-    agents = {"chat", "fleet", "newsroom", "tickets", "web", "resume"}
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == programs | agents
+    agents = {"chat", "fleet", "newsroom", "notes", "tickets", "web", "resume", "compaction", "fork"}
+    guides = {"approval", "overnight", "budgets", "testing_agent"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == programs | agents | guides
 
 
 def test_quickstart(tmp_path: Path) -> None:
@@ -46,6 +48,24 @@ def _talk(folder: Path, typed: str) -> Said:
     command = [sys.executable, str(EXAMPLES / "chat.py")]
     done = subprocess.run(command, cwd=folder, input=typed, capture_output=True, text=True, timeout=60, check=False)
     return Said(done.returncode, done.stdout, done.stderr)
+
+
+def test_notes(tmp_path: Path) -> None:
+    said = python(str(EXAMPLES / "notes.py"), cwd=tmp_path)
+    assert said == (0, "notes_read (read)\nnotes_write (idempotent)\nThe note says: high at six.\n", "")
+
+
+def test_fork(tmp_path: Path, place: Place) -> None:
+    said = python(str(EXAMPLES / "fork.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    assert said.lines == [
+        "Room 12 is booked.",
+        "again: Room 12 is booked. booked: ['12']",
+        "with nothing free: There is no room.",
+        "calls: =find_rooms -book +book",
+        "-Room 12 is booked.",
+        "+The suite was too expensive.",
+        "replayed: 3 turns, the same: True. booked: ['12']",
+    ], said
 
 
 def test_fleet(tmp_path: Path, place: Place) -> None:
@@ -113,6 +133,78 @@ async def test_web(tmp_path: Path) -> None:
     finally:
         server.terminate()
         await server.wait()
+
+
+def test_compaction(tmp_path: Path, place: Place) -> None:
+    said = python(str(EXAMPLES / "compaction.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    assert said.err == ""
+    full, pruned, summarized, asked, back = said.lines
+    assert full.startswith("24 messages, ")
+    assert pruned.startswith("4 outputs of tools removed: ")
+    assert summarized.startswith("16 messages summarised: ")
+    assert asked == "The last incident was on Saturday. What came before is in a summary of 16 messages."
+    assert back == "restored twice: 28 messages, the first of them 'What happened on Monday?'"
+
+
+APPROVED = [
+    "approved by ann",
+    "You get both back.",
+    'refund completed "80 euros for A1"',
+    'refund completed "20 euros for B2"',
+]
+
+
+def test_approval(tmp_path: Path, place: Place) -> None:
+    for _ in range(2):  # the second time it reads what happened the first time
+        said = python(str(EXAMPLES / "approval.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+        assert said.lines == ["refund A1 waits for a person", *APPROVED]
+
+
+def test_approval_from_another_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", str(EXAMPLES / "approval.py"), "elsewhere"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "refund A1 waits for a person\n"
+        words = shlex.split(waiting.stdout.readline())
+        (open_one,) = holdfast("runs", "inquiries", "--json", cwd=tmp_path).json
+        assert (open_one["kind"], open_one["call"]["input"]) == ("approval", {"number": "A1", "amount": "80"})
+        assert holdfast(*words[1:], cwd=tmp_path).lines == [f"inquiry {open_one['id']} is approved"]
+        rest, _ = waiting.communicate(timeout=PATIENCE)
+    assert rest.splitlines() == APPROVED
+
+
+def test_overnight(tmp_path: Path) -> None:
+    said = python(str(EXAMPLES / "overnight.py"), cwd=tmp_path, env=environment(HOLDFAST_PROFILE="fast"))
+    assert said.err == ""
+    assert said.lines[:-1] == [
+        "1,000 runs are committed; their mode is batch",
+        *(f"{done:,} done" for done in (250, 500, 750, 1_000)),
+        "334 customers are happy",
+    ]
+    assert said.lines[-1].startswith("1,000 turns, mode batch: 0.4")
+    batches = holdfast("batches", "ls", "--json", cwd=tmp_path).json
+    assert sum(batch["applied"] for batch in batches) == 1_000
+    assert len(batches) < 10
+
+
+def test_budgets(tmp_path: Path, place: Place) -> None:
+    said = python(str(EXAMPLES / "budgets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    assert said.err == ""
+    ann, why, ben, went_on, *used = said.lines
+    assert ann == "ann: limited after 3 turns"
+    assert why.startswith("  the budget of tenant ann is 0.0300 USD in a day: ")
+    assert ben.startswith("ben: waits for a person, because the budget of tenant ben is 0.0300 USD in a day: ")
+    assert went_on == "  answered after 7 turns"
+    assert [line.partition(",")[0] for line in used] == [
+        "ben: 7 turns of claude-sonnet-5-5",
+        "ann: 3 turns of claude-sonnet-5-5",
+    ]
+
+
+def test_testing_agent(tmp_path: Path) -> None:
+    said = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "testing_agent.py"), cwd=tmp_path)
+    assert "5 passed" in said.lines[-1], said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_jobs(tmp_path: Path, place: Place) -> None:

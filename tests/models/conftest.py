@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
 
-from holdfast.models import Answered, Folding, Model, ModelFailure, Reply, Request
+from holdfast.models import (
+    Answered,
+    Batches,
+    BatchItem,
+    BatchLine,
+    BatchStatus,
+    Folding,
+    Model,
+    ModelFailure,
+    Reply,
+    Request,
+)
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.models.provider import Provider, simulator
 
@@ -34,6 +46,30 @@ async def ask(model: Model, request: Request) -> Reply:
     async for event in model.stream(request, lambda _: None):
         folding.feed(event)
     return folding.reply()
+
+
+def item(id: str, text: str = "hello", **more: Any) -> BatchItem:
+    """A request of a batch."""
+    return BatchItem(id, json.dumps(request_of(text).body() | more, ensure_ascii=False))
+
+
+def items(count: int) -> list[BatchItem]:
+    """That many requests, which are called r-1, r-2 …"""
+    return [item(f"r-{number}", f"hello {number}") for number in range(1, count + 1)]
+
+
+async def submit(model: Batches, *asked: BatchItem, call: str = "batch-1") -> BatchStatus:
+    return await model.submit_batch(asked, call=call, total=60, answered=lambda _: None)
+
+
+async def results(model: Batches, id: str) -> list[BatchLine]:
+    async with aclosing(model.batch_results(id)) as lines:
+        return [line async for line in lines]
+
+
+async def types(model: Batches, id: str) -> dict[str, str]:
+    """What became of each request."""
+    return {line.custom_id: line.type for line in await results(model, id)}
 
 
 class Conversation:

@@ -23,8 +23,11 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "block": ("message", "ordinal"),
     "tool_call": ("id",),
     "run_event": ("run", "seq"),
+    "batch": ("id",),
+    "batch_request": ("custom_id",),
 }
 ENDED: Final = frozenset({"completed", "cancelled", "failed"})
+PAID: Final = frozenset({"turns", "stop_reason", "progressed_at", "container", "continued"})
 COUNTERS: Final = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens", "cost_nano")
 
 
@@ -55,6 +58,8 @@ class AgentAudit(Audit):
         self._messages: dict[str, Row] = {}
         self._branches: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._blocks: defaultdict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.batches: dict[str, Row] = {}
+        self.requests: dict[str, Row] = {}
 
     def _on_change(self, change: apsw.PreUpdate) -> None:
         if change.table_name in KEYS:
@@ -102,7 +107,7 @@ class AgentAudit(Audit):
 
     def _written_under_its_token(self, old: Row | None, new: Row) -> None:
         """What agents write carries no stamp; but a call is launched by who has the run."""
-        if not new["kind"].startswith(("agent:", "tool:")):
+        if not new["kind"].startswith(("agent:", "tool:", "system:")):
             super()._written_under_its_token(old, new)
         elif old is None and new["parent"] is not None:
             parent = self.jobs[new["parent"]]
@@ -125,9 +130,10 @@ class AgentAudit(Audit):
         for table, old, after in rows:
             if after is not None:
                 self._judge_row(table, old, after)
-                touched.add(
-                    after["id"] if table == "run" else after.get("run") or self._messages[after["message"]]["run"]
-                )
+                if table != "batch":
+                    touched.add(
+                        after["id"] if table == "run" else after.get("run") or self._messages[after["message"]]["run"]
+                    )
         for run in sorted(touched):
             self._judge_run(self.runs[run])
 
@@ -151,6 +157,10 @@ class AgentAudit(Audit):
                     self._branches[row["session"], row["branch"]].append(row["id"])
             case "block":
                 self._blocks[row["message"]][row["ordinal"]] = json.loads(row["body"])
+            case "batch":
+                self.batches[row["id"]] = row
+            case "batch_request":
+                self.requests[row["custom_id"]] = row
             case "run_event":
                 self.told[row["run"]] = max(self.told[row["run"]], row["seq"])
                 self._events[row["run"]].append((row["type"], json.loads(row["data"])))
@@ -159,10 +169,14 @@ class AgentAudit(Audit):
         match table:
             case "turn" if old is not None and old["state"] == "completed" and row != old:
                 raise Violation("I10 (a recorded answer does not change)", f"{dict(old)} became {dict(row)}")
-            case "run" if old is not None and old["state"] in ENDED and row != old:
+            case "run" if old is not None and old["state"] in ENDED and changed(old, row) - PAID - set(COUNTERS):
                 raise Violation("I2 (what has ended does not change)", f"{dict(old)} became {dict(row)}")
             case "tool_call" if old is not None and old["state"] is not None and row != old:
                 raise Violation("a call is answered once", f"{dict(old)} became {dict(row)}")
+            case "batch_request" if old is not None and old["state"] == "applied" and row != old:
+                raise Violation("I12 (a result is applied once)", f"{dict(old)} became {dict(row)}")
+            case "batch" if old is not None and old["provider_id"] not in (None, row["provider_id"]):
+                raise Violation("I12 (a batch keeps its id)", f"{dict(old)} became {dict(row)}")
             case "run_event" if old is not None:
                 raise Violation("I22 (an event does not change)", f"{dict(old)} became {dict(row)}")
             case "message" if old is None and row["kind"] == "prompt" and row["branch"] == "":
@@ -249,6 +263,15 @@ class AgentAudit(Audit):
             if call["state"] is None:
                 raise Violation("every call is answered in the end", f"{dict(call)}")
 
+    def batches_are_known(self, made: Collection[str]) -> None:
+        """I12: at rest the provider has no batch that the database does not know."""
+        known = {row["provider_id"] for row in self.batches.values()}
+        if orphans := sorted(set(made) - known):
+            raise Violation("I12 (no batch is an orphan)", f"{orphans} of {len(made)}")
+        for row in self.batches.values():
+            if row["state"] not in ("ended", "failed"):
+                raise Violation("every batch ends", f"{dict(row)}")
+
     def _shown_once(self, run: Row) -> None:
         """I22, by what was said: the pieces since a turn last began are the answer, none lost and none twice."""
         said: defaultdict[tuple[int, int], str] = defaultdict(str)
@@ -261,6 +284,8 @@ class AgentAudit(Audit):
             message = self._messages[id]
             if (message["run"], message["kind"]) != (run["id"], "answer"):
                 continue
+            if self.turns[run["id"], message["turn"]]["mode"] == "batch":
+                continue  # nothing is shown of it before it is there
             for index, block in self._blocks[id].items():
                 if block["type"] == "text" and said[message["turn"], index] != block["text"]:
                     told = said[message["turn"], index]

@@ -7,13 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from holdfast.agents import turns
+from holdfast.agents import answering, turns
+from holdfast.agents.answering import Answer, Decision, Turned
 from holdfast.agents.changes import Changes
-from holdfast.agents.ending import End, Following, end_run
+from holdfast.agents.ending import Following, end_run
+from holdfast.agents.records import RunEnd
 from holdfast.agents.statements import Calls, Events, Runs
-from holdfast.agents.turns import Answer, Call, Committed, Conclusion, Play
+from holdfast.agents.turns import Committed, Play
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.records import Ended, Moved
+from holdfast.kernel.statements import Waiting
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.waiting import park
 from holdfast.workers.context import JobContext
@@ -35,45 +38,41 @@ def committing(make: Callable[[AgentWorld], Commit]) -> Plant:
 
 
 def _in_two_transactions(world: AgentWorld) -> Commit:
-    async def commit(
-        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
-    ) -> Committed:
-        if not any(call.job for call in calls):
-            return await turns.commit(tx, play, answer, calls, conclusion)
-        committed = await turns.commit(tx, play, answer, (), None)
-        later = partial(world.store.execute, world.client, _launch, (play, calls), {}, again=False)
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+        if not any(call.job for call in decision.calls):
+            return await turns.commit(tx, play, answer, decision)
+        committed = await turns.commit(tx, play, answer, Decision())
+        turned = Turned(play.run, play.number, answer, decision)
+        later = partial(world.store.execute, world.client, _launch, (play, turned), {}, again=False)
         world.store.loop.call_later(0.01, later, context=world.store.context)
         return "parked" if committed == "next" else committed
 
     return commit
 
 
-async def _launch(tx: Transaction, play: Play, calls: Sequence[Call]) -> None:
+async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
     changes = Changes()
-    await turns._add_calls(tx, play, calls, [call for call in calls if call.job is not None], changes)
+    await answering._add_calls(tx, [turned], changes)
     await changes.write(tx)
+    await tx.run(Waiting.add_children, seq=play.lease.seq, added=len(turned.launched))
     await park(tx, play.lease, channel=None, timeout_us=None)
 
 
 def _with_usage_added_up(world: AgentWorld) -> Commit:
-    async def commit(
-        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
-    ) -> Committed:
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
         added = answer.spent._replace(output_tokens=world.provider.deltas[play.run.id, play.number])
-        return await turns.commit(tx, play, answer._replace(spent=added), calls, conclusion)
+        return await turns.commit(tx, play, answer._replace(spent=added), decision)
 
     return commit
 
 
 def _with_once_repeated(world: AgentWorld) -> Commit:
-    async def commit(
-        tx: Transaction, play: Play, answer: Answer, calls: Sequence[Call], conclusion: Conclusion | None
-    ) -> Committed:
-        again = [
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+        again = tuple(
             call._replace(job=call.job._replace(max_rescues=5)) if call.job is not None and call.child is None else call
-            for call in calls
-        ]
-        return await turns.commit(tx, play, answer, again, conclusion)
+            for call in decision.calls
+        )
+        return await turns.commit(tx, play, answer, decision._replace(calls=again))
 
     return commit
 
@@ -86,7 +85,7 @@ class Careless(Following):
         seqs = [job.seq for job in moved if job.state in TERMINAL and job.kind.startswith("agent:")]
         for run in await tx.many(Runs.open_runs, jobs=seqs):
             await tx.run(Calls.skip_calls, run=run.id)
-            await end_run(tx, run.id, End(run.state, error_type="", error=""), changes)
+            await end_run(tx, RunEnd(run.id, run.state, error_type="", error=""), changes)
         await changes.write(tx)
         await super().ended(tx, moved)
 
@@ -160,7 +159,7 @@ MUTANTS: Final = (
     Mutant(
         "session left waiting",
         "a run that ends does not wake the next of its session",
-        rewrite(Runs.wake_next, ("state = 'waiting' and channel", "state = 'running' and channel")),
+        rewrite(Runs.wake_next, ("j.state = 'waiting' and j.channel", "j.state = 'running' and j.channel")),
     ),
     Mutant(
         "words said twice",

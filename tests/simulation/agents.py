@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.agents import turns
-from holdfast.agents.definitions import Limits
+from holdfast.agents.definitions import Limits, Mode
 from holdfast.agents.handles import Agent, Run
 from holdfast.agents.tools import Tool, ToolContext
 from holdfast.clock import Ports
@@ -28,6 +28,7 @@ from tests.simulation.provider import SimProvider
 from tests.simulation.store import Store
 from tests.simulation.swarm import Options
 from tests.simulation.world import World
+from tests.support.snapshots import Row
 
 SESSIONS = 6
 
@@ -66,7 +67,7 @@ class Troupe:
                 raise ValueError(f"failed at {n}")
             return "worked"
 
-        @app.tool(effect="once")
+        @app.tool(effect="once", unknown="report")
         async def once(ctx: ToolContext, n: int) -> str:
             """Once."""
             self._begins_once(ctx)
@@ -149,7 +150,8 @@ class AgentClient(Client):
         limits = None
         if self._chance.random() < 0.2:
             limits = self._chance.choice((Limits(turns=1), Limits(time="10s"), Limits(time="60s"), Limits(tokens=800)))
-        run = await agent.enqueue(f"question {self._asked}", session=session, delay=delay, limits=limits)
+        mode: Mode = "batch" if self._chance.random() < 0.35 else "streaming"
+        run = await agent.enqueue(f"question {self._asked}", session=session, delay=delay, limits=limits, mode=mode)
         self._keep(run)  # type: ignore[arg-type]
         return run
 
@@ -171,6 +173,9 @@ class AgentWorld(World):
             options.settings,
             rescue_timeout=chance.choice((2 * options.settings.lease_ttl, timedelta(minutes=5))),
             rescue_interval=timedelta(seconds=chance.choice((5, 60))),
+            batch_wait=timedelta(seconds=chance.choice((0, 1, 10))),
+            batch_grace=timedelta(seconds=chance.choice((5, 30))),
+            batch_poll_interval=timedelta(seconds=chance.choice((2, 30))),
         )
         super().__init__(loop, replace(options, settings=settings), make_worker)
 
@@ -201,6 +206,9 @@ class AgentWorld(World):
         for key, turn in audit.turns.items():
             if key[0] in audit.excused:
                 continue
+            if turn["mode"] == "batch":
+                self._judge_batched(key, turn)
+                continue
             bought, recorded = self.provider.purchases[key], turn["state"] == "completed"
             under_way = turn["state"] == "calling"  # when its run was ended
             if not recorded <= bought <= recorded + turn["unknown"] + under_way:
@@ -211,7 +219,16 @@ class AgentWorld(World):
                 said["output_tokens"],
             ):
                 raise Violation("I11 (usage is what the provider counted)", f"{said} for {dict(turn)}")
+        if not audit.excused:
+            audit.batches_are_known([batch.id for batch in self.provider.bay.batches.values() if not batch.late])
         self._see(audit)
+
+    def _judge_batched(self, key: tuple[str, int], turn: Row) -> None:
+        """I11, I12: a turn that was answered by a batch was bought once, however often it was asked."""
+        bought, recorded = self.provider.bay.bought[key], turn["state"] == "completed"
+        streamed = self.provider.purchases[key]
+        if not recorded <= bought + streamed <= max(1, recorded + turn["unknown"]):
+            raise Violation("I11 (what was bought is recorded or unknown)", f"{bought} + {streamed} for {dict(turn)}")
 
     def _see(self, audit: AgentAudit) -> None:
         """Count what this world has seen of what agents must survive."""
@@ -227,11 +244,25 @@ class AgentWorld(World):
                 see("turn bought again after a death")
             if turn["failures"] and turn["state"] == "completed":
                 see("turn answered after a failure")
+        self._see_batches(audit)
         for call in audit.calls.values():
             if call["state"] == "skipped":
                 see("call skipped")
             if call["effect"] == "once" and call["state"] == "failed":
                 see("once failed and was not repeated")
+
+    def _see_batches(self, audit: AgentAudit) -> None:
+        see = self.rare.hit
+        for turn in audit.turns.values():
+            if turn["mode"] == "batch" and turn["state"] == "completed":
+                see("turn answered by another batch" if turn["attempts"] > 1 else "turn answered by a batch")
+        for row in audit.batches.values():
+            if row["unknown"] and row["attempts"] == 1 and row["provider_id"] is not None:
+                see("batch adopted")
+            if row["attempts"] > 1 and row["unknown"]:
+                see("batch submitted again")
+            if row["size"] > 1:
+                see("batch of several runs")
 
     @staticmethod
     def _state_of(audit: AgentAudit, run: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from holdfast.models.batches import BatchItem, BatchLine, BatchStatus
 from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
@@ -22,6 +23,7 @@ from holdfast.models.script import Turn, call, calls, last_user_text, refuse, sa
 from holdfast.models.wire import count_tokens, to_events
 from tests.simulation.agent_audit import AgentAudit
 from tests.simulation.audit import Violation
+from tests.simulation.batches import BatchBay
 from tests.simulation.store import Store
 from tests.simulation.workload import Host
 
@@ -42,6 +44,7 @@ class SimProvider:
         self._chance = Random(f"provider of {self._seed}")
         self._ttl = store.options.settings.lease_ttl.total_seconds()
         self._odds = {fate: self._chance.uniform(0, 0.08) if self._chance.random() < 0.6 else 0.0 for fate in FATES}
+        self.bay = BatchBay(store, lambda body: plan(self._seed, body), self._check)
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         key = self._arrives(request.call)
@@ -68,7 +71,41 @@ class SimProvider:
     async def count_tokens(self, request: Request) -> int:
         return count_tokens(request.body())
 
+    async def submit_batch(
+        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[Answered], None]
+    ) -> BatchStatus:
+        late = self._submitted(call)
+        return await self.bay.submit(items, answered, late)
+
+    async def get_batch(self, id: str) -> BatchStatus:
+        return await self.bay.get(id)
+
+    async def list_batches(self, since_us: int) -> list[BatchStatus]:
+        return await self.bay.listed(since_us)
+
+    async def cancel_batch(self, id: str) -> BatchStatus:
+        return await self.bay.cancel(id)
+
+    def batch_results(self, id: str) -> AsyncGenerator[BatchLine, None]:
+        return self.bay.results(id)
+
     async def close(self) -> None: ...
+
+    def _submitted(self, name: str) -> Callable[[], bool]:
+        """I12: a batch is submitted after its intent was stored. Says whether its worker has been overtaken since."""
+        audit = self._store.audit
+        assert isinstance(audit, AgentAudit)
+        id = name.partition("/")[0]
+        row, job = audit.batches.get(id), audit.jobs.get(audit.seq_of.get(id, 0))
+        if row is not None and row["intent_at"] is None:
+            self._store.fail(Violation("the intent comes before the submit", f"{name}: {dict(row)}"))
+        fence = None if job is None else (job["epoch"], job["token"])
+
+        def overtaken() -> bool:
+            now = audit.jobs.get(audit.seq_of.get(id, 0))
+            return now is None or (now["epoch"], now["token"]) != fence or now["state"] != "running"
+
+        return overtaken
 
     def _arrives(self, name: str) -> tuple[str, int]:
         """I10: as `Workload._witness` judges effects, so calls are judged here."""

@@ -69,6 +69,20 @@ AGENT_EVENTS: Final = {
     "provider: stalled": "the stream stood still, perhaps for longer than a lease",
     "provider: cut": "the stream was cut",
     "provider: cut at the end": "the stream was cut before its last event",
+    "provider: batch refused": "a submit was refused",
+    "provider: batch lost before": "a submit was lost on its way",
+    "provider: batch lost after": "a batch was made, and the answer lost",
+    "provider: batch slow": "a submit took longer than a lease may last",
+    "provider: expired": "a request of a batch expired",
+    "provider: errored": "a request of a batch ended in an error",
+    "provider: canceled": "a request of a batch was canceled",
+    "provider: missing": "a result was missing",
+    "provider: duplicated": "a result came twice",
+    "turn answered by a batch": "a result was applied",
+    "turn answered by another batch": "a request that was not answered was asked again",
+    "batch adopted": "a batch whose submit was lost was known by its results",
+    "batch submitted again": "a batch that the provider does not have was submitted once more",
+    "batch of several runs": "turns of several runs shared a batch",
 }
 
 

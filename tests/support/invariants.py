@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from holdfast.kernel.leases import DEADLINE_ERROR
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
 from tests.support.snapshots import Change, Key, Row, Snapshot, Table, changed, columns, differences
 
@@ -129,6 +130,7 @@ _FIXED: Final = (
 _WHILE_RUNNING: Final = frozenset({"lease_until", "cancel_requested_at", "error", "progress", "open_children"})
 _WHILE_PENDING: Final = frozenset({"gate", "open_children"})  # its lane holds it back, or lets it through
 _COUNTER: Final = frozenset({"open_children"})
+_WHILE_WAITING: Final = frozenset({"open_children", "channel", "due_at"})  # for something else, by a resolution
 _VERBS: Final = {  # how an attempt ended, and the verb that ended it
     "succeeded": Verb.COMPLETE,
     "failed": Verb.FAIL,
@@ -215,7 +217,8 @@ def _change_is_legal(old: Row, new: Row) -> None:
         return
     if _pair(old) != _pair(new):
         return  # a claim of a running job; I6 says more
-    allowed = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING}.get(State(old["state"]), _COUNTER)
+    open_states = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING, State.WAITING: _WHILE_WAITING}
+    allowed = open_states.get(State(old["state"]), _COUNTER)
     if other := names - allowed:
         raise Broken("I3", f"job {old['seq']} stayed {old['state']}, but {columns(old, new, other)}")
 
@@ -225,7 +228,7 @@ def _tokens_rise(old: Row, new: Row) -> None:
     claimed = new["state"] == State.RUNNING and old["state"] != State.RUNNING
     if now < was or (was != now and new["token"] <= old["token"]) or (claimed and now == was):
         raise Broken("I4", f"job {old['seq']} had token {was} as {old['state']}, then {now} as {new['state']}")
-    ends_at_once = new["state"] in (State.CANCELLED, State.FAILED) and old["state"] != State.RUNNING
+    ends_at_once = new["state"] in TERMINAL and old["state"] != State.RUNNING
     if now != was and new["state"] != State.RUNNING and not ends_at_once:
         raise Broken("I4", f"job {old['seq']} got token {now} from {old['state']} to {new['state']}")
     if ends_at_once and old["state"] not in TERMINAL and now == was:
@@ -233,7 +236,8 @@ def _tokens_rise(old: Row, new: Row) -> None:
 
 
 def _worker_columns_are_fenced(old: Row, new: Row) -> None:
-    if old["state"] != State.RUNNING and (other := changed(old, new) & {"progress", "result"}):
+    resolved = (old["state"], new["state"]) == (State.WAITING, State.SUCCEEDED)
+    if old["state"] != State.RUNNING and not resolved and (other := changed(old, new) & {"progress", "result"}):
         raise Broken("I5", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
     if new["state"] == State.RUNNING and _pair(old) == _pair(new) and old["worker"] != new["worker"]:
         raise Broken("I5", f"job {old['seq']} changed hands under token {_pair(old)}")
@@ -260,10 +264,12 @@ def _nothing_fires_early(old: Row, new: Row, what: _Operation) -> None:
     due = old["due_at"] is not None and old["due_at"] <= now
     if step == (State.SCHEDULED, State.PENDING) and not due:
         raise Broken("I21", f"job {seq} was due at {old['due_at']} and woke at {now}")
-    if step == (State.WAITING, State.PENDING) and not due and not _was_awaited(old, new, what):
+    agents = old["kind"].startswith("agent:")  # whoever brings an answer wakes its run
+    if step == (State.WAITING, State.PENDING) and not due and not agents and not _was_awaited(old, new, what):
         raise Broken("I21", f"job {seq} woke at {now}, with {new['open_children']} children, from {old['channel']}")
     overdue = old["deadline_at"] is not None and old["deadline_at"] <= now
-    if new["state"] == State.FAILED and old["state"] in (State.SCHEDULED, State.PENDING, State.WAITING) and not overdue:
+    resolved = old["state"] == State.WAITING and new["error"] != DEADLINE_ERROR  # by who brought what it waited for
+    if new["state"] == State.FAILED and old["state"] != State.RUNNING and not overdue and not resolved:
         raise Broken("I21", f"job {seq} has its deadline at {old['deadline_at']} and failed at {now}")
 
 

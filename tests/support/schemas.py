@@ -122,7 +122,7 @@ def _postgres_table(server: psycopg.Connection[Any], name: str) -> Table:
     ).fetchall()
     return Table(
         tuple(
-            Column(column, TYPES[type], required, IDENTITY if identity else default)
+            Column(column, TYPES[type], required, IDENTITY if identity else default and default.removesuffix("::text"))
             for column, type, required, identity, default in columns
         ),
         next(tuple(parts) for _, _, primary, _, parts in indexes if primary),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from holdfast.agents.compaction import PROVIDER_BETA, provider_options
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.files import expired, expired_in, present
 from holdfast.agents.history import Message, merged, messages
 from holdfast.agents.records import WindowBlock
 from holdfast.errors import UsageError
@@ -37,7 +39,7 @@ def facts_of(model: str) -> Facts:
         return Facts(name=model, window=200_000, max_output=64_000)
 
 
-def ask(
+def ask(  # noqa: PLR0913  what decides a request
     spec: AgentSpec,
     model: str,
     window: Sequence[WindowBlock],
@@ -46,20 +48,29 @@ def ask(
     credential: str,
     container: str | None,
     bounds: Bounds,
+    generation: str = "",
+    now: int = 0,
 ) -> Asked:
-    """The request of a turn. `prompt`: the message that is not stored yet, on the first one."""
+    """The request of a turn. `prompt`: the message that is not stored yet, on the first one.
+
+    `generation` of the history: thinking is bound to the words before it, and another generation has other words.
+    So has a history of which a file has expired by `now`.
+    """
     facts = facts_of(model)
     system = [{"type": "text", "text": spec.instructions}] if spec.instructions else []
     tools = spec.wire_tools(strict=facts.strict_tools)
-    fingerprint = encoding.digest(canonical([system, tools, model, credential, spec.output]))[:32]
-    sent = messages(window, fingerprint)
+    gone = sorted({*expired_in([row.body for row in window], now), *expired(prompt, now)})
+    identity = [system, tools, model, credential, spec.output, *filter(None, (generation, gone))]
+    fingerprint = encoding.digest(canonical(identity))[:32]
+    sent = messages(window, fingerprint, now)
     if prompt:
         said = [Message(each["role"], each["content"]) for each in sent]
         sent = [
             {"role": message.role, "content": message.blocks}
-            for message in merged([*said, Message("user", list(prompt))])
+            for message in merged([*said, Message("user", [present(block, now) for block in prompt])])
         ]
-    options = dict(spec.options)
+    managed = provider_options(spec.compaction, facts.window)
+    options = {**managed, **spec.options}
     if container is not None:
         options["container"] = container
     request = Request(
@@ -70,6 +81,7 @@ def ask(
         tools=tools,
         options=options,
         output_schema=spec.output,
+        betas=(PROVIDER_BETA,) if managed else (),
         call=bounds.call,
         idle=bounds.idle,
         total=bounds.total,

@@ -15,8 +15,9 @@ from typing import Any
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.models import Model, ModelFailure, open_model
-from holdfast.models.prices import Price, cost
+from holdfast.models.prices import Price, Tier, cost
 from holdfast.models.script import Script
+from holdfast.models.spool import Shelf
 from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.agents")
@@ -37,6 +38,8 @@ class ModelBook:
         self.scripts: dict[str, Script] = {}
         self.prices: Sequence[Price] | None = None  # in place of those that are shipped
         self.substitute: Model | None = None  # for tests: answers for every model
+        self.per_call: Decimal | None = None  # for tests: what every call costs, whatever it uses
+        self.shelf: Shelf | None = None  # for tests: where scripted models keep their batches
 
     def open(self, name: str) -> Model:
         if self.substitute is not None:
@@ -53,6 +56,8 @@ class ModelBook:
                 scripts=self.scripts,
                 pace=settings.script_pace.total_seconds(),
                 witness=Path(settings.script_witness) if settings.script_witness else None,
+                batch_time=settings.script_batch_time.total_seconds(),
+                batches=self.shelf,
             )
         return opened[name]
 
@@ -71,14 +76,27 @@ class ModelBook:
         place = self._settings().provider_url or "anthropic"
         return f"{place}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
-    def cost_nano(self, model: str, usage: dict[str, Any]) -> int:
+    def cost_nano(self, model: str, usage: dict[str, Any], tier: Tier = "standard") -> int:
         """What a turn cost, in billionths of a USD. An answer that has no price is kept all the same, and told of."""
         try:
-            found = cost(model, usage, prices=self.prices)
+            return self._nano(model, usage, tier)
         except UsageError as problem:
             log.warning("a turn is accounted as free: %s", problem)
             return 0
-        return int((Decimal(found) * 1_000_000_000).to_integral_value())
+
+    def most_nano(self, model: str, input_tokens: int, max_tokens: int, tier: Tier = "standard") -> int:
+        """The most that a call may cost: all of its input is new to the cache, and all that it may write is written.
+
+        `UsageError` when the model has no price: a budget that counts it as nothing is no budget.
+        """
+        return self._nano(model, {"cache_creation_input_tokens": input_tokens, "output_tokens": max_tokens}, tier)
+
+    def _nano(self, model: str, usage: dict[str, Any], tier: Tier) -> int:
+        if self.per_call is not None:
+            usd = self.per_call / 2 if tier == "batch" else self.per_call
+        else:
+            usd = cost(model, usage, tier, self.prices)
+        return int((usd * 1_000_000_000).to_integral_value())
 
     async def close(self) -> None:
         for model in self._open.pop(asyncio.get_running_loop(), {}).values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal
 
-from holdfast.agents.records import NewEvent, Note
+from holdfast.agents.records import NewEvent, NewRun, Note
 from holdfast.agents.statements import Events
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
@@ -23,6 +23,32 @@ _NOTE_CAP = 7_900  # what a NOTIFY can carry
 def payload_of(topic: str, data: dict[str, Any]) -> dict[str, Any]:
     """What a topic says of an event."""
     return {name: data.get(name) for name in _PENDING} if topic == "tool_pending" else data
+
+
+def state_change(
+    id: str, session: str, agent_name: str, parent: str | None, *, state: str, before: str | None
+) -> dict[str, Any]:
+    """What is announced of a change of state."""
+    return {
+        "run_id": id,
+        "session_id": session,
+        "agent_name": agent_name,
+        "state": state,
+        "previous_state": before,
+        "parent_run_id": parent,
+    }
+
+
+def created(run: NewRun) -> dict[str, Any]:
+    """What is announced of a new run."""
+    return {
+        "run_id": run.id,
+        "session_id": run.session,
+        "agent_name": run.agent_name,
+        "run_mode": run.mode,
+        "parent_run_id": run.parent,
+        "depth": run.depth,
+    }
 
 
 class Changes:
@@ -52,4 +78,5 @@ class Changes:
         for run, type, data, topic in self._events:
             places[run] += 1
             rows.append(NewEvent(run, places[run], type, data, topic))
-        await tx.run(Events.add_events, events=rows, notes=self._notes)
+        notes, self._events, self._notes = self._notes, [], []  # what is told is told once
+        await tx.run(Events.add_events, events=rows, notes=notes)

@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from holdfast.agents import reading
+from holdfast.agents import reading, submissions
+from holdfast.agents.comparing import Comparison, compare, load_side
 from holdfast.agents.contents import Prompt
 from holdfast.agents.conversation import Session
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.handles import Agent, Run
-from holdfast.agents.options import RunOptionsDict, check_model
+from holdfast.agents.options import RunOptionsDict, check_models
+from holdfast.agents.people import Deciding, InquiriesList
 from holdfast.agents.plain import plain
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import AFTER_ALL, LAST
 from holdfast.agents.records import AgentRow, CallRow, RunRow, SessionRow, VersionRow
+from holdfast.agents.records_batches import BatchRow, RequestRow
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import is_id
@@ -76,6 +79,12 @@ class RunsList(_Collection):
         )
         return _page(found, limit, lambda row: (row.created_at, row.id))
 
+    async def compare(self, a: Run[Any] | str, b: Run[Any] | str) -> Comparison:
+        """Two runs side by side: outcome, answers, tools, tokens, cost."""
+        ids = [each if isinstance(each, str) else each.id for each in (a, b)]
+        sides = [await self._transact(load_side, id, self._tenant) for id in ids]
+        return compare(*sides)
+
     async def call(self, id: str) -> CallRow:
         """One tool call."""
         found = await self._transact(reading.find_call, id)
@@ -101,6 +110,29 @@ class RunsList(_Collection):
         finally:
             for wait in waits:
                 wait.cancel()
+
+
+class BatchesList(_Collection):
+    """`hf.batches`: what goes to the provider together."""
+
+    async def get(self, id: str) -> BatchRow:
+        found = await self._transact(submissions.find_batch, id)
+        if found is None:
+            raise NotFound(f"there is no batch {id} in this database.")
+        return found
+
+    async def list(
+        self, *, state: str | None = None, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> Page[BatchRow]:
+        """Batches, the newest first."""
+        before = after or (LAST, AFTER_ALL)
+        found = await self._transact(submissions.list_batches, state=state, before=before, limit=limit)
+        return _page(found, limit, lambda row: (row.created_at, row.id))
+
+    async def requests(self, id: str, *, after: str = "", limit: int = 1_000) -> Page[RequestRow]:
+        """The turns in a batch, and what became of each."""
+        found = await self._transact(submissions.batch_requests, id, after=after, limit=limit)
+        return _page(found, limit, lambda row: row.custom_id)
 
 
 class SessionsList(_Collection):
@@ -222,7 +254,7 @@ class AgentsList(_Collection):
         await self._transact(reading.delete_agent, row.id)
 
     async def _put(self, agent: Named) -> AgentRow:
-        check_model(agent.spec.model, agent.spec.options)
+        check_models(agent.spec.model, agent.spec.fallbacks, agent.spec.options)
         return await self._transact(put_agent, agent)
 
 
@@ -252,14 +284,16 @@ class StoredAgent(Reaching):
         return await (await self.load()).run(prompt, **options)
 
 
-class Tenant:
+class Tenant(Deciding):
     """The app as one tenant sees it."""
 
     def __init__(self, app: App, id: str) -> None:
         if not id:
             raise UsageError("a tenant has a name; without one, use the app itself.")
         self._app = app
+        self._tenant = id
         self.id = id
+        self.inquiries = InquiriesList(app, id)
         self.agents = AgentsList(app, id)
         self.sessions = SessionsList(app, id)
         self.runs = RunsList(app, id)

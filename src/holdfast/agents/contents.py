@@ -6,22 +6,31 @@ import base64
 import mimetypes
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import BadPayload, UsageError
 from holdfast.kernel import encoding
 
+PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # those that models look at
+EXPIRES = "holdfast_expires_at"
+"""Beside a reference to a file: when it expires, in microseconds UTC. `files.present` takes it off before sending."""
 _CUT = "\n[… {left:,} more characters were cut off]"
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture for the model: `Image.from_path("a.png")`, `Image.from_url("https://…")`, or bytes."""
+    """A picture for the model: `Image.from_path("a.png")`, `Image.from_url("https://…")`, or bytes.
+
+    `Image.from_file_id("file_…")` is one that the provider has already, until it `expires`.
+    """
 
     data: bytes = b""
     media_type: str = "image/png"
     url: str = ""
+    file_id: str = ""
+    expires: datetime | None = None
 
     @classmethod
     def from_path(cls, path: str | Path) -> Image:
@@ -31,18 +40,29 @@ class Image:
     def from_url(cls, url: str) -> Image:
         return cls(url=url)
 
+    @classmethod
+    def from_file_id(cls, file_id: str, *, expires: datetime | None = None) -> Image:
+        return cls(file_id=file_id, expires=expires)
+
     def block(self) -> dict[str, Any]:
+        if self.file_id:
+            return _reference("image", self.file_id, self.expires)
         return {"type": "image", "source": _source(self.data, self.media_type, self.url)}
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document for the model: a PDF, or plain text. `title` is what it is called in citations."""
+    """A document for the model: a PDF, or plain text. `title` is what it is called in citations.
+
+    `Document.from_file_id("file_…")` is one that the provider has already, until it `expires`.
+    """
 
     data: bytes = b""
     media_type: str = "application/pdf"
     url: str = ""
     title: str = ""
+    file_id: str = ""
+    expires: datetime | None = None
 
     @classmethod
     def from_path(cls, path: str | Path) -> Document:
@@ -56,12 +76,19 @@ class Document:
     def from_text(cls, text: str, title: str = "") -> Document:
         return cls(text.encode(), "text/plain", title=title)
 
+    @classmethod
+    def from_file_id(cls, file_id: str, *, expires: datetime | None = None, title: str = "") -> Document:
+        return cls(file_id=file_id, expires=expires, title=title)
+
     def block(self) -> dict[str, Any]:
-        if self.media_type.startswith("text/") and not self.url:
-            source = {"type": "text", "media_type": "text/plain", "data": self.data.decode(errors="replace")}
+        block: dict[str, Any]
+        if self.file_id:
+            block = _reference("document", self.file_id, self.expires)
+        elif self.media_type.startswith("text/") and not self.url:
+            text = {"type": "text", "media_type": "text/plain", "data": self.data.decode(errors="replace")}
+            block = {"type": "document", "source": text}
         else:
-            source = _source(self.data, self.media_type, self.url)
-        block: dict[str, Any] = {"type": "document", "source": source}
+            block = {"type": "document", "source": _source(self.data, self.media_type, self.url)}
         return {**block, "title": self.title} if self.title else block
 
 
@@ -101,22 +128,30 @@ def content_of(value: Any, cap: int) -> str | list[dict[str, Any]]:
             return _cut(value, cap)
         case Image() | Document():
             return [value.block()]
-        case [*parts] if parts and any(isinstance(part, Image | Document) for part in parts):
-            return [block if isinstance(block := _part(part, cap), dict) else _text(block) for part in parts]
+        case [*parts] if parts and any(isinstance(part, Image | Document) or _is_reference(part) for part in parts):
+            return blocks_within(parts, cap)
         case _:
             return _cut(_as_text(value), cap)
 
 
-def _part(part: Any, cap: int) -> dict[str, Any] | str:
-    return (
-        part.block()
-        if isinstance(part, Image | Document)
-        else _cut(part if isinstance(part, str) else _as_text(part), cap)
-    )
+def blocks_within(parts: Iterable[Any], cap: int) -> list[dict[str, Any]]:
+    """Parts as blocks; their texts have room for so many characters together."""
+    blocks = []
+    for part in parts:
+        if isinstance(part, Image | Document):
+            blocks.append(part.block())
+        elif _is_reference(part):
+            blocks.append(dict(part))
+        else:
+            text = part if isinstance(part, str) else _as_text(part)
+            blocks.append({"type": "text", "text": _cut(text, cap) or "(empty)"})
+            cap = max(0, cap - len(text))
+    return blocks
 
 
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text or "(empty)"}
+def _is_reference(part: Any) -> bool:
+    """Whether it tells the model of a deferred tool, as tools that search for tools do."""
+    return isinstance(part, dict) and part.get("type") == "tool_reference" and isinstance(part.get("tool_name"), str)
 
 
 def _as_text(value: Any) -> str:
@@ -155,9 +190,19 @@ def _type_of(path: str | Path, otherwise: str) -> str:
     return mimetypes.guess_type(str(path))[0] or otherwise
 
 
+def _reference(kind: str, file_id: str, expires: datetime | None) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": kind, "source": {"type": "file", "file_id": file_id}}
+    if expires is None:
+        return block
+    if expires.tzinfo is None:
+        raise UsageError("expires= needs a time zone: datetime(…, tzinfo=UTC).")
+    since = expires - datetime(1970, 1, 1, tzinfo=UTC)
+    return {**block, EXPIRES: round(since.total_seconds() * 1e6)}
+
+
 def _source(data: bytes, media_type: str, url: str) -> dict[str, Any]:
     if url:
         return {"type": "url", "url": url}
     if not data:
-        raise BadPayload("an Image or a Document needs its bytes or a URL.")
+        raise BadPayload("an Image or a Document needs its bytes, a URL or the id of a file.")
     return {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}

@@ -5,9 +5,10 @@ Every id is made before the call, so that repeating it after a lost answer makes
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from holdfast.agents.changes import Changes
+from holdfast.agents import inbox
+from holdfast.agents.changes import Changes, created
 from holdfast.agents.definitions import AgentSpec, digest_of
 from holdfast.agents.records import AgentRow, NewRun, SessionRow
 from holdfast.agents.statements import Agents, Runs, Sessions
@@ -48,6 +49,7 @@ class SessionWish(NamedTuple):
     known: bool = False  # the id names a session that must be there
     parent: str | None = None
     metadata: str = NOTHING
+    during: str = "queue"
 
 
 class Submission(NamedTuple):
@@ -60,12 +62,14 @@ class Submission(NamedTuple):
     session: SessionWish
     input: str  # the blocks of the prompt
     mode: str = "streaming"
+    reason: str = ""  # why this mode, if that is to be told
+    deadline_us: int | None = None  # from now
     key: str | None = None
     variables: str = NOTHING
     metadata: str = NOTHING
     options: str = NOTHING
     notify: bool = True
-    alone: bool = False  # refused while another run of its session is under way
+    during: str | None = None  # while another run of its session is under way; None: as the session says
 
 
 class Created(NamedTuple):
@@ -115,6 +119,7 @@ async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> Sessi
             parent=wish.parent,
             metadata=wish.metadata,
             runs=0,
+            during=wish.during,
         )
     row = await tx.one(Sessions.find_session, id=wish.id, tenant=tenant, key=wish.key)
     if row is None or row.tenant != tenant:
@@ -124,7 +129,12 @@ async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> Sessi
 
 async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     """Accept a run: its job, its row, its place in the session, its first event; all or nothing."""
-    job = new.job
+    job, during = new.job, new.during or "queue"
+    if new.session.key is not None or new.session.known:
+        known = await open_session(tx, new.session, job.tenant)
+        during = new.during or known.during
+        if during in ("steer", "coalesce") and (joined := await _join(tx, new, known.id, during)) is not None:
+            return joined
     if new.key is not None and (other := await _owner(tx, new)) is not None:
         return other
     if not await enqueue(tx, [job], [new.route], notify=new.notify):
@@ -136,10 +146,12 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     else:
         agent, version = new.agent
     session, ordinal = await _take_place(tx, new.session, job.tenant)
-    if new.alone and await tx.one(Runs.run_ahead, session=session, ordinal=ordinal) is not None:
+    if during == "reject" and await tx.one(Runs.run_ahead, session=session, ordinal=ordinal) is not None:
         raise SessionBusy(
             f"session {new.session.key or session} has a run under way, and this message was not to wait."
         )
+    if during == "interrupt":
+        await inbox.interrupt_current(tx, session, ordinal, job.id, prefix)
     run = NewRun(
         id=job.id,
         session=session,
@@ -158,19 +170,33 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
         variables=new.variables,
         metadata=new.metadata,
         options=new.options,
+        deadline_us=new.deadline_us,
     )
     await tx.run(Runs.add_runs, runs=[run])
     changes = Changes(prefix)
     changes.tell(run.id, "run_created", created(run), topic="run_created")
+    if new.reason:
+        changes.tell(run.id, "mode_chosen", {"mode": new.mode, "reason": new.reason})
     await changes.write(tx)
     return Created(run.id, session, fresh=True, agent=(agent, version))
+
+
+async def _join(tx: Transaction, new: Submission, session: str, during: str) -> Created | None:
+    """Give the message to a run that is there already; None: it begins one of its own."""
+    target = await inbox.joinable(tx, session, new.agent_name, during)
+    if target is None:
+        return None
+    if new.key is not None and (other := await _owner(tx, new, target.id)) is not None:
+        return other
+    await inbox.join(tx, target, new.key or new.job.id, new.input)
+    return Created(JobId(target.id), session, fresh=False)
 
 
 async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[str, int]:
     """The session of a run, and its place there; in a session of its own it is the first."""
     if wish.key is None and not wish.known:
         given = {"id": wish.id, "tenant": tenant, "key": None, "parent": wish.parent, "metadata": wish.metadata}
-        await tx.run(Sessions.add_session, **given, runs=1)
+        await tx.run(Sessions.add_session, **given, runs=1, during=wish.during)
         return wish.id, 1
     for _ in range(_TRIES):
         session = await open_session(tx, wish, tenant)
@@ -180,24 +206,13 @@ async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[
     raise StoreBusy(f"session {wish.key or wish.id} is deleted as often as it is made; try again.")
 
 
-def created(run: NewRun) -> dict[str, Any]:
-    """What is announced of a new run."""
-    return {
-        "run_id": run.id,
-        "session_id": run.session,
-        "agent_name": run.agent_name,
-        "run_mode": run.mode,
-        "parent_run_id": run.parent,
-        "depth": run.depth,
-    }
-
-
-async def _owner(tx: Transaction, new: Submission) -> Created | None:
-    """The run that the key names already; None when the key is ours now."""
+async def _owner(tx: Transaction, new: Submission, run: str | None = None) -> Created | None:
+    """The run that the key names already; None when it names `run`, which is the new one unless it is given."""
+    job = run or new.job.id
     asked = new.session.key or (new.session.id if new.session.known else "")
     meaning = encoding.digest(f"{new.job.kind}\x1f{asked}\x1f{new.input}\x1f{new.variables}")
-    owner = await tx.one(Jobs.take_key, tenant=new.job.tenant, key=new.key, digest=meaning, job=new.job.id)
-    if owner is None or owner.job == new.job.id:
+    owner = await tx.one(Jobs.take_key, tenant=new.job.tenant, key=new.key, digest=meaning, job=job)
+    if owner is None or (owner.job == job and owner.digest == meaning):
         return None
     if owner.digest != meaning or new.key is None:
         raise IdempotencyConflict(new.key or "", owner.job)

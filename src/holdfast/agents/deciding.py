@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.definitions import AgentSpec, Delegate, Limits, ToolSpec
-from holdfast.agents.history import text_of, uses
+from holdfast.agents.answering import Call, Conclusion, Decision
+from holdfast.agents.choosing import BATCHES
+from holdfast.agents.definitions import AgentSpec, Delegate, Effect, Limits, ToolSpec
+from holdfast.agents.history import CONTINUE, text_of, uses
+from holdfast.agents.inquiring import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.records import LoadedRun, NewCall
-from holdfast.agents.turns import Call, Conclusion, call_id
+from holdfast.agents.records_people import NewInquiry
+from holdfast.agents.simulating import NOT_RECORDED, Records, Simulation, told
 from holdfast.durations import microseconds, show
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding
-from holdfast.kernel.ids import JobId
+from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.routes import route_for
 from holdfast.models.folding import Reply
@@ -22,22 +26,38 @@ from holdfast.settings import Settings
 
 _CAP = 1 << 26
 
+Approving = Callable[[ToolSpec, str, dict[str, Any]], bool]
+"""Whether a person has to approve a call of this tool, with this id and these arguments."""
 
-class Decision(NamedTuple):
-    calls: tuple[Call, ...] = ()
-    conclusion: Conclusion | None = None
+
+def never(_tool: ToolSpec, _call: str, _input: dict[str, Any]) -> bool:
+    return False
 
 
 class Deciding:
     """Decides for one turn of one run."""
 
-    def __init__(self, run: LoadedRun, spec: AgentSpec, number: int, settings: Settings) -> None:
+    def __init__(  # noqa: PLR0917  what decides
+        self,
+        run: LoadedRun,
+        spec: AgentSpec,
+        number: int,
+        settings: Settings,
+        approving: Approving = never,
+        records: Records = Records(),  # noqa: B008  it cannot be changed
+    ) -> None:
+        """`approving` says whether a person has to approve a call; a fork may answer it from `records`."""
         self._run = run
         self._spec = spec
         self._number = number
         self._settings = settings
+        self._approving = approving
+        self._simulation = Simulation(run, records)
+        self._before = ""
 
-    def decide(self, reply: Reply) -> Decision:
+    def decide(self, reply: Reply, before: str = "") -> Decision:
+        """`before`: the text that this answer goes on with, if one was cut off."""
+        self._before = before
         asked = uses(reply.blocks)
         match reply.stop_reason:
             case "tool_use" | "end_turn" | "stop_sequence" | "pause_turn" if asked:  # no call may stay unanswered
@@ -49,9 +69,7 @@ class Deciding:
             case "pause_turn":
                 return Decision()
             case "max_tokens" | "model_context_window_exceeded" as reason:
-                cut = "The answer was cut off before this call was complete."
-                calls = tuple(self._refused(place, use, cut) for place, use in enumerate(asked))
-                return Decision(calls, Conclusion("truncated", text_of(reply.blocks), limited=reason))
+                return self._cut_off(reply, asked, reason)
             case "refusal":
                 refusal = {"category": None, **(reply.stop_details or {})}
                 return Decision(conclusion=Conclusion("refused", text_of(reply.blocks), refusal=refusal))
@@ -60,8 +78,21 @@ class Deciding:
                 calls = tuple(self._refused(place, use, "The run failed.") for place, use in enumerate(asked))
                 return Decision(calls, Conclusion("failed", why))
 
+    def _cut_off(self, reply: Reply, asked: list[dict[str, Any]], reason: str) -> Decision:
+        """By policy: stop, go on by itself so many times, or ask a person whether to."""
+        cut = "The answer was cut off before this call was complete."
+        calls = tuple(self._refused(place, use, cut) for place, use in enumerate(asked))
+        text = self._before + text_of(reply.blocks)
+        policy = self._spec.on_max_tokens if reason == "max_tokens" else "stop"
+        if policy == "continue" and self._run.continued < self._spec.continuations:
+            return Decision(calls, continuation=CONTINUE)
+        if policy == "ask":
+            data = {"reason": reason, "text": text}
+            return Decision(calls, inquiry=run_inquiry(self._run, self._number, "continuation", data))
+        return Decision(calls, Conclusion("truncated", text, limited=reason))
+
     def _answered(self, reply: Reply) -> Conclusion:
-        text = text_of(reply.blocks)
+        text = self._before + text_of(reply.blocks)
         output: Any = None
         if self._spec.output is not None:
             with contextlib.suppress(ValueError):
@@ -72,16 +103,34 @@ class Deciding:
         spec, name = self._spec, str(use.get("name", ""))
         if use["id"] in reply.bad_inputs:
             return self._refused(place, use, "The arguments were not valid JSON; call it again.")
-        if (tool := spec.tool(name)) is not None:
+        tool = spec.tool(name)
+        if (known := self._known(place, use, "idempotent" if tool is None else tool.effect)) is not None:
+            return known
+        if tool is not None:
             return self._tool_call(place, use, tool)
         if (delegate := spec.delegate(name)) is not None:
             return self._agent_call(place, use, delegate)
-        known = ", ".join([tool.name for tool in spec.tools] + [each.name for each in spec.agents]) or "none"
-        return self._refused(place, use, f"There is no tool {name!r}. There are: {known}.")
+        names = ", ".join([tool.name for tool in spec.tools] + [each.name for each in spec.agents]) or "none"
+        return self._refused(place, use, f"There is no tool {name!r}. There are: {names}.")
+
+    def _known(self, place: int, use: dict[str, Any], effect: Effect) -> Call | None:
+        """The call of a fork as the record answers it; None when it is to be run, or asked about."""
+        policy = self._simulation.policy
+        if policy in ("live", "ask") or (policy == "recorded" and effect == "read"):
+            return None
+        record = self._simulation.take(str(use.get("name", "")), use.get("input", {}))
+        if record is None:
+            return self._refused(place, use, NOT_RECORDED) if policy == "replayed" else None
+        row = self._row(place, use)._replace(effect=effect)
+        return Call(row._replace(state=record.state, output=told(record), is_error=record.is_error))
+
+    def _must_ask(self, effect: Effect) -> bool:
+        """Whether whoever forked the run wants to be asked before this is run again."""
+        return self._simulation.policy != "live" and effect != "read"
 
     def _row(self, place: int, use: dict[str, Any]) -> NewCall:
         return NewCall(
-            id=call_id(self._run.id, self._number, place),
+            id=derived_id(self._run.id, "call", self._number, place),
             run=self._run.id,
             turn=self._number,
             ordinal=place,
@@ -111,6 +160,7 @@ class Deciding:
         run, settings = self._run, self._settings
         row = self._row(place, use)._replace(effect=tool.effect)
         about = {
+            "id": row.id,
             "run": run.id,
             "root": run.root,
             "session": run.session,
@@ -119,6 +169,7 @@ class Deciding:
             "depth": run.depth,
             "tool_use_id": row.tool_use_id,
             "variables": encoding.decode(run.variables),
+            **({"review": True, "approve_us": tool.within_us} if tool.review else {}),
         }
         try:
             payload = encoding.encode(use.get("input", {}), what="the arguments", cap=settings.payload_cap)
@@ -146,7 +197,34 @@ class Deciding:
             lane=tool.lane,
             concurrency=tool.concurrency,
         )
-        return Call(row, job, route)
+        return Call(row, job, route, inquiry=self._inquiry(row, tool))
+
+    def _inquiry(self, row: NewCall, tool: ToolSpec) -> NewInquiry | None:
+        given = encoding.decode(row.input)
+        if tool.person:
+            more = {"question": given.get("question"), "choices": given.get("choices")}
+            asked = self._inquiry_about(row, "question", **more)
+        elif tool.approve and self._approving(tool, row.id, given):
+            asked = self._inquiry_about(row, "approval")
+        else:  # nothing but the fork asks: then nothing but a person answers
+            return self._inquiry_about(row, "approval") if self._must_ask(tool.effect) else None
+        return asked._replace(fallback=_fallback(tool), timeout_us=tool.within_us)
+
+    def _inquiry_about(self, row: NewCall, kind: InquiryKind, **more: Any) -> NewInquiry:
+        given = encoding.decode(row.input)
+        return NewInquiry(
+            id=row.id,
+            run=row.run,
+            session=self._run.session,
+            tenant=self._run.tenant,
+            kind=kind,
+            call=row.id,
+            name=row.name,
+            digest=digest_of_input(row.name, given),
+            data=encode_data(call_data(row.id, row.name, given, self._number, **more)),
+            fallback=None,
+            timeout_us=None,
+        )
 
     def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> Call:
         deepest = limits_of(self._run, self._spec).depth
@@ -165,9 +243,36 @@ class Deciding:
             queue=delegate.queue,
             priority=delegate.priority,
             requires=delegate.requires,
+            mode=self._run.mode,
             deadline_us=self._left_us(),
         )
-        return Call(row, job, route, child=delegate.agent)
+        asked = self._inquiry_about(row, "approval", agent=True) if self._must_ask("idempotent") else None
+        return Call(row, job, route, child=delegate.agent, inquiry=asked)
+
+
+def _fallback(tool: ToolSpec) -> str | None:
+    if tool.within_us is None or tool.otherwise is None:
+        return None
+    if tool.person:
+        return encode_data({"verdict": "answered", "answer": tool.otherwise})
+    return encode_data({"verdict": "approved" if tool.otherwise == "approve" else "denied"})
+
+
+def run_inquiry(run: LoadedRun, number: int, kind: InquiryKind, data: dict[str, Any]) -> NewInquiry:
+    """What a run as a whole has to ask of a person."""
+    return NewInquiry(
+        id=derived_id(run.id, kind, number, run.continued),
+        run=run.id,
+        session=run.session,
+        tenant=run.tenant,
+        kind=kind,
+        call=None,
+        name=run.agent_name,
+        digest=encoding.digest(encode_data(data)),
+        data=encode_data(data),
+        fallback=None,
+        timeout_us=None,
+    )
 
 
 def run_job(  # noqa: PLR0913  what a job can be told
@@ -179,13 +284,14 @@ def run_job(  # noqa: PLR0913  what a job can be told
     queue: str = "default",
     priority: int = 100,
     requires: Sequence[str] = (),
+    mode: str = "streaming",
     delay_us: int | None = None,
     due_at: int | None = None,
     deadline_us: int | None = None,
 ) -> tuple[NewJob, Route]:
     """The job of a run. Its payload is empty: what it is about stands in the run's row."""
     kind = f"agent:{agent}"
-    route = route_for(queue, kind, requires)
+    route = route_for(queue, kind, [*requires, BATCHES] if mode == "batch" else requires)
     job = NewJob(
         id=id,
         kind=kind,
@@ -214,14 +320,19 @@ def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
     return spec.limits if given is None else Limits(**given)
 
 
-def exceeded(run: LoadedRun, limits: Limits) -> str | None:
-    """Which limit the run has reached, in words."""
+class Exceeded(NamedTuple):
+    limit: str
+    words: str
+
+
+def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
+    """Which limit the run has reached, and in words."""
     if limits.turns is not None and run.turns >= limits.turns:
-        return f"{run.turns} turns of {limits.turns}"
+        return Exceeded("turns", f"{run.turns} turns of {limits.turns}")
     if limits.tokens is not None and run.tokens >= limits.tokens:
-        return f"{run.tokens:,} tokens of {limits.tokens:,}"
+        return Exceeded("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
     if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:
-        return f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}"
+        return Exceeded("cost", f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}")
     if limits.time is not None and run.now - run.created_at >= microseconds(limits.time):
-        return f"{show(microseconds(limits.time))} of wall clock"
+        return Exceeded("time", f"{show(microseconds(limits.time))} of wall clock")
     return None

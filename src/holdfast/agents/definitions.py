@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from holdfast import durations
 from holdfast.durations import Duration
@@ -17,9 +17,14 @@ from holdfast.kernel import encoding
 
 Effect = Literal["read", "idempotent", "once"]
 Mode = Literal["streaming", "batch"]
+OnLimit = Literal["end", "ask"]
+OnMaxTokens = Literal["stop", "continue", "ask"]
+ToolSearch = Literal["regex", "bm25"]
 
 AGENT_KIND = "agent:"
 TOOL_KIND = "tool:"
+SEARCH = "tool_search_tool_"
+_SEARCH_VERSION = "20251119"
 _CAP = 4 * 1024 * 1024
 
 
@@ -28,7 +33,8 @@ class Limits:
     """How far one run may go. What is None is not limited.
 
     `turns`, `tokens` and `cost` (in USD, "0.50") end a run with outcome "limited"; `depth` is how deep agents may call
-    agents; `time` is the wall clock of the whole run.
+    agents; `time` is the wall clock of the whole run. With `on_limit="ask"` a person is asked first, who may grant as
+    much again.
     """
 
     turns: int | None = 50
@@ -36,8 +42,11 @@ class Limits:
     tokens: int | None = None
     cost: str | None = None
     time: Duration | None = None
+    on_limit: OnLimit = "end"
 
     def __post_init__(self) -> None:
+        if self.on_limit not in ("end", "ask"):
+            raise BadSetting(f'Limits(on_limit=…) is "end" or "ask", not {self.on_limit!r}.')
         for name in ("turns", "depth", "tokens"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -69,8 +78,14 @@ class ToolSpec:
     attempts: int = 2
     priority: int = 100
     strict: bool = False
+    defer: bool = False  # shown to the model only once its search has found it
     lane: str | None = None  # its limits across all workers, if it has any
     concurrency: int | None = None
+    approve: bool = False  # whether a person may have to approve a call; the program says of which
+    person: bool = False  # answered by a person, never run
+    within_us: int | None = None  # how long a person has
+    otherwise: str | None = None  # what is done when nobody decides in time: "approve", or an answer; else a denial
+    review: bool = False  # a call of unknown outcome waits for a person
 
     @property
     def kind(self) -> str:
@@ -108,11 +123,16 @@ class AgentSpec:
     priority: int = 100
     requires: tuple[str, ...] = ()
     caching: bool = True
+    compaction: dict[str, Any] | None = None  # how its sessions are compacted by themselves; None: they are not
+    tool_search: ToolSearch | None = None  # how the model finds tools that are deferred
+    fallbacks: tuple[str, ...] = ()  # the models that answer when its own does not, in this order
+    on_max_tokens: OnMaxTokens = "stop"
+    continuations: int = 3  # how often an answer that was cut off goes on by itself
 
     def __post_init__(self) -> None:
         encoding.check_text(self.name, what="an agent's name", cap=256)
         names = [tool.name for tool in self.tools] + [each.name for each in self.agents]
-        names += [str(tool["name"]) for tool in self.server_tools if "name" in tool]
+        names += [str(tool["name"]) for tool in self._served() if "name" in tool]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(
@@ -120,6 +140,26 @@ class AgentSpec:
             )
         if self.max_tokens < 1:
             raise BadSetting(f"max_tokens must be at least 1, not {self.max_tokens}.")
+        check_search(self.name, self.tool_search, [tool.name for tool in self.tools if tool.defer], self.server_tools)
+        if self.on_max_tokens not in ("stop", "continue", "ask"):
+            raise BadSetting(f'on_max_tokens is "stop", "continue" or "ask", not {self.on_max_tokens!r}.')
+
+    def _served(self) -> tuple[dict[str, Any], ...]:
+        """The tools that the provider runs."""
+        if self.tool_search is None:
+            return self.server_tools
+        name = SEARCH + self.tool_search
+        return (*self.server_tools, {"type": f"{name}_{_SEARCH_VERSION}", "name": name})
+
+    def models_for(self, own: str | None = None) -> tuple[str, ...]:
+        """Who answers, in this order: the model a run was given as its `own`, or the agent's, then the fallbacks."""
+        first = own or self.model
+        return (first, *(each for each in self.fallbacks if each != first))
+
+    def model_for(self, own: str | None, given_up: int) -> str:
+        """Who answers a run that has given up so many models."""
+        models = self.models_for(own)
+        return models[min(given_up, len(models) - 1)]
 
     @property
     def kind(self) -> str:
@@ -145,6 +185,7 @@ class AgentSpec:
         stored["agents"] = tuple(Delegate(**{**each, "requires": tuple(each["requires"])}) for each in stored["agents"])
         stored["server_tools"] = tuple(stored["server_tools"])
         stored["requires"] = tuple(stored["requires"])
+        stored["fallbacks"] = tuple(stored.get("fallbacks", ()))
         stored["limits"] = Limits(**stored["limits"])
         return cls(**stored)
 
@@ -161,12 +202,24 @@ class AgentSpec:
         offered: list[dict[str, Any]] = []
         for tool in self.tools:
             shown = {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
-            offered.append({**shown, "strict": True} if tool.strict and strict else shown)
+            marks = {"strict": tool.strict and strict, "defer_loading": tool.defer}
+            offered.append(shown | {name: True for name, marked in marks.items() if marked})
         offered += [
             {"name": each.name, "description": each.description or f"Ask the agent {each.name}.", "input_schema": _TASK}
             for each in self.agents
         ]
-        return offered + [dict(tool) for tool in self.server_tools]
+        return offered + [dict(tool) for tool in self._served()]
+
+
+def check_search(agent: str, search: str | None, deferred: Sequence[str], served: Sequence[Mapping[str, Any]]) -> None:
+    """`UsageError` when tools are deferred that the agent's model could never find."""
+    if search not in (None, *get_args(ToolSearch)):
+        raise BadSetting(f'tool_search is "regex", "bm25" or None, not {search!r}.')
+    if deferred and search is None and not any(str(tool.get("type", "")).startswith(SEARCH) for tool in served):
+        raise UsageError(
+            f"agent {agent!r} could never find its tool {deferred[0]!r}, which is deferred: give the agent "
+            f'tool_search="regex" or "bm25".'
+        )
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:

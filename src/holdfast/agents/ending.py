@@ -6,15 +6,17 @@ deadline, or the sweep after the last rescue. So no call of a tool is ever left 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from holdfast.agents.changes import Changes
+from holdfast.agents import budgets
+from holdfast.agents.changes import Changes, state_change
 from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
 from holdfast.agents.history import answers, result_block, uses
-from holdfast.agents.records import OpenRun, ReadyRun
-from holdfast.agents.statements import Calls, Messages, Runs, Sessions
-from holdfast.agents.storing import add_message
+from holdfast.agents.records import OpenRun, ReadyRun, RunEnd
+from holdfast.agents.reviewing import review_unknown
+from holdfast.agents.statements import Calls, Inquiries, Messages, Runs, Sessions
+from holdfast.agents.storing import Placed, add_message
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.families import hint
@@ -35,8 +37,10 @@ def is_ours(kind: str) -> bool:
 class Following:
     """Follows jobs of agents and tools to their end."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, notify: Callable[[], bool] = lambda: False) -> None:
+        """`notify`: whether somebody wants to hear of what is asked of people."""
         self._prefix = prefix
+        self._notify = notify
 
     async def ended(self, tx: Transaction, moved: Sequence[Ended | Moved]) -> None:
         ours = [job for job in moved if job.state in TERMINAL and is_ours(job.kind)]
@@ -46,6 +50,9 @@ class Following:
         for run in await tx.many(Runs.open_runs, jobs=ended) if ended else []:
             await _close(tx, run, changes)
         called = [job.seq for job in ours if job.parent is not None]
+        if any(job.state == State.FAILED for job in ours if job.parent is not None):
+            under_review = await review_unknown(tx, called, changes, notify=self._notify)
+            called = [seq for seq in called if seq not in under_review]
         closed = await tx.many(Calls.close_calls, jobs=called) if called else []
         for call in closed:
             changes.tell(call.run, "tool_ended", {"call": call.id, "name": call.name, "state": call.state})
@@ -57,14 +64,26 @@ class Following:
 async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:
     """Its job has ended without the run's saying so."""
     error: dict[str, Any] = encoding.decode(run.error) or {}
+    await answer_open_calls(tx, run)
+    end = RunEnd(run.id, run.state, error_type=str(error.get("type", "")), error=str(error.get("message", "")))
+    await end_run(tx, end, changes)
+
+
+class Ending(Placed, Protocol):
+    """As much of a run that ends as its calls need."""
+
+    @property
+    def turns(self) -> int: ...
+
+
+async def answer_open_calls(tx: Transaction, run: Ending) -> None:
+    """Close whatever the last answer of a run asked for: results of those calls that ended, errors for the others."""
     await tx.run(Calls.skip_calls, run=run.id)
     last = await tx.many(Messages.last_live, session=run.session, branch=run.branch)
     blocks = [encoding.decode(row.body) for row in last]
     if last and last[0].message == derived_id(run.id, "answer", run.turns) and uses(blocks):
         calls = {call.tool_use_id: call for call in await tx.many(Calls.calls_of, run=run.id, turn=run.turns)}
         await add_message(tx, run, "results", run.turns, answers(blocks, calls))
-    end = End(run.state, error_type=str(error.get("type", "")), error=str(error.get("message", "")))
-    await end_run(tx, run.id, end, changes)
 
 
 async def _go_on(tx: Transaction, run: ReadyRun, changes: Changes) -> None:
@@ -73,52 +92,35 @@ async def _go_on(tx: Transaction, run: ReadyRun, changes: Changes) -> None:
     await add_message(tx, run, "results", run.turns, [result_block(call) for call in calls])
     await tx.run(Runs.move_run, id=run.id, state="pending")
     changes.tell(run.id, "tools_complete", {"run_id": run.id}, topic="tools_complete")
-    state = {
-        "run_id": run.id,
-        "session_id": run.session,
-        "agent_name": run.agent_name,
-        "state": "pending",
-        "previous_state": "pending_tools",
-        "parent_run_id": run.parent,
-    }
+    state = state_change(run.id, run.session, run.agent_name, run.parent, state="pending", before="pending_tools")
     changes.tell(run.id, "run_state", state, topic="run_state")
 
 
-class End(NamedTuple):
-    """How a run ended."""
-
-    state: str
-    outcome: str | None = None
-    output: str | None = None
-    refusal: str | None = None
-    limited: str | None = None
-    error_type: str | None = None
-    error: str | None = None
-
-
-async def end_run(tx: Transaction, run: str, end: End, changes: Changes) -> None:
+async def end_run(tx: Transaction, end: RunEnd, changes: Changes) -> None:
     """Finish the run's own row, tell of it, and let the next run of its session begin."""
-    done = await tx.one(Runs.finish_run, id=run, **end._asdict())
-    if done is None:
-        return
-    moved = {
-        "run_id": done.id,
-        "session_id": done.session,
-        "agent_name": done.agent_name,
-        "state": end.state,
-        "previous_state": done.previous_state,
-        "parent_run_id": done.parent,
-    }
-    changes.tell(run, "run_state", moved, topic="run_state")
-    final = {
-        "run_id": done.id,
-        "session_id": done.session,
-        "state": end.state,
-        "parent_run_id": done.parent,
-        "parent_tool_execution_id": done.call,
-    }
-    changes.tell(run, "run_ended", final, topic="run_finalized")
-    if done.parent is None:
-        await tx.run(Sessions.lock_line, line=line_of(done.session))
-        woken = await tx.many(Runs.wake_next, session=done.session, channel=line_of(done.session))
+    await end_runs(tx, [end], changes)
+
+
+async def end_runs(tx: Transaction, ends: Sequence[RunEnd], changes: Changes) -> None:
+    done = await tx.many(Runs.finish_runs, ends=ends)
+    if unsettled := [run.id for run in done if run.state != "completed"]:
+        await budgets.free(tx, unsettled)
+    for run in done:
+        if run.previous_state == "awaiting_input":
+            await tx.run(Inquiries.withdraw_inquiries, run=run.id)
+        before = run.previous_state
+        moved = state_change(run.id, run.session, run.agent_name, run.parent, state=run.state, before=before)
+        changes.tell(run.id, "run_state", moved, topic="run_state")
+        final = {
+            "run_id": run.id,
+            "session_id": run.session,
+            "state": run.state,
+            "parent_run_id": run.parent,
+            "parent_tool_execution_id": run.call,
+        }
+        changes.tell(run.id, "run_ended", final, topic="run_finalized")
+    sessions = sorted({run.session for run in done if run.parent is None})
+    if sessions:
+        await tx.run(Sessions.lock_lines, sessions=sessions)
+        woken = await tx.many(Runs.wake_next, sessions=sessions)
         await hint(tx, [job.route for job in woken])

@@ -6,27 +6,49 @@ import asyncio
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from dataclasses import replace
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from holdfast import durations
-from holdfast.agents import rescuing
+from holdfast.agents import rescuing, submissions
+from holdfast.agents.automatic import compact_definition
 from holdfast.agents.book import NO_KEY, ModelBook
-from holdfast.agents.collections import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
+from holdfast.agents.compacting import Compactor
+from holdfast.agents.compaction import Compaction
 from holdfast.agents.conversation import Session, session_wish
 from holdfast.agents.creating import AgentName, Named, put_agent
-from holdfast.agents.definitions import TOOL_KIND, AgentSpec, Effect, Limits, ToolSpec
+from holdfast.agents.definitions import (
+    TOOL_KIND,
+    AgentSpec,
+    Effect,
+    Limits,
+    OnMaxTokens,
+    ToolSearch,
+    ToolSpec,
+    check_search,
+)
 from holdfast.agents.ending import Following
 from holdfast.agents.handles import Agent, Run
+from holdfast.agents.inbox import During
 from holdfast.agents.loop import RunLoop
-from holdfast.agents.options import check_model
+from holdfast.agents.mcp import McpFace
+from holdfast.agents.money import MoneyFace
+from holdfast.agents.options import check_models
+from holdfast.agents.people import PeopleFace
 from holdfast.agents.plain import check_delegates
 from holdfast.agents.reaching import App
+from holdfast.agents.replaying import Replay, replay
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
-from holdfast.agents.tools import ServerTool, Tool, ToolContext, ToolSignature, argument_schema, tool_name
+from holdfast.agents.submitting import BatchJobs
+from holdfast.agents.system import BATCH, system_definition
+from holdfast.agents.tools import Person, ServerTool, Tool, ToolContext, ToolSignature, argument_schema, tool_name
+from holdfast.agents.uploads import UploadFace
 from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
+from holdfast.events import CallView
 from holdfast.kernel import encoding
 from holdfast.kernel.database import drive
 from holdfast.kernel.ids import new_id
@@ -35,16 +57,19 @@ from holdfast.models.prices import Price
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition, Isolation, Registry
 from holdfast.workers.definitions import Limits as LaneLimits
-from holdfast.workers.slots import TOOLS
+from holdfast.workers.slots import BATCHED, TOOLS
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+Otherwise = Literal["deny", "approve"]
+Unknown = Literal["review", "report"]
+
 _INSTANT = RetryPolicy(attempts=2, backoff="constant", base="0s", jitter=0.0)
 
 
-class AgentFace:
+class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
     """What the app offers for agents. The app is one; this holds no rule of its own."""
 
     settings: Settings
@@ -55,17 +80,29 @@ class AgentFace:
     def _open_agents(self) -> None:
         self.watched: weakref.WeakSet[Run[Any]] | None = None  # for tests: the handles that a lab keeps fresh
         self.book = ModelBook(lambda: self.settings, lambda: self._ports)
-        self._loop = RunLoop(self.book, lambda: self.settings, lambda: self._ports)
+        self._loop = RunLoop(
+            self.book,
+            lambda: self.settings,
+            lambda: self._ports,
+            approving=self._approving,
+            notify=self._notifies,
+        )
         self._play = self._loop.play
+        self.compactor = Compactor(self.book, lambda: self.settings, lambda: self._ports)
+        self._compacting = compact_definition(self.compactor)
         self._tools: dict[str, Tool[Any, Any]] = {}
+        self._open_mcp()
+        self._open_people()
+        self._open_money(cast(App, self))
         self.defined: dict[str, Agent[Any]] = {}  # the agents of this program, by name
         self._streams: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Streams] = weakref.WeakKeyDictionary()
         app = cast(App, self)
         self.agents = AgentsList(app)
         self.sessions = SessionsList(app)
         self.runs = RunsList(app)
-        self.registry.adopt = Serving(self.registry, self._play).adopt
-        self.registry.chores.append(rescuing.CHORE)
+        self.batches = BatchesList(app)
+        self.registry.adopt = Serving(self.registry, self._play, self._compacting).adopt
+        self.registry.chores += [rescuing.CHORE, submissions.CHORE]
 
     @property
     def prices(self) -> Sequence[Price]:
@@ -87,6 +124,16 @@ class AgentFace:
         """The same app, seeing one tenant only: an id of another's is not found."""
         return Tenant(cast(App, self), id)
 
+    async def replay(self, run: Run[Any] | str) -> Replay:
+        """Play a run again from its record, in a copy, without key, network or its tools; says what was different."""
+
+        def stage(url: str) -> Any:
+            settings = replace(self.settings, url=url, direct_url="", pooler=False)
+            return cast(Any, type(self))(url, settings=settings, embedded=False)
+
+        id, tenant = (run, None) if isinstance(run, str) else (run.id, run.tenant)
+        return await replay(cast(App, self), id, tenant, stage)
+
     @overload
     def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
 
@@ -105,6 +152,11 @@ class AgentFace:
         isolate: Isolation | None = None,
         concurrency: int | None = None,
         strict: bool = False,
+        defer: bool = False,
+        approve: bool | Callable[[CallView], bool] = False,
+        within: Duration | None = None,
+        otherwise: Otherwise = "deny",
+        unknown: Unknown = "review",
     ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
     def tool(self, function: Any = None, /, **options: Any) -> Any:
@@ -114,6 +166,11 @@ class AgentFace:
         changes nothing, "idempotent" may be repeated with the same key, "once" is started at most once. `timeout`
         limits one attempt; `retry` defaults to a second attempt at once. `requires` names capabilities its worker must
         have, `concurrency` limits it across all workers, `isolate="process"` runs it where a timeout can kill it.
+        `defer` keeps its definition from the model until the agent's `tool_search` has found it.
+
+        `approve=True`, or a function of the call that says so, lets a call wait for a person, who has `within` to
+        decide before `otherwise` is done. A call of effect "once" of which nobody knows whether it took effect waits
+        for a person too; `unknown="report"` tells the model instead.
         """
         if function is not None:
             return self._declare_tool(function)
@@ -133,11 +190,21 @@ class AgentFace:
         isolate: Isolation | None = None,
         concurrency: int | None = None,
         strict: bool = False,
+        defer: bool = False,
+        approve: bool | Callable[[CallView], bool] = False,
+        within: Duration | None = None,
+        otherwise: Otherwise = "deny",
+        unknown: Unknown = "review",
+        signature: ToolSignature | None = None,
     ) -> Tool[Any, Any]:
         function, called, doc = _callable(given)
         title = tool_name(name or called)
         if effect not in ("read", "idempotent", "once"):
             raise BadSetting(f'effect is "read", "idempotent" or "once", not {effect!r}.')
+        if otherwise not in ("deny", "approve"):
+            raise BadSetting(f'otherwise is "deny" or "approve", not {otherwise!r}.')
+        if unknown not in ("review", "report"):
+            raise BadSetting(f'unknown is "review" or "report", not {unknown!r}.')
         kind = TOOL_KIND + title
         lane = None
         if concurrency is not None:
@@ -147,7 +214,7 @@ class AgentFace:
         definition = Definition(
             kind=kind,
             function=function,
-            signature=ToolSignature(kind, function, self.settings.tool_output_cap),
+            signature=signature or ToolSignature(kind, function, self.settings.tool_output_cap),
             queue=encoding.check_text(queue, what="a queue name"),
             requires=frozenset(requires),
             retry=RetryPolicy.none() if effect == "once" else retry or _INSTANT,
@@ -161,7 +228,17 @@ class AgentFace:
             context=ToolContext,
         )
         self.registry.add(definition)
-        tool: Tool[Any, Any] = Tool(definition, function, name=title, effect=effect, strict=strict)
+        person = Person(
+            approve=approve,
+            within_us=None if within is None else durations.microseconds(within),
+            otherwise=otherwise,
+            review=effect == "once" and unknown == "review",
+        )
+        if approve or person.review:
+            self._serve_people()
+        tool: Tool[Any, Any] = Tool(
+            definition, function, name=title, effect=effect, strict=strict, defer=defer, person=person
+        )
         tool.__doc__ = doc
         self._tools[title] = tool
         return tool
@@ -199,6 +276,10 @@ class AgentFace:
         priority: int = 100,
         requires: Sequence[str] = (),
         caching: bool = True,
+        compaction: Compaction | None = None,
+        tool_search: ToolSearch | None = None,
+        fallbacks: Sequence[str] = (),
+        on_max_tokens: OnMaxTokens = "stop",
     ) -> Agent[T]: ...
 
     @overload
@@ -222,6 +303,10 @@ class AgentFace:
         priority: int = 100,
         requires: Sequence[str] = (),
         caching: bool = True,
+        compaction: Compaction | None = None,
+        tool_search: ToolSearch | None = None,
+        fallbacks: Sequence[str] = (),
+        on_max_tokens: OnMaxTokens = "stop",
     ) -> Agent[str]: ...
 
     def agent(  # noqa: PLR0913  what an agent is made of
@@ -244,14 +329,21 @@ class AgentFace:
         priority: int = 100,
         requires: Sequence[str] = (),
         caching: bool = True,
+        compaction: Compaction | None = None,
+        tool_search: ToolSearch | None = None,
+        fallbacks: Sequence[str] = (),
+        on_max_tokens: OnMaxTokens = "stop",
     ) -> Agent[Any]:
         """Define an agent: a value, written as a version when it is first used.
 
         `tools` are tools of this app, `ServerTool`s or the provider's own JSON; `agents` may be called like tools, each
         call a run of its own. `output` is a type that the answer must have. `options` go to the model as they are
-        (`{"effort": "high"}`). `attempts` is how often one call of the model may fail.
+        (`{"effort": "high"}`). `attempts` is how often one call of the model may fail. `tool_search` ("regex" or
+        "bm25") lets the model look for tools that are deferred. `fallbacks` are models that answer, in this order, when
+        the one before them cannot or declines. An answer that `max_tokens` cut off is one by `on_max_tokens="stop"`;
+        "continue" lets the model go on, a few times, and "ask" lets a person say so.
         """
-        check_model(model, options or {})
+        check_models(model, fallbacks, options or {})
         check_delegates(name, agents)
         key = AgentName(
             encoding.check_text(name, what="an agent's name", cap=256),
@@ -263,6 +355,7 @@ class AgentFace:
         for tool in served:
             if not isinstance(tool, dict):
                 raise UsageError(f"a tool is what @hf.tool made, a ServerTool or a dict, not {type(tool).__name__}.")
+        check_search(name, tool_search, [tool.name for tool in mine if tool.defer], served)
         reader = None if output is None or output is str else _Output(output)
 
         def make() -> Named:
@@ -282,12 +375,19 @@ class AgentFace:
                 priority=priority,
                 requires=tuple(sorted(requires)),
                 caching=caching,
+                compaction=None if compaction is None else compaction.plain(),
+                tool_search=tool_search,
+                fallbacks=tuple(fallbacks),
+                on_max_tokens=on_max_tokens,
             )
             return Named(key, spec, description, tuple(each.named for each in agents))
 
         made: Agent[Any] = Agent(cast(App, self), key, make, reader)
         self.registry.add(run_definition(name, self._play, queue=queue, requires=requires, priority=priority))
+        self._serve_batches()
         self.registry.preparing.append(lambda tx: put_agent(tx, made.named))
+        if compaction is not None:
+            self.registry.add(self._compacting)
         self.defined[name] = made
         return made
 
@@ -298,11 +398,15 @@ class AgentFace:
         tenant: str = "",
         parent: Session | str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        during: During | None = None,
         tx: object | None = None,
     ) -> Session:
-        """The session with this key, made when it is first used or awaited; without a key, a new one."""
+        """The session with this key, made when it is first used or awaited; without a key, a new one.
+
+        `during` is its policy, when it is made, for messages that come while a run is under way.
+        """
         app = cast(App, self)
-        wish = session_wish(app, new_id(self._ports), key, parent, metadata)
+        wish = session_wish(app, new_id(self._ports), key, parent, metadata, during)
         return Session(app, wish.id, key=key, tenant=tenant, wish=wish, tx=tx)
 
     def session_sync(
@@ -312,11 +416,12 @@ class AgentFace:
         tenant: str = "",
         parent: Session | str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        during: During | None = None,
         tx: object | None = None,
     ) -> Session:
         """`await session(…)` for code without an event loop; with `tx` it uses that connection, on this thread."""
         app = cast(App, self)
-        made = self.session(key, tenant=tenant, parent=parent, metadata=metadata)
+        made = self.session(key, tenant=tenant, parent=parent, metadata=metadata, during=during)
         if tx is not None:
             return drive(made.open(app.intake(tx, sync=True), lasting=False))
 
@@ -325,8 +430,13 @@ class AgentFace:
 
         return app.call(opened())
 
+    def _serve_batches(self) -> None:
+        """Whoever serves agents takes part in their batches."""
+        if BATCH not in self.registry.definitions:
+            self.registry.add(system_definition(BATCH, BatchJobs(self._loop).play, line=BATCHED))
+
     def _following(self) -> Following:
-        return Following(self.settings.topic_prefix if self.settings.public_topics else "")
+        return Following(self.settings.topic_prefix if self.settings.public_topics else "", self._notifies)
 
 
 class _Output(Generic[T]):

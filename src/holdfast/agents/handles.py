@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 from holdfast import durations
-from holdfast.agents import reading
+from holdfast.agents import inbox, reading
+from holdfast.agents.capsules import gather
+from holdfast.agents.choosing import choose
 from holdfast.agents.contents import Prompt, blocks_of
 from holdfast.agents.conversation import Session, wish_for
 from holdfast.agents.creating import AgentName, Created, Named, Submission, create_run
 from holdfast.agents.deciding import run_job
-from holdfast.agents.definitions import AgentSpec, Delegate
+from holdfast.agents.definitions import AgentSpec, Delegate, Limits
+from holdfast.agents.exporting import Exported, export
+from holdfast.agents.files import check_fresh
+from holdfast.agents.forking import find_fork, find_origin, fork_run
+from holdfast.agents.forks import ForkOptions
+from holdfast.agents.inquiries import list_inquiries
 from holdfast.agents.options import RunOptions, RunOptionsDict, check_model, chosen, microseconds
+from holdfast.agents.people import Inquiry, inquiry_of
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import Turn
+from holdfast.agents.recording import record_runs, save
 from holdfast.agents.records import CallRow, RunRow
 from holdfast.agents.results import result_of, usage_of
+from holdfast.agents.simulating import Tools
 from holdfast.agents.streams import ENDED
 from holdfast.clock import Clock
 from holdfast.durations import Duration
@@ -95,7 +106,8 @@ class Agent(Generic[T]):
 
         `session`: a key, a Session, or nothing for a new one. `key` makes repeated calls one run. `variables` are for
         the tools, never for the model. `limits`, `model`, `priority`, `delay`, `at`, `metadata`, `tenant` are this
-        run's own. `require_worker` refuses when no worker alive serves this agent.
+        run's own. `require_worker` refuses when no worker alive serves this agent. With a `deadline` ("6h") the runtime
+        chooses whether the model is asked at once or by a batch, at half the price; `mode` says so outright.
         """
         own = chosen(options)
         return await self._enqueue(self._app.intake(own.tx), prompt, own)
@@ -133,7 +145,9 @@ class Agent(Generic[T]):
     async def _enqueue(self, intake: Intake, prompt: Prompt, options: RunOptions) -> Run[T]:
         if isinstance(options.session, Session):
             await options.session.open(intake, lasting=options.tx is None)
-        new = self._submission(intake, blocks_of(prompt), options)
+        blocks = blocks_of(prompt)
+        check_fresh(blocks, intake.ports.clock.wall_us())
+        new = self._submission(intake, blocks, options)
         if options.require_worker:
             await self._require_worker(intake)
         topics = intake.settings
@@ -158,6 +172,10 @@ class Agent(Generic[T]):
             if options.tenant not in (None, options.session.tenant):
                 raise UsageError(f"session {options.session.id} does not belong to tenant {options.tenant!r}.")
             tenant = options.session.tenant
+        if options.model is not None:
+            check_model(options.model, spec.options)
+        deadline_us = None if options.deadline is None else durations.microseconds(options.deadline)
+        choice = choose(options.model or spec.model, options.mode, deadline_us, settings)
         job, route = run_job(
             new_id(intake.ports),
             spec.name,
@@ -166,6 +184,7 @@ class Agent(Generic[T]):
             queue=spec.queue,
             priority=spec.priority if options.priority is None else options.priority,
             requires=spec.requires,
+            mode=choice.mode,
             delay_us=None if options.delay is None else durations.microseconds(options.delay),
             due_at=None if options.at is None else microseconds(options.at),
         )
@@ -173,7 +192,6 @@ class Agent(Generic[T]):
         if options.limits is not None:
             own["limits"] = asdict(options.limits)
         if options.model is not None:
-            check_model(options.model, spec.options)
             own["model"] = options.model
         return Submission(
             job=job,
@@ -182,12 +200,15 @@ class Agent(Generic[T]):
             agent_name=spec.name,
             session=wish,
             input=encoding.encode(blocks, what="the prompt", cap=settings.prompt_cap),
+            mode=choice.mode,
+            reason=choice.reason if options.deadline is not None else "",
+            deadline_us=deadline_us if options.mode is None else None,  # who chooses needs no choosing
             key=options.key,
             variables=encoding.encode(dict(options.variables or {}), what="variables", cap=settings.metadata_cap),
             metadata=encoding.encode(dict(options.metadata or {}), what="metadata", cap=settings.metadata_cap),
             options=encoding.encode(own, what="the options", cap=settings.metadata_cap),
             notify=options.notify,
-            alone=options.during == "reject",
+            during=options.during,
         )
 
 
@@ -275,6 +296,27 @@ class Run(Reaching, Generic[T]):
         await self._app.runtime().cancel(JobId(self.id), reason)
         return (await self.refresh()).state
 
+    async def steer(self, prompt: Prompt) -> None:
+        """A message for this run while it is under way: the model reads it with its next turn.
+
+        It comes after the results of whatever tools it has called. `UsageError` when the run has ended.
+        """
+        await self.check()
+        settings, ports = self._app.settings, self._app.runtime().ports
+        blocks = encoding.encode(blocks_of(prompt), what="the message", cap=settings.prompt_cap)
+        await self._transact(inbox.steer, self.id, new_id(ports), blocks)
+
+    async def interrupt(self, by: str = "its owner") -> None:
+        """End the run where it is: what it has said is kept, as an answer that was cut off. Its tools are cancelled."""
+        await self.check()
+        topics = self._app.settings
+        await self._transact(inbox.interrupt, self.id, by, topics.topic_prefix if topics.public_topics else "")
+
+    async def inquiries(self) -> list[Inquiry]:
+        """What the run waits for a person to decide."""
+        await self.check()
+        return [inquiry_of(row) for row in await self._transact(list_inquiries, run=self.id)]
+
     async def usage(self) -> Usage:
         """What the run and everything below it has used, so far."""
         row = await self.refresh()
@@ -296,6 +338,15 @@ class Run(Reaching, Generic[T]):
         rows = await self._transact(reading.stored_events, self.id, after)
         return [event_of(row.run, row.seq, row.at, row.type, encoding.decode(row.data)) for row in rows]
 
+    async def cassette(self, path: str | Path) -> None:
+        """Write what the models of this run, and of all that it started, were asked and answered.
+
+        `Script.cassette(path)` answers the same again, in tests and without a model. What looks like a key or a token
+        is left out of the file; look through it before you share it.
+        """
+        await self.check()
+        await save(await self._transact(record_runs, [self.id]), path)
+
     async def children(self) -> list[RunRow]:
         await self.check()
         return await self._transact(reading.list_runs, parent=self.id, limit=1_000)
@@ -304,6 +355,49 @@ class Run(Reaching, Generic[T]):
         """What the run waits for, in words; empty when nothing keeps it."""
         await self.check()
         return await self._app.why(self.id)
+
+    async def fork(
+        self,
+        at: int | None = None,
+        *,
+        prompt: Prompt | None = None,
+        model: str | None = None,
+        results: Mapping[str, Any] | None = None,
+        tools: Tools = "recorded",
+        limits: Limits | None = None,
+        key: str | None = None,
+    ) -> Run[T]:
+        """A new run that goes on, in a session of its own, from where this one was before turn `at`.
+
+        Without `at` it begins with the prompt, or behind the last of the `results` that are changed. `prompt` asks
+        something else, `model` asks another one, `results` says what tools had returned, by the call's id or the tool's
+        name. What was thought after a change is left out.
+
+        Tools that only read are run. The others are answered as they were answered before and asked about where that
+        is not known ("recorded"), always asked about ("ask"), or run ("live"). With a key, doing it again gives the
+        same fork.
+        """
+        wish = ForkOptions(at, prompt, model, results or {}, tools, limits, key)
+        origin = await self._transact(find_origin, self.id, self.tenant)
+        made = wish.for_origin(origin, self._app, self.tenant)
+        topics = self._app.settings
+        forked = await self._transact(fork_run, made, topics.topic_prefix if topics.public_topics else "")
+        return Run(self._app, forked.run, self._decode, session_id=forked.session, tenant=self.tenant)
+
+    async def forked_from(self) -> tuple[str, int] | None:
+        """The run that this one is a fork of, and the turn at which it was forked; None when it is none."""
+        await self.check()
+        return await self._transact(find_fork, self.id)
+
+    async def export(self, path: str | Path, *, redact: Sequence[str] = (), partial: bool = False) -> Exported:
+        """Write a capsule: the run, with all below it and all that it saw, as one SQLite file without secrets.
+
+        The file is a Holdfast database, whatever database the run is in. `redact` are regular expressions for what else
+        is a secret. A run that has not ended is refused, unless `partial`.
+        """
+        contents = await self._transact(gather, self.id, self.tenant, partial=partial)
+        app = self._app
+        return await export(contents, Path(path), app.settings, app.runtime().ports, redact=redact)
 
     def result_sync(self, *, timeout: Duration | None = None) -> Result[T]:
         return self._app.call(self.result(timeout=timeout))

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from holdfast.agents.files import present
 from holdfast.agents.records import CallRow, WindowBlock
 from holdfast.kernel import encoding
+from holdfast.kernel.ids import derived_id
 
 THINKING = frozenset({"thinking", "redacted_thinking"})
 CLIENT_USE = "tool_use"
+CONTINUE = "Continue exactly where you stopped."
 _LOST = "The worker died while this call ran. Whether it took effect is not known, and it was not run again."
 _ENDED = "The run ended before this call did; it was not answered."
 
@@ -24,13 +27,17 @@ class Message(NamedTuple):
     blocks: list[dict[str, Any]]
 
 
-def messages(window: Sequence[WindowBlock], fingerprint: str) -> list[dict[str, Any]]:
-    """What is sent for these blocks. Thinking made under another fingerprint is left out: it would be refused."""
+def messages(window: Sequence[WindowBlock], fingerprint: str, now: int = 0) -> list[dict[str, Any]]:
+    """What is sent for these blocks. Thinking made under another fingerprint is left out: it would be refused.
+
+    `now` says which files have expired.
+    """
     sent: list[Message] = []
     for _, rows in groupby(window, key=lambda row: row.ordinal):
         blocks = list(rows)
         stale = blocks[0].kind == "answer" and blocks[0].fingerprint not in ("", fingerprint)
-        kept = _sendable([encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)])
+        read = [encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)]
+        kept = _sendable([present(block, now) for block in read])
         if kept:
             sent.append(Message(blocks[0].role, kept))
     return [{"role": message.role, "content": message.blocks} for message in merged(sent)]
@@ -79,15 +86,40 @@ def uses(blocks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [block for block in blocks if block.get("type") == CLIENT_USE]
 
 
+def server_tool_is_open(window: Sequence[WindowBlock]) -> bool:
+    """Whether the last answer waits for a tool of the provider's own: then nothing may be said but results."""
+    last = next((row.message for row in reversed(window) if row.role == "assistant"), None)
+    blocks = [encoding.decode(row.body) for row in window if row.message == last]
+    answered = {block.get("tool_use_id") for block in blocks}
+    return any(block.get("type") == "server_tool_use" and block.get("id") not in answered for block in blocks)
+
+
 def result_block(call: CallRow) -> dict[str, Any]:
     """What the model is told of a call."""
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.tool_use_id}
     content = _content(call)
+    if (changed := _changed(call)) is not None:
+        content = [{"type": "text", "text": changed}, *_as_blocks(content)]
     if content:
         block["content"] = content
     if call.is_error:
         block["is_error"] = True
     return block
+
+
+def _changed(call: CallRow) -> str | None:
+    """What a person changed before the call ran: the model's own block stays as it wrote it."""
+    decision = encoding.decode(call.decision) or {}
+    if decision.get("input") is None:
+        return None
+    given = encoding.encode(decision["input"], what="arguments", cap=1 << 26)
+    return f"A person changed the arguments before this call ran. It ran with: {given}"
+
+
+def _as_blocks(content: Any) -> list[dict[str, Any]]:
+    if not content:
+        return []
+    return content if isinstance(content, list) else [{"type": "text", "text": str(content)}]
 
 
 def _content(call: CallRow) -> Any:
@@ -109,6 +141,18 @@ def answers(blocks: Iterable[dict[str, Any]], calls: Mapping[str, CallRow]) -> l
         else {"type": "tool_result", "tool_use_id": use["id"], "content": _ENDED, "is_error": True}
         for use in uses(blocks)
     ]
+
+
+def said_before(window: Sequence[WindowBlock], run: str, number: int) -> str:
+    """The text of the answers of a run that were cut off and went on, up to the one that turn `number` goes on with."""
+    texts: list[str] = []
+    words = {row.message: encoding.decode(row.body).get("text") for row in window if row.kind == "continuation"}
+    for turn in range(number - 1, 0, -1):
+        if words.get(derived_id(run, "continuation", turn)) != CONTINUE:
+            break
+        answer = derived_id(run, "answer", turn)
+        texts.append(text_of(encoding.decode(row.body) for row in window if row.message == answer))
+    return "".join(reversed(texts))
 
 
 def text_of(blocks: Iterable[dict[str, Any]]) -> str:

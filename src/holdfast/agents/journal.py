@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from holdfast.kernel.records import Lease
 log = logging.getLogger("holdfast.agents")
 
 _CAP = 1 << 26
+_INTERRUPT = "interrupt "
 _LIFE = 5.0  # seconds between notes that a silent model is there
 
 
@@ -74,6 +76,8 @@ class Journal:
         self._seen: dict[_Key, float] = {}  # when a run's life was last noted
         self._writing: asyncio.Task[None] | None = None
         self._write: asyncio.Future[None] | None = None  # the one in flight
+        self._scopes: dict[_Key, asyncio.Timeout] = {}  # of calls that may be interrupted
+        self._listening = False
 
     def put(self, lease: Lease, run: str, piece: Piece) -> None:
         pieces = self._of(lease, run).pieces
@@ -90,6 +94,27 @@ class Journal:
             self._seen[key] = now
             self._of(lease, run).alive = True
 
+    @asynccontextmanager
+    async def interruptible(self, lease: Lease, run: str, scope: asyncio.Timeout) -> AsyncIterator[None]:
+        """Let `scope` end when somebody interrupts the run."""
+        if not self._listening:
+            self._listening = True
+            await self._database.listen(self._heard)
+        self._scopes[_key(lease, run)] = scope
+        try:
+            yield
+        finally:
+            self._scopes.pop(_key(lease, run), None)
+
+    def _heard(self, note: str) -> None:
+        if note.startswith(_INTERRUPT):
+            self._interrupt(set(note.removeprefix(_INTERRUPT).split(",")))
+
+    def _interrupt(self, runs: Collection[str]) -> None:
+        for (run, _, _), scope in list(self._scopes.items()):
+            if run in runs and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+
     def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
         self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
 
@@ -103,6 +128,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write nothing more; what is pending goes with its turn's commit, or never was."""
+        self._database.unlisten(self._heard)
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -136,7 +162,8 @@ class Journal:
     async def _written(self, batch: dict[_Key, _Pending]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
         try:
-            await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
+            stopped = await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
+            self._interrupt(stopped)
         except Unavailable:
             return False
         return True
@@ -165,11 +192,16 @@ def _living(batch: dict[_Key, _Pending]) -> list[_Key]:
 
 async def write(
     tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[_Key] = ()
-) -> None:
+) -> list[str]:
+    """Returns the runs that somebody has interrupted."""
+    stopped = []
     if deltas:
         await tx.run(Events.add_deltas, deltas=deltas)
     for run, epoch, token in living:
-        await tx.run(Runs.note_life, run=run, epoch=epoch, token=token)
+        lives = await tx.one(Runs.note_life, run=run, epoch=epoch, token=token)
+        if lives is not None and lives.hinted:
+            stopped.append(run)
     for requested in requests:
         run, number, epoch, token, id = requested
         await tx.run(Runs.note_request, run=run, number=number, epoch=epoch, token=token, request_id=id)
+    return stopped

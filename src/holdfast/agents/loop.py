@@ -15,39 +15,48 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from holdfast.agents import turns
+from holdfast.agents import fallbacks, turns
+from holdfast.agents.answering import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
 from holdfast.agents.asking import Asked, Bounds, ask
+from holdfast.agents.automatic import make_room
+from holdfast.agents.batching import Gathering, body_text, defer
+from holdfast.agents.budgets import Over
+from holdfast.agents.choosing import choose_turn
+from holdfast.agents.compacting import Compactor
 from holdfast.agents.contents import readable
-from holdfast.agents.deciding import Deciding, Decision, exceeded, limits_of
-from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.history import text_of
+from holdfast.agents.deciding import Approving, Deciding, exceeded, limits_of, never, run_inquiry
+from holdfast.agents.definitions import AgentSpec, Mode
+from holdfast.agents.history import said_before, server_tool_is_open, text_of
 from holdfast.agents.journal import Journal, Piece
+from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed, lane_of, spent_up
 from holdfast.agents.reading import tree_usage
-from holdfast.agents.records import LaneRow, LoadedRun
-from holdfast.agents.statements import Providers
-from holdfast.agents.turns import Answer, Committed, Conclusion, Intent, Loaded, Play, Spent
+from holdfast.agents.records import FailedTurn, LoadedRun
+from holdfast.agents.sizing import estimate
+from holdfast.agents.spending import spent_on
+from holdfast.agents.turns import Committed, Intent, Loaded, Play, interrupted
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import Unavailable
 from holdfast.kernel import encoding
-from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.ids import derived_id
+from holdfast.kernel.database import Database
+from holdfast.kernel.ids import derived_id, new_id
 from holdfast.kernel.records import Lease
 from holdfast.models import Answered, Folding, InputDelta, Model, ModelFailure, Reply, TextDelta, ThinkingDelta
+from holdfast.models.prices import Tier
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext
 
 log = logging.getLogger("holdfast.agents")
 
-_PERSON_PAUSE = "30s"
 _STORE_PAUSE = 1.0
-_LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
+_BUDGET_PAUSE_US = 3_600_000_000
 _DELTAS = {TextDelta: "text_delta", ThinkingDelta: "thinking_delta", InputDelta: "input_delta"}
+
+Free = Literal["free"]
 
 parse = lru_cache(maxsize=1_000)(AgentSpec.parse)
 
@@ -60,16 +69,31 @@ class Models(Protocol):
     def credential(self, name: str) -> str:
         """Which account pays: a name for it, never the key."""
 
-    def cost_nano(self, model: str, usage: dict[str, Any]) -> int: ...
+    def cost_nano(self, model: str, usage: dict[str, Any], tier: Tier = "standard") -> int: ...
+
+    def most_nano(self, model: str, input_tokens: int, max_tokens: int, tier: Tier = "standard") -> int:
+        """The most a call may cost."""
 
 
 class RunLoop:
     """Plays runs, on whichever worker has their leases."""
 
-    def __init__(self, models: Models, settings: Callable[[], Settings], ports: Callable[[], Ports]) -> None:
+    def __init__(
+        self,
+        models: Models,
+        settings: Callable[[], Settings],
+        ports: Callable[[], Ports],
+        *,
+        approving: Approving = never,
+        notify: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`approving` says which calls a person has to approve, `notify` whether somebody wants to hear of that."""
         self._models = models
         self._settings = settings
         self._ports = ports
+        self.approving = approving
+        self.notify = notify
+        self.compactor = Compactor(models, settings, ports)
         self._journals: weakref.WeakKeyDictionary[Database, Journal] = weakref.WeakKeyDictionary()
 
     async def play(self, ctx: JobContext) -> Outcome:
@@ -127,43 +151,143 @@ class _Turn:
         self._loaded = loaded
         self._spec = parse(loaded.run.definition)
         options = encoding.decode(loaded.run.options)
-        self._model = str(options.get("model") or self._spec.model)
+        self._model = self._spec.model_for(options.get("model"), loaded.run.fallback)
         self._prompt = [] if loaded.run.prompted else encoding.decode(loaded.run.input)
         self._number = loaded.run.turns + 1
         prefix = loop.settings.topic_prefix if loop.settings.public_topics else ""
-        self._play = Play(ctx.lease, loaded.run, self._number, prefix)
+        self._play = Play(ctx.lease, loaded.run, self._number, prefix, loop.notify())
+        self._steers = [] if server_tool_is_open(loaded.window) else loaded.steers
+        self._lane = lane_of(loop.models.credential(self._model), self._model)
         self._request_id: str | None = None
         self._spent_up: float | None = None
 
     async def play(self) -> Outcome | None:
         """None: play the next turn."""
-        run, settings = self._run, self._loop.settings
+        stop = await self._held_back()
+        if stop != "free":
+            return stop
+        asked = self._ask(self._loop.settings)
+        stop = await self._make_room(asked)
+        if stop != "free":
+            return stop
+        run = self._run
+        left_us = None if run.deadline_at is None else run.deadline_at - run.now
+        choice = choose_turn(run.mode, left_us, asked.request.betas, self._loop.settings)
+        reason = choice.reason if choice.mode != run.mode else ""
+        most = self._most(asked, choice.mode)
+        intent = Intent(self._model, asked.hash, asked.fingerprint, self._steers, most, reason)
+        return await (self._defer if choice.mode == "batch" else self._stream)(asked, intent)
+
+    async def _held_back(self) -> Outcome | Free | None:
+        """What keeps the run from asking its model now."""
+        run = self._run
         if self._loaded.ahead:
             return await self._queue_up()
-        limit = exceeded(await self._counted(), limits_of(run, self._spec))
+        if run.interrupted is not None:
+            return await self._conclude(Conclusion("truncated", self._said_last(), limited=INTERRUPTED))
+        limits = limits_of(run, self._spec)
+        limit = exceeded(await self._counted(), limits)
         if limit is not None:
-            conclusion = Conclusion("limited", self._said_last(), limited=limit)
-            if not await self._database.transact(turns.conclude, self._play, self._prompt, conclusion):
-                return Cancel("cancelled before its end was stored")
-            return Settled()
-        lane = lane_of(self._loop.models.credential(self._model), self._model)
-        if (wait := _closed(self._loaded.lanes, lane)) is not None:
-            return wait
-        asked = self._ask(settings)
-        intent = Intent(self._model, asked.hash, asked.fingerprint)
-        if not await self._database.transact(turns.begin, self._play, self._prompt, intent):
-            return Cancel("cancelled before the model was asked")
+            return await self._limited(limit.limit, limit.words, ask=limits.on_limit == "ask")
+        if (wait := closed(self._loaded.lanes, self._lane)) is not None:
+            return await self._past(wait, self._lane)
+        return "free"
+
+    async def _make_room(self, asked: Asked) -> Outcome | Free | None:
+        """Compact the history before a call that would not fit."""
+        run = self._run
+        if self._spec.compaction is None or run.prompted:
+            return "free"
+        request = asked.request
+        room = await make_room(self._loop.compactor, self._ctx, run, self._spec, request=request, prompt=self._prompt)
+        if room == "full":
+            return await self._conclude(Conclusion("truncated", "", limited="context_window"))
+        return "free" if room == "enough" else room
+
+    async def _stream(self, asked: Asked, intent: Intent) -> Outcome | None:
+        match await self._database.transact(turns.begin, self._play, self._prompt, intent):
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before the model was asked")
+            case Over() as over:
+                return await self._over(over)
+            case "begun":
+                pass
         self._ctx.require_lease()
         try:
             reply = await self._call(asked)
         except ModelFailure as failure:
-            return await self._failed(failure, lane)
+            return await self._failed(failure, self._lane)
         outcome = await self._commit(reply)
         if self._spent_up is not None:  # this was the last one for now, for everybody
             with contextlib.suppress(Unavailable):  # the answer is stored; the next one hears of it from the provider
-                us = round(self._spent_up * 1e6)
-                await self._database.transact(close_lane, lane, us, person=False, reason="the rate limit is used up")
+                us, why = round(self._spent_up * 1e6), "the rate limit is used up"
+                await self._database.transact(close_lane, self._lane, us, person=False, reason=why)
         return outcome
+
+    async def _past(self, wait: Snooze, lane: str) -> Outcome | None:
+        """The lane is closed: wait, or, if it waits for a person, ask another model."""
+        change = self._next_model() if fallbacks.waits_for_person(self._loaded.lanes, lane) else None
+        if change is None:
+            return wait
+        await self._database.transact(fallbacks.pass_closed_lane, self._play, change, wait.reason)
+        return None
+
+    def _next_model(self) -> fallbacks.ModelChange | None:
+        return fallbacks.next_model(self._run, self._spec, self._loaded.window)
+
+    async def _conclude(self, conclusion: Conclusion) -> Outcome:
+        if not await self._database.transact(turns.conclude, self._play, self._prompt, conclusion):
+            return Cancel("cancelled before its end was stored")
+        return Settled()
+
+    async def _limited(self, limit: str, words: str, *, ask: bool, budget: str | None = None) -> Outcome:
+        """A limit is reached: the run ends, or a person is asked first."""
+        if not ask:
+            return await self._conclude(Conclusion("limited", self._said_last(), limited=words))
+        data = {"limit": limit, "reason": words, "text": self._said_last()}
+        if budget is not None:
+            data["budget"] = budget
+        inquiry = run_inquiry(self._run, self._number, "limit", data)
+        if not await self._database.transact(turns.ask_person, self._play, self._prompt, inquiry):
+            return Cancel("cancelled before a person was asked")
+        return Settled()
+
+    async def _over(self, over: Over) -> Outcome:
+        """The next call does not fit into a budget any more."""
+        if over.policy == "wait":
+            return Snooze(f"{over.wait_us or _BUDGET_PAUSE_US}us", over.words)
+        return await self._limited("budget", over.words, ask=over.policy == "ask", budget=over.budget)
+
+    async def _defer(self, asked: Asked, intent: Intent) -> Outcome | None:
+        """Leave the turn to a batch, and the run waits without a worker."""
+        where = Gathering(
+            self._lane,
+            self._model,
+            self._loop.models.credential(self._model),
+            new_id(self._loop.ports),
+            microseconds(self._loop.settings.batch_wait),
+        )
+        body = body_text(asked.request.body())
+        match await self._database.transact(defer, self._play, self._prompt, intent, body, where):
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before its turn was put into a batch")
+            case Over() as over:
+                return await self._over(over)
+            case _:
+                return Settled()
+
+    def _most(self, asked: Asked, mode: Mode) -> int:
+        """The most that this call may cost; nobody asks where there is no budget."""
+        if not self._run.budgets:
+            return 0
+        body = asked.request.body()
+        parts = [body.get("system") or [], body.get("tools") or [], body["messages"]]
+        tier: Tier = "batch" if mode == "batch" else "standard"
+        return self._loop.models.most_nano(self._model, estimate(parts), asked.request.max_tokens, tier)
 
     async def _counted(self) -> LoadedRun:
         """The run with what everything below it has used; a run that inherits its limits counts the whole tree."""
@@ -203,10 +327,12 @@ class _Turn:
             self._spec,
             self._model,
             self._loaded.window,
-            self._prompt,
+            [*self._prompt, *(block for steer in self._steers for block in encoding.decode(steer.body))],
             credential=self._loop.models.credential(self._model),
             container=run.container,
             bounds=Bounds(f"{run.id}/{self._number}/{self._lease.fence}", settings.model_idle.total_seconds(), total),
+            generation=run.generation,
+            now=run.now,
         )
 
     async def _call(self, asked: Asked) -> Reply:
@@ -215,7 +341,7 @@ class _Turn:
         folding, said = Folding(), Counter[int]()
         stream = self._loop.models.open(self._model).stream(asked.request, self._answered)
         try:
-            async with aclosing(stream):
+            async with asyncio.timeout(None) as scope, journal.interruptible(self._lease, run, scope), aclosing(stream):
                 async for event in stream:
                     journal.alive(self._lease, run)
                     delta = folding.feed(event)
@@ -225,6 +351,8 @@ class _Turn:
                         said[delta.index] += len(text)
                         kind = _DELTAS[type(delta)]
                         journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
+        except TimeoutError:  # nothing else ends it by time: somebody has interrupted the run
+            return self._so_far(folding)
         except BaseException:
             journal.drop(self._lease, run)
             raise
@@ -237,6 +365,13 @@ class _Turn:
             raise ModelFailure("malformed", f"two calls have the id {reply.duplicates[0]}", bought="unknown")
         return replace(reply, blocks=readable(reply.blocks))
 
+    def _so_far(self, folding: Folding) -> Reply:
+        """An interrupted answer: what was said is kept, and counted as far as the provider had."""
+        reply = folding.so_far(INTERRUPTED)
+        said = estimate(reply.blocks) if reply.blocks else 0
+        usage = {**reply.usage, "output_tokens": max(said, int(reply.usage.get("output_tokens") or 0))}
+        return replace(reply, blocks=readable(reply.blocks), usage=usage)
+
     def _answered(self, answered: Answered) -> None:
         self._request_id = answered.request_id
         self._spent_up = spent_up(answered, self._loop.ports.clock.wall_us() / 1e6)
@@ -245,12 +380,19 @@ class _Turn:
             journal.note_request(self._lease, self._run.id, self._number, answered.request_id)
 
     async def _commit(self, reply: Reply) -> Outcome | None:
-        decision = Deciding(self._run, self._spec, self._number, self._loop.settings).decide(reply)
+        if reply.stop_reason == INTERRUPTED:
+            decision = interrupted(Decision(), text_of(reply.blocks))
+        else:
+            settings, approving = self._loop.settings, self._loop.approving
+            deciding = Deciding(self._run, self._spec, self._number, settings, approving, self._loaded.records)
+            run = self._run
+            before = said_before(self._loaded.window, run.id, self._number) if run.continued else ""
+            decision = deciding.decide(reply, before)
         answer = Answer(
             model=reply.model or self._model,
             blocks=reply.blocks,
             stop_reason=reply.stop_reason or "",
-            spent=self._spent(reply),
+            spent=spent_on(self._loop.models, reply.model or self._model, reply.usage),
             request_id=self._request_id,
             container=(reply.container or {}).get("id"),
             deltas=await self._loop.journal(self._database).take(self._lease, self._run.id),
@@ -265,25 +407,15 @@ class _Turn:
 
     async def _store(self, answer: Answer, decision: Decision) -> Committed:
         """An answer is paid for: while the lease lasts, a store that is away is waited for."""
+        change = self._next_model() if fallbacks.is_refused(decision.conclusion) else None
         while True:
             try:
-                return await self._database.transact(
-                    turns.commit, self._play, answer, decision.calls, decision.conclusion
-                )
+                if change is not None:
+                    return await self._database.transact(fallbacks.commit_refused, self._play, answer, change)
+                return await self._database.transact(turns.commit, self._play, answer, decision)
             except Unavailable:
                 self._ctx.require_lease()
             await self._loop.ports.clock.sleep(_STORE_PAUSE)
-
-    def _spent(self, reply: Reply) -> Spent:
-        usage = reply.usage
-        return Spent(
-            usage=encoding.encode(usage, what="the usage", cap=1 << 20),
-            input_tokens=int(usage.get("input_tokens") or 0),
-            output_tokens=int(usage.get("output_tokens") or 0),
-            cache_write_tokens=int(usage.get("cache_creation_input_tokens") or 0),
-            cache_read_tokens=int(usage.get("cache_read_input_tokens") or 0),
-            cost_nano=self._loop.models.cost_nano(reply.model or self._model, usage),
-        )
 
     async def _failed(self, failure: ModelFailure, lane: str) -> Outcome:
         """Note the failure, and say when to try again, if ever. This is the only place that retries a provider."""
@@ -291,12 +423,28 @@ class _Turn:
         error = {"kind": failure.kind, "message": str(failure), "status": failure.status, "code": failure.code}
         error["request_id"] = failure.request_id or self._request_id
         # What may have been bought counts against the agent's attempts; an outage is only waited for.
-        tried = await self._database.transact(turns.fail_turn, self._play, error, unknown=unknown, counted=unknown)
-        if failure.closes_lane is not None:
-            return await self._close_lane(failure, lane)
         patience = microseconds(self._loop.settings.provider_patience)
-        if not failure.transient or tried.failures >= self._spec.attempts or tried.age_us > patience:
-            kind = "context_window" if failure.kind == "context_window" else turns.PROVIDER_ERROR
+
+        def final(tried: FailedTurn) -> bool:
+            if failure.closes_lane is not None:
+                return failure.closes_lane == "person"
+            return not failure.transient or tried.failures >= self._spec.attempts or tried.age_us > patience
+
+        change = self._next_model() if fallbacks.is_given_up_for(failure) else None
+        told: dict[str, Any] = {"unknown": unknown, "counted": unknown}
+        if change is None:
+            tried = await self._database.transact(turns.fail_turn, self._play, error, **told)
+        else:
+            failing = fallbacks.fail_or_change
+            tried = await self._database.transact(failing, self._play, error, **told, final=final, change=change)
+        given_up = change is not None and final(tried)
+        if failure.closes_lane is not None:
+            wait = await self._close_lane(failure, lane)
+            return Snooze("0us", str(failure)) if given_up else wait
+        if given_up:
+            return Snooze("0us", f"model {self._model} is given up: {failure}")
+        if final(tried):
+            kind = "context_window" if failure.kind == "context_window" else PROVIDER_ERROR
             return Fail(f"the model could not be asked: {failure}", kind)
         base = min(60.0, 0.5 * 2 ** min(tried.attempts - 1, 10))
         delay = failure.retry_after or base * (0.5 + self._loop.ports.random.random())
@@ -310,41 +458,9 @@ class _Turn:
         )
         if person:
             log.error("lane %s is closed until a person opens it (holdfast lanes open): %s", lane, failure)
-            return Snooze(_PERSON_PAUSE, str(failure))
+            return Snooze(PERSON_PAUSE, str(failure))
         return Snooze(self._spread(wait), str(failure))
 
     def _spread(self, seconds: float) -> str:
         """A wait that others have too: they need not all come back in the same moment."""
         return f"{round(seconds * 1e6 * (1 + 0.1 * self._loop.ports.random.random()))}us"
-
-
-def lane_of(credential: str, model: str) -> str:
-    return f"{credential}/{model}"
-
-
-def spent_up(answered: Answered, now: float) -> float | None:
-    """How many seconds to wait until a limit that this answer used up is there again; None: there is more."""
-    waits = []
-    for name, left in answered.limits.items():
-        reset = answered.limits.get(name.removesuffix("remaining") + "reset")
-        if name.endswith("-remaining") and left == "0" and reset is not None:
-            with contextlib.suppress(ValueError):
-                waits.append(datetime.fromisoformat(reset).timestamp() - now)
-    return min(max(waits), _LONGEST_WAIT) if waits and max(waits) > 0 else None
-
-
-def _closed(lanes: list[LaneRow], name: str) -> Snooze | None:
-    for lane in lanes:
-        if lane.name != name:
-            continue
-        if lane.person:
-            return Snooze(_PERSON_PAUSE, f"lane {name} waits for a person: {lane.reason}")
-        if lane.closed_until is not None and lane.closed_until > lane.now:
-            return Snooze(f"{lane.closed_until - lane.now}us", f"lane {name} is closed: {lane.reason}")
-    return None
-
-
-async def close_lane(tx: Transaction, name: str, wait_us: int | None, *, person: bool, reason: str) -> None:
-    await tx.run(
-        Providers.close_lane, name=name, wait_us=wait_us, person=int(person), reason=encoding.clip(reason, 2_000)
-    )

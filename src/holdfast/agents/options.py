@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
-from holdfast.agents.conversation import During, Session, check_during
-from holdfast.agents.definitions import Limits
+from holdfast.agents.conversation import Session, check_during
+from holdfast.agents.definitions import Limits, Mode
+from holdfast.agents.inbox import During
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
 from holdfast.models.facts import check
@@ -28,7 +29,9 @@ class RunOptions:
     at: datetime | None = None
     limits: Limits | None = None
     model: str | None = None
-    during: During = "queue"  # while another run of the session is under way: wait for it, or be refused
+    mode: Mode | None = None  # None: by the deadline, or streaming
+    deadline: Duration | None = None  # when the answer is wanted; it decides how the model is asked, and ends nothing
+    during: During | None = None  # while another run of the session is under way; None: as the session says
     require_worker: bool = False
     notify: bool = True
     tx: object | None = None
@@ -47,7 +50,9 @@ class RunOptionsDict(TypedDict, total=False):
     at: datetime | None
     limits: Limits | None
     model: str | None
-    during: During
+    mode: Mode | None
+    deadline: Duration | None
+    during: During | None
     require_worker: bool
     notify: bool
     tx: object | None
@@ -71,6 +76,18 @@ def check_model(model: object, options: Mapping[str, Any]) -> None:
         raise UsageError(f"model is the name of one, not {type(model).__name__}.")
     if not model.startswith("scripted:"):
         check(model, options)
+
+
+def check_models(model: object, fallbacks: Sequence[str], options: Mapping[str, Any]) -> None:
+    """`UsageError` when one of these is no model, does not take the options, or is named twice."""
+    if isinstance(fallbacks, str):
+        raise UsageError(f"fallbacks is a list of models: fallbacks=[{fallbacks!r}].")
+    models = [model, *fallbacks]
+    for each in models:
+        check_model(each, options)
+    twice = [each for each in models if models.count(each) > 1]
+    if twice:
+        raise UsageError(f"model {twice[0]!r} is named twice: a fallback is another model.")
 
 
 def microseconds(moment: datetime) -> int:

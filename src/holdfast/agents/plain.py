@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.agents.compaction import Compaction
 from holdfast.agents.creating import Named
 from holdfast.agents.definitions import Delegate, Limits
 from holdfast.agents.handles import Agent
@@ -23,12 +24,15 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "queue": (str, "the name of a queue"),
     "priority": (int, "a whole number"),
     "caching": (bool, "True or False"),
+    "compaction": ((Mapping, type(None)), "Compaction(…), or a dict of its fields"),
+    "tool_search": ((str, type(None)), '"regex", "bm25" or None'),
 }
 _LISTS: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "tools": (str, "names of this app's tools"),
     "agents": ((Agent, Delegate), "agents, as hf.agent or hf.agents[…].load() makes them"),
     "server_tools": (Mapping, "the provider's tools, as dicts"),
     "requires": (str, "capabilities"),
+    "fallbacks": (str, "names of models"),
 }
 
 
@@ -37,6 +41,10 @@ def plain(app: App, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any
     values = dict(fields)
     if isinstance(values.get("limits"), Mapping):
         values["limits"] = _limits(values["limits"])
+    if isinstance(values.get("compaction"), Compaction):
+        values["compaction"] = values["compaction"].plain()
+    elif isinstance(values.get("compaction"), Mapping):
+        values["compaction"] = _compaction(values["compaction"])
     for field, (kind, meant) in _TYPES.items():
         value = values.get(field)
         if field in values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -74,6 +82,13 @@ def _limits(fields: Mapping[str, Any]) -> Limits:
     if unknown:
         raise UsageError(f"limits have no {unknown[0]!r}; they have {', '.join(Limits.__dataclass_fields__)}.")
     return Limits(**fields)
+
+
+def _compaction(fields: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(map(str, fields)) - set(Compaction.__dataclass_fields__))
+    if unknown:
+        raise UsageError(f"compaction has no {unknown[0]!r}; it has {', '.join(Compaction.__dataclass_fields__)}.")
+    return Compaction(**fields).plain()
 
 
 def _listed(name: str, field: str, given: Any, kind: Any, meant: str) -> tuple[Any, ...]:

@@ -12,8 +12,11 @@ from holdfast.kernel.database import Operation
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.transactions import Intake
+from holdfast.workers.definitions import Registry
 
 if TYPE_CHECKING:
+    from holdfast.agents.collections import SessionsList, Tenant
+    from holdfast.agents.compacting import Compactor
     from holdfast.agents.handles import Run
 
 P = ParamSpec("P")
@@ -24,7 +27,9 @@ class App(Protocol):
     """As much of the app as agents need."""
 
     settings: Settings
+    registry: Registry
     watched: weakref.WeakSet[Run[Any]] | None
+    compactor: Compactor
 
     def runtime(self) -> Runtime: ...
 
@@ -41,6 +46,11 @@ class App(Protocol):
     async def why(self, id: str) -> str: ...
 
     def tool_named(self, name: str) -> ToolSpec: ...
+
+    @property
+    def sessions(self) -> SessionsList: ...
+
+    def tenant(self, id: str) -> Tenant: ...
 
 
 class Reaching:

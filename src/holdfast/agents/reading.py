@@ -25,7 +25,8 @@ from holdfast.agents.records import (
     ValueCount,
     VersionRow,
 )
-from holdfast.agents.statements import Agents, Calls, Events, Looking, Messages, Providers, Runs, Sessions
+from holdfast.agents.records_compaction import CompactionRow
+from holdfast.agents.statements import Agents, Calls, Compactions, Events, Looking, Messages, Providers, Runs, Sessions
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding, retention
 from holdfast.kernel import workers as registered
@@ -113,7 +114,17 @@ async def usage_below(tx: Transaction, run: str) -> UsageBelow | None:
 
 @reading
 async def session_usage(tx: Transaction, session: str) -> UsageRow | None:
-    return await tx.one(Runs.session_usage, session=session)
+    """What the session's runs have used, and what its compactions have."""
+    runs = await tx.one(Runs.session_usage, session=session)
+    more = await tx.one(Compactions.compaction_use, session=session)
+    if runs is None or more is None:
+        return runs
+    return UsageRow(runs.runs, runs.turns, *(mine + further for mine, further in zip(runs[2:], more, strict=True)))
+
+
+@reading
+async def list_compactions(tx: Transaction, session: str, *, limit: int = 100) -> list[CompactionRow]:
+    return await tx.many(Compactions.list_compactions, session=session, limit=limit)
 
 
 @reading
@@ -169,8 +180,10 @@ async def list_messages(
     run: str | None = None,
     after: int = 0,
     limit: int = 1_000,
+    archived: bool = False,
 ) -> list[MessageView]:
-    rows = await tx.many(Messages.list_messages, session=session, branch=branch, run=run, after=after, limit=limit)
+    chosen = {"session": session, "branch": branch, "run": run, "archived": int(archived)}
+    rows = await tx.many(Messages.list_messages, **chosen, after=after, limit=limit)
     blocks = await tx.many(Messages.blocks_of, messages=[row.id for row in rows]) if rows else []
     bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for block in blocks:
@@ -241,8 +254,8 @@ async def metadata_values(tx: Transaction, key: str, tenant: str | None = None) 
     return await tx.many(Sessions.metadata_values, key=key, tenant=tenant)
 
 
-async def update_session(tx: Transaction, id: str, metadata: str) -> SessionRow:
-    row = await tx.one(Sessions.update_session, id=id, metadata=metadata)
+async def update_session(tx: Transaction, id: str, metadata: str | None, during: str | None = None) -> SessionRow:
+    row = await tx.one(Sessions.update_session, id=id, metadata=metadata, during=during)
     if row is None:
         raise NotFound(f"there is no session {id} in this database.")
     return row
@@ -267,7 +280,14 @@ async def delete_session(tx: Transaction, id: str) -> None:
         Sessions.delete_events,
         Sessions.delete_calls,
         Sessions.delete_turns,
+        Sessions.delete_inquiries,
+        Sessions.delete_steers,
+        Sessions.delete_batched,
+        Sessions.forget_batched,
+        Sessions.delete_session_uses,
+        Sessions.delete_session_budgets,
         Sessions.delete_runs,
+        Compactions.delete_compactions,
     ):
         await tx.run(statement, id=id)
     if jobs:

@@ -46,6 +46,8 @@ class SessionRow(NamedTuple):
     runs: int
     created_at: int
     updated_at: int
+    during: str  # what becomes of a message that comes while a run is under way
+    compactions: int
 
 
 class Counted(NamedTuple):
@@ -75,6 +77,7 @@ class NewRun(NamedTuple):
     variables: str
     metadata: str
     options: str
+    deadline_us: int | None = None  # from now
 
 
 class LoadedRun(NamedTuple):
@@ -108,6 +111,14 @@ class LoadedRun(NamedTuple):
     definition: str
     lanes: int  # whether any lane to a provider is closed
     now: int
+    generation: str  # of the history of its session: what was written under another one was written after other words
+    interrupted: str | None
+    fallback: int  # how many of its agent's models it has given up
+    continued: int  # how often it went on after it was cut off
+    deadline_at: int | None  # when its owner would like to have the answer
+    forked_from: str | None
+    steered: int  # whether a message waits for its next turn
+    budgets: int  # whether there is any budget
 
 
 class RunRow(NamedTuple):
@@ -232,6 +243,43 @@ class TurnState(NamedTuple):
     stop_reason: str | None
 
 
+class EndedTurn(NamedTuple):
+    """An answer as its turn stores it; `next` is the state of its run."""
+
+    run: str
+    number: int
+    next: str
+    request_id: str | None
+    stop_reason: str
+    usage: str
+    model: str
+    container: str | None
+    continued: int
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+
+
+class TurnKey(NamedTuple):
+    run: str
+    number: int
+
+
+class RunEnd(NamedTuple):
+    """How a run ended."""
+
+    id: str
+    state: str
+    outcome: str | None = None
+    output: str | None = None
+    refusal: str | None = None
+    limited: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+
+
 class FailedTurn(NamedTuple):
     """How often and for how long a turn has been tried; `failures` are those that count."""
 
@@ -270,6 +318,16 @@ class WindowBlock(NamedTuple):
     fingerprint: str
     type: str
     body: str
+
+
+class NewMessage(NamedTuple):
+    id: str
+    session: str
+    branch: str
+    role: str
+    run: str
+    turn: int
+    kind: str
 
 
 class NewBlock(NamedTuple):
@@ -349,6 +407,7 @@ class CallRow(NamedTuple):
     attempts: int
     created_at: int
     finished_at: int | None
+    decision: str | None  # of the person who let it run, with the arguments if they were changed
 
 
 class NewEvent(NamedTuple):

@@ -17,9 +17,11 @@ from holdfast.workers.slots import RUNS
 
 
 class Serving:
-    def __init__(self, registry: Registry, play: Callable[..., Any]) -> None:
+    def __init__(self, registry: Registry, play: Callable[..., Any], compacting: Definition) -> None:
+        """`compacting`: what is served beside an agent whose sessions are compacted by themselves."""
         self._registry = registry
         self._play = play
+        self._compacting = compacting
 
     async def adopt(self, database: Database, routes: Iterable[Route]) -> list[str]:
         """Definitions for agents that these routes ask for and this program can serve; returns their capabilities."""
@@ -43,6 +45,9 @@ class Serving:
                     )
                 )
                 adopted.append(spec.kind)
+                if spec.compaction is not None and self._compacting.kind not in self._registry.definitions:
+                    self._registry.add(self._compacting)
+                    adopted.append(self._compacting.kind)
         return adopted
 
 

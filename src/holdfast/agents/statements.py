@@ -12,6 +12,7 @@ from holdfast.agents.records import (
     Counted,
     CurrentAgent,
     Cursor,
+    EndedTurn,
     EventRow,
     FailedTurn,
     FinishedRun,
@@ -22,14 +23,17 @@ from holdfast.agents.records import (
     NewCall,
     NewDelta,
     NewEvent,
+    NewMessage,
     NewRun,
     Note,
     OpenRun,
     ReadyRun,
+    RunEnd,
     RunRow,
     RunState,
     SessionRow,
     TopicRow,
+    TurnKey,
     TurnRow,
     TurnState,
     UsageBelow,
@@ -38,6 +42,47 @@ from holdfast.agents.records import (
     VersionRow,
     WindowBlock,
 )
+from holdfast.agents.records_batches import (
+    Applied,
+    BatchId,
+    BatchRow,
+    MovedRun,
+    NewRequest,
+    OpenRequest,
+    RequestBody,
+    RequestId,
+    RequestRow,
+    RequestSize,
+)
+from holdfast.agents.records_capsules import (
+    KeptAgent,
+    KeptCall,
+    KeptEvent,
+    KeptInquiry,
+    KeptJob,
+    KeptMessage,
+    KeptRun,
+    KeptSession,
+    KeptSteer,
+    KeptTurn,
+    KeptVersion,
+    NewSeq,
+)
+from holdfast.agents.records_compaction import (
+    CompactionRow,
+    CompactionUse,
+    Generation,
+    HistoryBlock,
+    LastRun,
+    LastUsage,
+    LiveMessage,
+    NewMade,
+    UnderWay,
+)
+from holdfast.agents.records_forks import Copy, ForkedSession, ForkOf, PastMessage
+from holdfast.agents.records_inbox import CurrentRun, Interrupted, Mail, MailOf, Steer
+from holdfast.agents.records_money import BudgetRow, BudgetState, BudgetUse, CallCost, Reserved, UsedRow
+from holdfast.agents.records_people import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
 from holdfast.kernel.records import Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
@@ -66,7 +111,7 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     find_session: One[SessionRow]
     take_place: One[SessionRow]
     lock_session: One[SessionRow]
-    lock_line: Exec
+    lock_lines: Exec
     list_sessions: Many[SessionRow]
     count_sessions: One[Counted]
     metadata_values: Many[ValueCount]
@@ -81,12 +126,19 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     delete_events: Exec
     delete_calls: Exec
     delete_turns: Exec
+    delete_inquiries: Exec
+    delete_steers: Exec
+    delete_batched: Exec
+    forget_batched: Exec
+    delete_session_uses: Exec
+    delete_session_budgets: Exec
     delete_runs: Exec
 
 
-class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun}):
+class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun, "answers": EndedTurn, "ends": RunEnd}):
     add_runs: Exec
     load_run: One[LoadedRun]
+    load_runs: Many[LoadedRun]
     find_run: One[RunRow]
     find_runs: Many[RunRow]
     list_runs: Many[RunRow]
@@ -95,15 +147,15 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun})
     run_ahead: One[AheadRun]
     wake_next: Many[Woken]
     move_run: Exec
-    finish_run: One[FinishedRun]
+    finish_runs: Many[FinishedRun]
     open_runs: Many[OpenRun]
     find_stuck: Many[Seq]
     lapse: Exec
     find_turn: One[TurnState]
     begin_turn: One[TurnState]
-    note_life: Exec
+    note_life: One[Interrupted]
     note_request: Exec
-    end_turn: One[TurnState]
+    end_turns: Many[TurnKey]
     fail_turn: One[FailedTurn]
     list_turns: Many[TurnRow]
 
@@ -114,8 +166,8 @@ class Looking(Statements, package=_PACKAGE, file="looking.sql"):
     runs_in_state: Many[RunRow]
 
 
-class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"blocks": NewBlock}):
-    add_message: Exec
+class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"messages": NewMessage, "blocks": NewBlock}):
+    add_messages: Exec
     add_blob: Exec
     window: Many[WindowBlock]
     last_live: Many[WindowBlock]
@@ -151,4 +203,189 @@ class Providers(Statements, package=_PACKAGE, file="providers.sql"):
     closed_lanes: Many[LaneRow]
 
 
-GROUPS: tuple[type[Statements], ...] = (Agents, Sessions, Runs, Looking, Messages, Calls, Events, Providers)
+class Fallbacks(Statements, package=_PACKAGE, file="fallbacks.sql"):
+    give_up: One[Counted]
+    renew_turn: Exec
+    retire_answer: Exec
+
+
+class Inquiries(
+    Statements, package=_PACKAGE, file="inquiries.sql", rows={"inquiries": NewInquiry}, types={"job": "uuid"}
+):
+    add_inquiries: Exec
+    find_inquiry: One[InquiryRow]
+    open_inquiries: Many[InquiryRow]
+    list_inquiries: Many[InquiryRow]
+    inquiry_place: One[InquiryPlace]
+    decide_inquiry: One[InquiryRow]
+    count_open: One[Counted]
+    withdraw_inquiries: Exec
+    change_options: Exec
+    unknown_calls: Many[UnknownCall]
+    hand_over: Exec
+
+
+class Compactions(
+    Statements,
+    package=_PACKAGE,
+    file="compaction.sql",
+    rows={"made": NewMade, "blocks": NewBlock},
+    types={"config": "json", "usage": "json"},
+):
+    hold_generation: One[Generation]
+    find_generation: One[Generation]
+    history: Many[HistoryBlock]
+    live_messages: Many[LiveMessage]
+    last_run: One[LastRun]
+    last_usage: One[LastUsage]
+    under_way: One[UnderWay]
+    open_compaction: One[CompactionRow]
+    begin_compaction: One[CompactionRow]
+    find_compaction: One[CompactionRow]
+    list_compactions: Many[CompactionRow]
+    charge_compaction: Exec
+    overtaken: Exec
+    fail_compaction: Exec
+    end_compaction: One[CompactionRow]
+    archive: Exec
+    add_made: Exec
+    set_generation: Exec
+    withdraw_made: Exec
+    bring_back: Exec
+    restore_compaction: One[CompactionRow]
+    preserve: One[LiveMessage]
+    compaction_use: One[CompactionUse]
+    delete_compactions: Exec
+
+
+class Budgets(Statements, package=_PACKAGE, file="budgets.sql", rows={"reserved": Reserved, "costs": CallCost}):
+    set_budget: One[BudgetRow]
+    delete_budget: One[BudgetRow]
+    delete_uses: Exec
+    list_budgets: Many[BudgetState]
+    open_uses: Many[BudgetUse]
+    budgets_of: Many[BudgetRow]
+    reserve: Exec
+    settle: Exec
+    charge_budgets: Exec
+    reserved_turns: Many[TurnKey]
+    note_wait: Exec
+    usage: Many[UsedRow]
+
+
+class Inbox(Statements, package=_PACKAGE, file="inbox.sql"):
+    add_steer: Exec
+    open_steers: Many[Steer]
+    take_steers: Exec
+    mail: One[Mail]
+    mails: Many[MailOf]
+    interrupt: One[Interrupted]
+    current_run: One[CurrentRun]
+    last_accepted: One[CurrentRun]
+    this_run: One[CurrentRun]
+    note_prompted: Exec
+
+
+class Batches(Statements, package=_PACKAGE, file="batches.sql", rows={"requests": NewRequest, "applied": Applied}):
+    find_gathering: One[BatchId]
+    open_batch: One[BatchId]
+    add_requests: Exec
+    find_batch: One[BatchRow]
+    list_batches: Many[BatchRow]
+    batch_of: One[BatchRow]
+    close_gathering: One[BatchId]
+    drop_requests: Exec
+    request_sizes: Many[RequestSize]
+    move_requests: Exec
+    intend: One[BatchId]
+    request_bodies: Many[RequestBody]
+    refused: Exec
+    search: Exec
+    taken_ids: Many[BatchId]
+    is_request: One[RequestId]
+    take_batch: One[BatchId]
+    offer_batch: One[BatchId]
+    add_orphan: One[BatchId]
+    note_unknown: Exec
+    send_requests: Exec
+    runs_to_move: Many[MovedRun]
+    move_runs: Exec
+    note_poll: Exec
+    note_error: Exec
+    wanted_requests: One[Counted]
+    find_requests: Many[OpenRequest]
+    unanswered: Many[OpenRequest]
+    request_body: Many[RequestBody]
+    apply_requests: Exec
+    retry_turns: Exec
+    fail_batched: Exec
+    end_batch: One[BatchId]
+    list_requests: Many[RequestRow]
+    prune_batches: Many[BatchId]
+    delete_requests: Exec
+    delete_batches: Exec
+
+
+class Forks(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": Copy, "blocks": NewBlock}):
+    past: Many[PastMessage]
+    add_fork: Exec
+    find_fork: One[ForkedSession]
+    copy_messages: Exec
+    copy_blocks: Exec
+    add_blocks: Exec
+    mark_fork: Exec
+    fork_of: One[ForkOf]
+
+
+class Capsules(
+    Statements,
+    package=_PACKAGE,
+    file="capsules.sql",
+    types={
+        "job_id": "uuid",
+        "metadata": "jsonb",
+        **dict.fromkeys(("definition", "input", "variables", "options", "output", "refusal", "usage", "error"), "json"),
+        **dict.fromkeys(("data", "otherwise", "decision", "payload", "result", "body"), "json"),
+    },
+):
+    kept_agents: Many[KeptAgent]
+    keep_agent: Exec
+    kept_versions: Many[KeptVersion]
+    keep_version: Exec
+    kept_session: One[KeptSession]
+    keep_session: Exec
+    kept_runs: Many[KeptRun]
+    keep_run: Exec
+    kept_messages: Many[KeptMessage]
+    keep_message: Exec
+    kept_turns: Many[KeptTurn]
+    keep_turn: Exec
+    kept_calls: Many[KeptCall]
+    keep_call: Exec
+    kept_events: Many[KeptEvent]
+    keep_event: Exec
+    kept_inquiries: Many[KeptInquiry]
+    keep_inquiry: Exec
+    kept_steers: Many[KeptSteer]
+    keep_steer: Exec
+    kept_jobs: Many[KeptJob]
+    keep_job: One[NewSeq]
+
+
+GROUPS: tuple[type[Statements], ...] = (
+    Agents,
+    Sessions,
+    Runs,
+    Looking,
+    Messages,
+    Calls,
+    Events,
+    Providers,
+    Inquiries,
+    Compactions,
+    Budgets,
+    Inbox,
+    Batches,
+    Forks,
+    Capsules,
+)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from holdfast.agents.records import NewBlock
+from holdfast.agents.records import NewBlock, NewMessage
 from holdfast.agents.statements import Messages
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
 
-Kind = Literal["prompt", "answer", "results"]
+Kind = Literal["prompt", "answer", "results", "continuation", "steer", "summary"]
 
-_LARGE = 64 * 1024
+LARGE = 64 * 1024
 _CAP = 1 << 28
 
 
@@ -30,27 +30,41 @@ class Placed(Protocol):
 
 async def add_message(tx: Transaction, run: Placed, kind: Kind, turn: int, blocks: Sequence[dict[str, Any]]) -> str:
     """Append a message to the run's branch. Its id is derived, so that a second time adds none."""
-    id = derived_id(run.id, kind, turn)
-    rows = []
-    for ordinal, block in enumerate(blocks):
-        body = encode_block(block)
-        blob = None
-        if len(body) > _LARGE:
-            blob = encoding.digest(body)
-            await tx.run(Messages.add_blob, hash=blob, body=body)
-        rows.append(NewBlock(id, ordinal, str(block.get("type", "")), None if blob else body, blob))
-    await tx.run(
-        Messages.add_message,
-        id=id,
-        session=run.session,
-        branch=run.branch,
-        role="assistant" if kind == "answer" else "user",
-        run=run.id,
-        turn=turn,
-        kind=kind,
-        blocks=rows,
-    )
+    (id,) = await add_messages(tx, [Said(run, kind, turn, blocks)])
     return id
+
+
+class Said(NamedTuple):
+    """A message of a run, to be appended."""
+
+    run: Placed
+    kind: Kind
+    turn: int
+    blocks: Sequence[dict[str, Any]]
+    part: str = ""  # tells messages of one kind and turn apart
+
+    @property
+    def id(self) -> str:
+        return derived_id(self.run.id, self.kind, self.turn, *([self.part] if self.part else []))
+
+
+async def add_messages(tx: Transaction, said: Sequence[Said]) -> list[str]:
+    """Append messages, at most one to each branch; returns their ids."""
+    messages, rows = [], []
+    for each in said:
+        role = "assistant" if each.kind == "answer" else "user"
+        run = each.run
+        messages.append(NewMessage(each.id, run.session, run.branch, role, run.id, each.turn, each.kind))
+        for ordinal, block in enumerate(each.blocks):
+            body = encode_block(block)
+            blob = None
+            if len(body) > LARGE:
+                blob = encoding.digest(body)
+                await tx.run(Messages.add_blob, hash=blob, body=body)
+            rows.append(NewBlock(each.id, ordinal, str(block.get("type", "")), None if blob else body, blob))
+    if messages:
+        await tx.run(Messages.add_messages, messages=messages, blocks=rows)
+    return [message.id for message in messages]
 
 
 def encode_block(block: dict[str, Any]) -> str:

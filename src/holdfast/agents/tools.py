@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.agents.contents import content_of
 from holdfast.agents.definitions import Effect, ToolSpec
 from holdfast.errors import UsageError
+from holdfast.events import CallView
 from holdfast.kernel import encoding
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
@@ -34,12 +36,15 @@ class ToolContext:
 
     @property
     def call_id(self) -> str:
-        return self.job.id
+        return str(self._call.get("id") or self.job.id)
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this call: pass it on to a system that deduplicates."""
-        return self.job.id
+        """The same for every attempt of this call, one that a person lets run again included.
+
+        Pass it on to a system that deduplicates.
+        """
+        return self.call_id
 
     @property
     def tool_use_id(self) -> str:
@@ -145,16 +150,37 @@ def _untitled(node: Any, *, named: bool = False) -> Any:
     return [_untitled(item) for item in node] if isinstance(node, list) else node
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """What a person has to do with a tool."""
+
+    approve: bool | Callable[[CallView], bool] = False
+    asks: bool = False  # it is answered by a person, and never run
+    within_us: int | None = None
+    otherwise: str | None = None
+    review: bool = False
+
+
 class Tool(Generic[P, R]):
     """A function that a model may call. Calling it yourself is a plain call."""
 
     def __init__(
-        self, definition: Definition, function: Callable[P, R], *, name: str, effect: Effect, strict: bool
+        self,
+        definition: Definition,
+        function: Callable[P, R],
+        *,
+        name: str,
+        effect: Effect,
+        strict: bool,
+        defer: bool = False,
+        person: Person | None = None,
     ) -> None:
         self.definition = definition
         self.name = name
         self.effect = effect
         self._strict = strict
+        self.defer = defer
+        self.person = person or Person()
         self._function = function
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", name)
@@ -187,8 +213,14 @@ class Tool(Generic[P, R]):
             attempts=1 if self.effect == "once" else definition.retry.attempts or 2,
             priority=definition.priority,
             strict=self._strict,
+            defer=self.defer,
             lane=definition.limits.lane if definition.limits else None,
             concurrency=definition.limits.concurrency if definition.limits else None,
+            approve=bool(self.person.approve),
+            person=self.person.asks,
+            within_us=self.person.within_us,
+            otherwise=self.person.otherwise,
+            review=self.person.review,
         )
 
 

@@ -6,7 +6,10 @@ from datetime import UTC, datetime
 
 from holdfast.agents.ending import line_of
 from holdfast.agents.records import RunRow
-from holdfast.agents.statements import Calls, Providers, Runs
+from holdfast.agents.records_batches import BatchRow
+from holdfast.agents.records_people import InquiryRow
+from holdfast.agents.statements import Batches, Calls, Inquiries, Providers, Runs
+from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.why import Reason
@@ -20,12 +23,17 @@ async def why(tx: Transaction, id: str) -> list[Reason]:
     run = await tx.one(Runs.find_run, id=id)
     if run is None or run.finalized_at is not None:
         return reasons
-    if run.state == "pending_tools":
-        return [await _tools(tx, run)]
+    if run.state in ("pending_tools", "awaiting_input"):
+        asked = [_inquiry(row) for row in await tx.many(Inquiries.open_inquiries, id=run.id)]
+        return asked or [await _tools(tx, run)]
+    if run.state.startswith("batch_") and (batch := await tx.one(Batches.batch_of, run=run.id)) is not None:
+        return [_batch(batch)]
     if any(line_of(run.session) in reason.sentence for reason in reasons):
         return [await _line(tx, run)]
     if any(reason.gate == "not_due" for reason in reasons):
         reasons += await _lanes(tx)
+        if run.limited is not None:
+            reasons.append(Reason("budget", run.limited))
     return reasons
 
 
@@ -33,6 +41,35 @@ async def _tools(tx: Transaction, run: RunRow) -> Reason:
     calls = await tx.many(Calls.calls_of, run=run.id, turn=run.turns)
     still = [f"{call.name} ({call.state})" for call in calls if call.state in ("pending", "running")]
     return Reason("tools", f"it waits for its tools: {', '.join(still)}")
+
+
+def _inquiry(row: InquiryRow) -> Reason:
+    since = datetime.fromtimestamp(row.asked_at / 1e6, UTC).strftime("%H:%M")
+    data = encoding.decode(row.data)
+    match row.kind:
+        case "approval":
+            words = f"tool {row.name} needs approval since {since}"
+        case "review":
+            words = f"tool {row.name} needs review since {since}: {data.get('reason')}"
+        case "question":
+            words = f"a person is asked since {since}: {data.get('question')}"
+        case "continuation":
+            words = f"its answer was cut off at {since}, and a person says whether it goes on"
+        case _:
+            words = f"it reached a limit at {since}, and a person says whether it goes on: {data.get('reason')}"
+    return Reason("person", words, row.expires_at)
+
+
+def _batch(batch: BatchRow) -> Reason:
+    match batch.state:
+        case "gathering":
+            words = f"batch {batch.id} gathers the turns of more runs before it is submitted"
+        case "searching":
+            words = f"whether the provider has batch {batch.id} is not known yet"
+        case _:
+            at = f", the provider's {batch.provider_id}" if batch.provider_id else ""
+            words = f"it waits for the answer of batch {batch.id}{at}, which is {batch.state}"
+    return Reason("batch", words)
 
 
 async def _line(tx: Transaction, run: RunRow) -> Reason:

@@ -25,15 +25,31 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--rules", type=_FILE, help="JSON: which calls fail, and how.")
 @click.option("--script", type=_FILE, help="What it answers: a JSON script, or a .py file that defines `script`.")
 @click.option("--pace", default=0.0, show_default=True, help="Seconds between the pieces of an answer.")
-def command(
-    *, host: str, port: int, seed: int, witness: Path | None, rules: Path | None, script: Path | None, pace: float
+@click.option("--batch-time", default=0.0, show_default=True, help="Seconds until a batch of messages ends.")
+def command(  # noqa: PLR0913  # one for each option
+    *,
+    host: str,
+    port: int,
+    seed: int,
+    witness: Path | None,
+    rules: Path | None,
+    script: Path | None,
+    pace: float,
+    batch_time: float,
 ) -> None:
     """Run a provider simulator: the wire format and the strictness of the real one, no key, no cost.
 
-    Point a program at it with ANTHROPIC_BASE_URL and any ANTHROPIC_API_KEY. GET /_witness and /_stats say what it was
-    asked, POST /_rules replaces its rules.
+    Point a program at it with ANTHROPIC_BASE_URL and any ANTHROPIC_API_KEY. GET /_witness, /_stats and /_batches say
+    what it was asked, POST /_rules replaces its rules.
     """
-    simulator = Provider(seed=seed, rules=_rules(rules), script=_script(script), witness=witness, pace=pace)
+    simulator = Provider(
+        seed=seed,
+        rules=_rules(rules),
+        script=_script(script),
+        witness=witness,
+        pace=pace,
+        batch_seconds=batch_time,
+    )
 
     async def run() -> None:
         await simulator.start(host, port)

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from holdfast.agents.budgets import usd
 from holdfast.agents.reading import Turn
 from holdfast.agents.records import CallRow, RunRow
 from holdfast.app import Holdfast
+from holdfast.cli import cassettes, deciding, forks
 from holdfast.cli.options import (
     app_for,
     ask,
@@ -35,7 +37,7 @@ _STORED = ("input", "variables", "metadata", "options", "output", "refusal")
 
 @click.group()
 def command() -> None:
-    """List, show, follow, explain and cancel runs of agents."""
+    """List, show, follow, decide about, fork and cancel runs."""
 
 
 @command.command()
@@ -62,7 +64,7 @@ def ls(url: str | None, as_json: bool, **filters: Any) -> None:
                 row.outcome or row.error_type or "-",
                 row.turns,
                 f"{row.input_tokens + row.output_tokens:,}",
-                money(row.cost_nano),
+                usd(row.cost_nano),
                 moment(row.created_at),
             )
             for row in rows
@@ -78,15 +80,16 @@ def ls(url: str | None, as_json: bool, **filters: Any) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one run, whole: its turns, its tool calls, and what it said."""
 
-    async def found(app: Holdfast) -> tuple[RunRow, list[Turn], list[CallRow]]:
+    async def found(app: Holdfast) -> tuple[RunRow, list[Turn], list[CallRow], tuple[str, int] | None]:
         run = app.runs[id]
-        return await run.refresh(), list(await run.turns()), list(await run.calls())
+        return await run.refresh(), list(await run.turns()), list(await run.calls()), await run.forked_from()
 
-    row, turns, calls = ask(url, found)
+    row, turns, calls, origin = ask(url, found)
     if as_json:
         shown = as_dict(row)
         shown["turn_list"] = [turn._asdict() | {"usage": turn.usage._asdict()} for turn in turns]
         shown["calls"] = [call_dict(call) for call in calls]
+        shown["forked_from"], shown["forked_at"] = origin or (None, None)
         print_json(shown)
         return
     stored = encoding.decode(row.output) or {}
@@ -94,7 +97,8 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         {
             **{name: getattr(row, name) for name in ("id", "state", "outcome", "agent_name", "version", "session")},
             **{name: getattr(row, name) for name in ("tenant", "parent", "depth", "turns", "stop_reason", "limited")},
-            "cost": f"{money(row.cost_nano)} USD",
+            "forked_from": origin and f"{origin[0]}, at turn {origin[1]}",
+            "cost": f"{usd(row.cost_nano)} USD",
             "tokens": f"{row.input_tokens:,} in, {row.output_tokens:,} out, {row.cache_read_tokens:,} from the cache",
             "created_at": moment(row.created_at),
             "finalized_at": moment(row.finalized_at),
@@ -158,6 +162,13 @@ def cancel(id: str, reason: str, url: str | None, as_json: bool) -> None:
         click.echo(f"run {id} is {state}" + ("" if state == "cancelled" else ": its worker was asked to stop"))
 
 
+for _deciding in (deciding.inquiries, deciding.approve, deciding.deny, deciding.answer):
+    command.add_command(_deciding)
+command.add_command(cassettes.cassette)
+for _forking in (forks.fork, forks.export, forks.compare, forks.replay):
+    command.add_command(_forking)
+
+
 def as_dict(row: RunRow) -> dict[str, Any]:
     return readable(row._asdict(), encoding.decode, texts=_STORED)
 
@@ -172,9 +183,3 @@ def event_dict(event: Event) -> dict[str, Any]:
     if result is not None:
         plain_fields |= {"outcome": result.outcome, "text": result.text, "usage": result.usage._asdict()}
     return {"type": TYPES.get(type(event), getattr(event, "type", "")), **plain_fields}
-
-
-def money(nano: int) -> str:
-    """An amount of USD in as many places as it needs, but at least four."""
-    whole, rest = divmod(nano, 1_000_000_000)
-    return f"{whole}.{f'{rest:09}'.rstrip('0').ljust(4, '0')}"

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
+from holdfast.agents.compacting import CompactionStats
+from holdfast.agents.compaction import Compaction
 from holdfast.agents.reading import MessageView
 from holdfast.agents.records import SessionRow
+from holdfast.agents.records_compaction import CompactionRow
 from holdfast.app import Holdfast
-from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, readable, url_option
+from holdfast.cli import forks
+from holdfast.cli.options import (
+    ask,
+    json_option,
+    moment,
+    plain,
+    print_json,
+    print_pairs,
+    print_table,
+    readable,
+    url_option,
+)
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 
 
 @click.group()
 def command() -> None:
-    """List and show sessions."""
+    """List, show, fork and compact sessions."""
 
 
 @command.command()
@@ -60,6 +76,87 @@ def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
     for message in messages:
         for block in message.blocks:
             click.echo(f"{message.role}: {_said(block)}")
+
+
+@command.command()
+@click.argument("id")
+@click.option("--strategy", type=click.Choice(["hybrid", "summarize"]), help="How; default: as its last agent says.")
+@click.option("--target", type=click.IntRange(1), metavar="TOKENS", help="The size to reach.")
+@click.option("--summarizer", metavar="MODEL", help="Who summarises; default: the model of the last run.")
+@click.option("--if-needed", is_flag=True, help="Only when the session has reached its trigger.")
+@url_option
+@json_option
+def compact(  # noqa: PLR0917  the options of the command
+    id: str,
+    strategy: str | None,
+    target: int | None,
+    summarizer: str | None,
+    if_needed: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Make what a session sends smaller; the originals are kept. By its id or key."""
+    chosen = {"strategy": strategy, "target_tokens": target, "summarizer": summarizer}
+    given = {name: value for name, value in chosen.items() if value is not None}
+
+    async def done(app: Holdfast) -> CompactionRow | None:
+        session = app.sessions[(await app.sessions.get(id)).id]
+        config = Compaction(**{**(await session.compaction_config()).plain(), **given}) if given else None
+        return await (session.compact_if_needed(config) if if_needed else session.compact(config))
+
+    row = ask(url, done)
+    if as_json:
+        print_json(None if row is None else _compaction(row))
+    elif row is None:
+        click.echo("no need")
+    else:
+        what = f"{row.removed} messages summarised" if row.removed else f"{row.pruned} outputs of tools removed"
+        click.echo(f"{what}: {row.tokens_before:,} to {row.tokens_after or 0:,} tokens")
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def stats(id: str, url: str | None, as_json: bool) -> None:
+    """Show how full a session is, and what was compacted in it. By its id or key."""
+
+    async def looked(app: Holdfast) -> tuple[CompactionStats, list[CompactionRow]]:
+        session = app.sessions[(await app.sessions.get(id)).id]
+        return await session.compaction_stats(), await session.compactions()
+
+    found, rows = ask(url, looked)
+    if as_json:
+        print_json({**asdict(found), "compactions": [_compaction(row) for row in rows]})
+        return
+    print_pairs({name.replace("_", " "): value for name, value in asdict(found).items()})
+    for row in rows:
+        after = "-" if row.tokens_after is None else f"{row.tokens_after:,}"
+        click.echo(f"{moment(row.started_at)} {row.state} {row.strategy}: {row.tokens_before:,} to {after} tokens")
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def restore(id: str, url: str | None, as_json: bool) -> None:
+    """Undo the latest compaction of a session that stands. By its id or key."""
+
+    async def done(app: Holdfast) -> CompactionRow:
+        return await app.sessions[(await app.sessions.get(id)).id].restore()
+
+    row = ask(url, done)
+    if as_json:
+        print_json(_compaction(row))
+    else:
+        click.echo(f"the compaction of {moment(row.started_at)} is undone")
+
+
+command.add_command(forks.fork_session)
+
+
+def _compaction(row: CompactionRow) -> dict[str, object]:
+    return readable(row._asdict(), encoding.decode, texts=("config", "usage"))
 
 
 def _said(block: dict[str, object]) -> str:

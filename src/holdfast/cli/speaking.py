@@ -6,7 +6,12 @@ import click
 
 from holdfast.cli.options import plain
 from holdfast.events import (
+    ApprovalRequested,
     Event,
+    InputGiven,
+    InputRequested,
+    ModeChosen,
+    QuestionAsked,
     RunEnded,
     TextDelta,
     ThinkingDelta,
@@ -49,7 +54,8 @@ class Speaker:
                     self._line(f"({result.outcome}{f': {result.limit}' if result.limit else ''})")
                 self.end_line()
             case _:
-                pass
+                if (note := _about_people(event)) is not None:
+                    self._line(note)
 
     def end_line(self) -> None:
         if self._in_line:
@@ -63,3 +69,20 @@ class Speaker:
     @staticmethod
     def _lines(text: str) -> str:
         return "\n".join(plain(line) for line in text.split("\n"))
+
+
+def _about_people(event: Event) -> str | None:
+    match event:
+        case ApprovalRequested(call=call, inquiry=inquiry, kind=kind):
+            shown = encoding.encode(call.input, what="an input", cap=1 << 28)
+            return f"(waits for a person: {kind} of {call.name} {shown}; holdfast runs approve {inquiry})"
+        case QuestionAsked(question=question, inquiry=inquiry):
+            return f"(asks a person: {question}; holdfast runs answer {inquiry} TEXT)"
+        case InputRequested(reason=reason, inquiry=inquiry):
+            return f"(waits for a person: {reason}; holdfast runs approve {inquiry})"
+        case InputGiven(verdict=verdict, by=by):
+            return f"({verdict}{f' by {by}' if by else ''})"
+        case ModeChosen(mode=mode, reason=reason):
+            return f"({mode}: {reason})"
+        case _:
+            return None

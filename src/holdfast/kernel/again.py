@@ -8,7 +8,7 @@ from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.statements import Jobs, Why, Workers
+from holdfast.kernel.statements import Jobs, Waiting, Why, Workers
 from holdfast.kernel.states import TERMINAL
 
 
@@ -38,3 +38,10 @@ async def _restore_route(tx: Transaction, id: JobId, kind: str, queue: str, numb
             f"Enqueue it anew from the program that declares {kind}."
         )
     await tx.run(Workers.add_routes, routes=[route])
+
+
+async def repeat_child(tx: Transaction, seq: int, id: JobId) -> None:
+    """A copy of an ended child under the same parent, which waits for it too. Nobody has seen it; suspend it now."""
+    again = await tx.one(Jobs.repeat_child, seq=seq, id=id)
+    if again is not None and again.parent is not None:
+        await tx.run(Waiting.add_children, seq=again.parent, added=1)

@@ -22,16 +22,19 @@ def lock_order(family: Iterable[Kin | tuple[int, int | None]]) -> list[int]:
 
 
 async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
-    """Tell the parents of those that ended, whoever follows them, and the lanes they left; wake who has work now."""
+    """Tell whoever follows those that ended, their parents, and the lanes they left; wake who has work now.
+
+    Followers come first: one that gives a parent another child keeps it waiting.
+    """
     moved = list(moved)
+    for follower in tx.followers:
+        await follower.ended(tx, moved)
     pending = {job.route for job in moved if job.state == State.PENDING}
     ended = Counter(job.parent for job in moved if job.parent is not None and job.state in TERMINAL)
     for parent, count in sorted(ended.items()):
         settled = await tx.one(Jobs.settle_parent, parent=parent, ended=count)
         if settled is not None and settled.state == State.PENDING:
             pending.add(settled.route)
-    for follower in tx.followers:
-        await follower.ended(tx, moved)
     await hint(tx, pending)
     await free_lanes(tx, {job.lane for job in moved if job.lane is not None})
 

@@ -226,6 +226,24 @@ class Woken(NamedTuple):
     route: int
 
 
+class Suspension(NamedTuple):
+    id: JobId
+    channel: str
+
+
+class Resolution(NamedTuple):
+    """What becomes of a job that waits on `channel`; WAITING is a wait for added `children`, or on `onto`."""
+
+    seq: int
+    channel: str | None
+    state: str
+    children: int = 0
+    onto: str | None = None
+    payload: str | None = None  # in place of the one it has
+    result: str | None = None
+    error: str | None = None
+
+
 class Settled(NamedTuple):
     seq: int
     route: int

@@ -29,6 +29,7 @@ from holdfast.kernel.records import (
     Moved,
     NewJob,
     Renewed,
+    Resolution,
     Route,
     RouteId,
     Seq,
@@ -36,6 +37,7 @@ from holdfast.kernel.records import (
     Sight,
     Signal,
     Step,
+    Suspension,
     Term,
     UniqueJob,
     Woken,
@@ -75,10 +77,12 @@ class Jobs(
     find_unique: One[UniqueJob]
     replace: One[Settled]
     enqueue_again: One[Settled]
+    repeat_child: One[Kin]
     claim: Many[Lease]
     heads: Many[RouteId]
     complete: Many[Ended]
     ended_attempts: Many[EndedAttempt]
+    parents_of: Many[Kin]
     lock_jobs: Many[LockedJob]
     settle_parent: One[Settled]
     hint_routes: Exec
@@ -145,13 +149,20 @@ class Schedules(Statements, file="schedules.sql"):
     remove_schedule: One[Tick]
 
 
-class Waiting(Statements, file="waiting.sql", types={"id": "uuid", "payload": "json"}):
+class Waiting(
+    Statements,
+    file="waiting.sql",
+    rows={"suspensions": Suspension, "resolutions": Resolution},
+    types={"id": "uuid", "payload": "json"},
+):
     wake: Many[Woken]
     find_overdue: Many[Kin]
     overdue: Many[Moved]
     lock_channel: Exec
     park: One[Settled]
     record_parked: Exec
+    suspend: Many[Seq]
+    resolve: Many[Moved]
     send_signal: Exec
     signal: Many[Woken]
     take_signal: One[Signal]

@@ -30,6 +30,8 @@ class Verb(StrEnum):
     SNOOZE = "snooze"
     RELEASE = "release"
     PARK = "park"
+    SUSPEND = "suspend"
+    RESOLVE = "resolve"
     SIGNAL = "signal"
     WAKE = "wake"
     CANCEL = "cancel"
@@ -62,6 +64,14 @@ TRANSITIONS = (
     Transition(V.SNOOZE, S.RUNNING, (S.PENDING, S.SCHEDULED), "the handler asked to come back later"),
     Transition(V.RELEASE, S.RUNNING, (S.PENDING,), "its worker drains and hands it back"),
     Transition(V.PARK, S.RUNNING, (S.WAITING, S.PENDING), "the handler waits for children or a signal"),
+    Transition(V.SUSPEND, S.SCHEDULED, (S.WAITING,), "it waits for a signal before anybody may claim it"),
+    Transition(V.SUSPEND, S.PENDING, (S.WAITING,), "it waits for a signal before anybody may claim it"),
+    Transition(
+        V.RESOLVE,
+        S.WAITING,
+        (S.PENDING, S.WAITING, S.SUCCEEDED, S.FAILED),
+        "what it waited for came and settled it, without a worker",
+    ),
     Transition(V.CANCEL, S.SCHEDULED, (S.CANCELLED,), "someone cancelled it"),
     Transition(V.CANCEL, S.PENDING, (S.CANCELLED,), "someone cancelled it"),
     Transition(V.CANCEL, S.WAITING, (S.CANCELLED,), "someone cancelled it"),

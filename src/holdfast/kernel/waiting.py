@@ -14,7 +14,7 @@ from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import hint, lock_order, settle
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.leases import DEADLINE_ERROR
-from holdfast.kernel.records import Child, Lease, Moved, Step, Woken
+from holdfast.kernel.records import Child, Lease, Moved, Resolution, Step, Suspension, Woken
 from holdfast.kernel.statements import Jobs, Leases, Waiting
 from holdfast.kernel.states import State
 
@@ -36,6 +36,26 @@ async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us
     if lease.lane is not None:
         await free_lanes(tx, [lease.lane])
     return parked.state
+
+
+async def suspend(tx: Transaction, suspensions: Sequence[Suspension]) -> list[int]:
+    """Let pending jobs wait for a signal before anybody may claim them; returns the numbers of those that do now."""
+    return [row.seq for row in await tx.many(Waiting.suspend, suspensions=suspensions)]
+
+
+async def resolve(
+    tx: Transaction, resolutions: Sequence[Resolution], parents: Sequence[int | None] = ()
+) -> list[Moved]:
+    """Settle jobs that wait, without a worker; whoever brings what they wait for does it in the same transaction.
+
+    Those that do not wait on that channel any more are not among the returned. `parents` are locked with them.
+    """
+    ordered = sorted(resolutions)
+    seqs = [each.seq for each in ordered]
+    await tx.many(Jobs.lock_jobs, seqs=lock_order([*((seq, None) for seq in seqs), *((p, None) for p in parents if p)]))
+    moved = await tx.many(Waiting.resolve, resolutions=ordered, seqs=seqs)
+    await settle(tx, moved)
+    return moved
 
 
 async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[Woken]:

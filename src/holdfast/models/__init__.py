@@ -1,11 +1,12 @@
 """Models: language model providers behind one protocol, and what is known of them.
 
-`Model` is the protocol, `Folding` makes a `Reply` of its events, `ModelFailure` is everything that can go wrong.
-Importing this imports no provider's SDK.
+`Model` is the protocol, `Batches` what a model may offer beside it, `Folding` makes a `Reply` of stream events,
+`ModelFailure` is everything that can go wrong. Importing this imports no provider's SDK.
 """
 
 from __future__ import annotations
 
+from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
 from holdfast.models.caching import with_breakpoints
 from holdfast.models.facts import Facts, check, facts_for
 from holdfast.models.failures import ModelFailure
@@ -15,13 +16,19 @@ from holdfast.models.prices import Price, cost
 from holdfast.models.protocol import Answered, Model, Request
 from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.spool import MemoryShelf
 
 __all__ = [
     "Answered",
+    "BatchItem",
+    "BatchLine",
+    "BatchStatus",
+    "Batches",
     "Delta",
     "Facts",
     "Folding",
     "InputDelta",
+    "MemoryShelf",
     "Model",
     "ModelFailure",
     "Price",

@@ -7,12 +7,16 @@ for its typed events cost three times as much and hide the pings. Its retries ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import MissingExtra
+from holdfast.models.batch_wire import Upload
 from holdfast.models.failures import ModelFailure, refused, retry_after
+from holdfast.models.files import StoredFile
+from holdfast.models.message_batches import MessageBatches
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.reading import Patience, read_events
 
@@ -25,8 +29,11 @@ _GOODBYE = 1.0  # seconds after the last event for the connection to become reus
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 
 
-class AnthropicModel:
-    """The Messages API. Without `api_key` and `base_url` the SDK finds them as it documents (`ANTHROPIC_API_KEY` …)."""
+class AnthropicModel(MessageBatches):
+    """The Messages API, and batches of it.
+
+    Without `api_key` and `base_url` the SDK finds them as it documents (`ANTHROPIC_API_KEY` …).
+    """
 
     def __init__(self, api_key: str | None = None, base_url: str | None = None, *, connect: float = 10.0) -> None:
         self._api_key, self._base_url, self._connect = api_key, base_url, connect
@@ -85,19 +92,22 @@ class AnthropicModel:
             await response.aclose()
 
     async def _post(self, client: AsyncAnthropic, path: str, body: Wire, request: Request, *, stream: bool) -> Response:
-        from httpx2 import Response, Timeout
+        from httpx2 import Response
 
         headers = {"x-holdfast-call": request.call} if request.call else {}
         if request.betas:
             headers["anthropic-beta"] = ",".join(request.betas)
-        limit = Timeout(request.total + _ABOVE, connect=self._connect)
-        try:
-            response: Response = await client.post(
-                path, cast_to=Response, body=body, options={"headers": headers, "timeout": limit}, stream=stream
-            )
-        except TypeError as problem:  # how the SDK says that it found no credentials
-            raise ModelFailure("auth", f"{problem} Set ANTHROPIC_API_KEY.", bought="no") from problem
+        options = self._options(headers, request.total)
+        with _credentials():
+            response: Response = await client.post(path, cast_to=Response, body=body, options=options, stream=stream)
         return response
+
+    def _options(self, headers: Mapping[str, str], total: float, query: Mapping[str, object] | None = None) -> Any:
+        """What the SDK is told of a request besides its body."""
+        from httpx2 import Timeout
+
+        limit = Timeout(total + _ABOVE, connect=self._connect)
+        return {"headers": dict(headers), "timeout": limit, "params": dict(query or {})}
 
     async def count_tokens(self, request: Request) -> int:
         client = await self._client()
@@ -115,6 +125,92 @@ class AnthropicModel:
         except (KeyError, TypeError, ValueError) as problem:
             raise ModelFailure("malformed", f"the count cannot be read: {problem!r}.", bought="no") from problem
 
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        total: float,
+        query: Mapping[str, object] | None = None,
+        upload: Upload | None = None,
+        call: str = "",
+        answered: Callable[[Answered], None] | None = None,
+    ) -> bytes:
+        client = await self._client()
+        from anthropic import AnthropicError
+        from httpx2 import Response
+
+        tell = answered or (lambda _: None)
+        headers = {"x-holdfast-call": call} if call else {}
+        if upload is not None:
+            headers["content-length"] = str(upload.size)  # otherwise it would be sent in chunks, its size unknown
+        options = self._options(headers, total, query)
+        try:
+            with _credentials():
+                async with asyncio.timeout(total):
+                    response: Response = await (
+                        client.get(path, cast_to=Response, options=options)
+                        if method == "GET"
+                        else client.post(path, cast_to=Response, content=upload, options=options)
+                    )
+        except TimeoutError:
+            raise ModelFailure("timeout", f"no answer came within {total:g}s.") from None
+        except AnthropicError as problem:
+            raise _failure(problem, tell) from problem
+        tell(Answered.of(response.status_code, response.headers, retry_after(response.headers)))
+        return response.content
+
+    async def _download(self, path: str, idle: float) -> AsyncGenerator[bytes, None]:
+        client = await self._client()
+        from anthropic import AnthropicError
+        from httpx2 import HTTPError, Response
+
+        options = self._options({"accept": "application/binary"}, idle)
+        late = ModelFailure("timeout", f"nothing of it came for {idle:g}s.")
+        try:
+            with _credentials():
+                async with asyncio.timeout(idle):
+                    response: Response = await client.get(path, cast_to=Response, options=options, stream=True)
+        except TimeoutError:
+            raise late from None
+        except AnthropicError as problem:
+            raise _failure(problem, lambda _: None) from problem
+        try:
+            async with aclosing(_bytes(response)) as chunks:
+                while True:
+                    async with asyncio.timeout(idle):
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
+                        return
+                    yield chunk
+        except TimeoutError:
+            raise late from None
+        except HTTPError as problem:
+            raise _cut(problem, response.headers.get("request-id")) from problem
+        finally:
+            await response.aclose()
+
+    async def upload_file(
+        self, path: Path, media_type: str, *, expires_in: int | None = None, total: float = 600.0
+    ) -> StoredFile:
+        client = await self._client()
+        from anthropic import AnthropicError, omit
+
+        limit = self._options({}, total)["timeout"]
+        kept = omit if expires_in is None else expires_in
+        try:
+            with _credentials():
+                async with asyncio.timeout(total):
+                    made = await client.files.upload(
+                        file=(path.name, path, media_type), expires_in_seconds=kept, timeout=limit
+                    )
+        except TimeoutError:
+            raise ModelFailure("timeout", f"the file was not uploaded within {total:g}s.", bought="no") from None
+        except AnthropicError as problem:
+            raise _failure(problem, lambda _: None) from problem
+        expires = None if made.expires_at is None else round(made.expires_at.timestamp() * 1e6)
+        return StoredFile(made.id, made.filename, made.mime_type, made.size_bytes, expires)
+
     async def close(self) -> None:
         made, self._made = self._made, None
         if made is not None:
@@ -127,6 +223,14 @@ def _imported() -> type[AsyncAnthropic]:
     except ImportError as problem:
         raise MissingExtra("anthropic", "an Anthropic model") from problem
     return AsyncAnthropic
+
+
+@contextmanager
+def _credentials() -> Iterator[None]:
+    try:
+        yield
+    except TypeError as problem:  # how the SDK says that it found none
+        raise ModelFailure("auth", f"{problem} Set ANTHROPIC_API_KEY.", bought="no") from problem
 
 
 async def _bytes(response: Response) -> AsyncGenerator[bytes, None]:

@@ -39,6 +39,7 @@ _CODES: Mapping[str, Kind] = {
     "organization_type_not_supported": "auth",
     "ramp_limit_exceeded": "rate_limit",
     "request_body_too_large_after_decoding": "context_window",
+    "file_expired": "bad_request",  # and not a model that is not there
     # error.type
     "rate_limit_error": "rate_limit",
     "overloaded_error": "overloaded",

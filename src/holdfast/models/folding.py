@@ -177,6 +177,28 @@ class Folding:
         """What the provider has counted so far; of a stream that was cut this is all that will be known."""
         return dict((self._message or {}).get("usage") or {})
 
+    def so_far(self, stop_reason: str) -> Reply:
+        """What can be kept of an answer that is stopped here: its text, and what is closed, but no calls."""
+        message = self._message or {}
+        blocks = []
+        for index in sorted(self._blocks):
+            block = copy.deepcopy(self._blocks[index])
+            if block.get("type") == "text" and index not in self._closed:
+                block["text"] = block.get("text", "") + "".join(self._parts.get((index, "text"), ()))
+            elif index not in self._closed or block.get("type") == "tool_use":
+                continue
+            if block.get("type") == "thinking" and not block.get("signature"):
+                continue
+            blocks.append(block)
+        return Reply(
+            id=message.get("id", ""),
+            model=message.get("model", ""),
+            blocks=blocks,
+            stop_reason=stop_reason,
+            usage=self.usage,
+            container=message.get("container"),
+        )
+
     def reply(self) -> Reply:
         """The whole answer; `ModelFailure("cut")` if its last event has not come."""
         if not self.complete or self._message is None:

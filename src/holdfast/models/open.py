@@ -10,11 +10,12 @@ from holdfast.errors import UsageError
 from holdfast.models.protocol import Model
 from holdfast.models.script import Script
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.spool import Shelf
 
 _SCRIPTED = "scripted:"
 
 
-def open_model(
+def open_model(  # noqa: PLR0913  # what either kind of model may need
     name: str,
     *,
     api_key: str | None = None,
@@ -23,13 +24,24 @@ def open_model(
     scripts: Mapping[str, Script] | None = None,
     pace: float = 0.0,
     witness: Path | None = None,
+    batch_time: float = 0.0,
+    batches: Path | Shelf | None = None,
 ) -> Model:
     """The model of that name: `scripted:` or `scripted:NAME`, one of `scripts`; any other is Anthropic's.
+
+    Each of them takes `Batches` too. Of a scripted model they end after `batch_time` seconds and are kept in `batches`.
 
     Nothing is connected or imported before the first call. One instance serves all Anthropic models of a credential.
     """
     if name.startswith(_SCRIPTED):
-        return ScriptedModel(_script(name, scripts or {}), pace=pace, witness=witness, ports=ports)
+        return ScriptedModel(
+            _script(name, scripts or {}),
+            pace=pace,
+            witness=witness,
+            ports=ports,
+            batch_time=batch_time,
+            batches=batches,
+        )
     from holdfast.models.anthropic import AnthropicModel
 
     return AnthropicModel(api_key, base_url)

@@ -7,92 +7,59 @@ last real user message), so any worker, after any crash, plays the right one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.models.examples import example
+from holdfast.models.expecting import Expected, Unexpected
+from holdfast.models.hearing import Heard, is_said
 from holdfast.models.protocol import Wire
 from holdfast.models.signing import blocks_of
+from holdfast.models.steps import (
+    Call,
+    Inside,
+    Part,
+    Raw,
+    Say,
+    Think,
+    Turn,
+    block,
+    call,
+    calls,
+    ends,
+    read_step,
+    refuse,
+    say,
+    think,
+    truncate,
+    whole,
+)
 
+__all__ = [
+    "Call",
+    "Inside",
+    "Part",
+    "Raw",
+    "Say",
+    "Script",
+    "Step",
+    "Think",
+    "Turn",
+    "block",
+    "call",
+    "calls",
+    "ends",
+    "last_user_text",
+    "refuse",
+    "say",
+    "think",
+    "truncate",
+    "turns_since_user",
+]
 
-@dataclass(frozen=True, slots=True)
-class Think:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    name: str
-    input: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    body: Wire
-
-
-Inside = Think | Say | Call | Raw
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One whole answer: its parts in order, and why it stops."""
-
-    parts: tuple[Inside, ...]
-    stop_reason: str = "end_turn"
-    category: str | None = None
-
-
-Part = Inside | Turn
-Step = Part | Callable[[list[Wire]], Part]
-
-
-def say(text: str) -> Say:
-    """Answer with a text."""
-    return Say(text)
-
-
-def call(name: str, **input: Any) -> Call:
-    """Ask for a tool call."""
-    return Call(name, input)
-
-
-def calls(*parts: Inside) -> Turn:
-    """Several tool calls in one turn; texts may stand before them."""
-    return Turn(parts, _stop(parts))
-
-
-def block(type: str, **body: Any) -> Raw:
-    """A block as the provider writes it: a server tool's use or result, or one that nobody knows."""
-    return Raw({"type": type, **body})
-
-
-def ends(stop_reason: str, *parts: Inside) -> Turn:
-    """A turn that stops for this reason: `pause_turn`, `model_context_window_exceeded` …"""
-    return Turn(parts, stop_reason)
-
-
-def think(text: str) -> Think:
-    """Think before the next step, in the same turn."""
-    return Think(text)
-
-
-def refuse(category: str | None = None) -> Turn:
-    """Decline: an answer like any other to HTTP, with `stop_reason: refusal`."""
-    return Turn((), "refusal", category)
-
-
-def truncate(text: str) -> Turn:
-    """Be cut off by max_tokens after this text."""
-    return Turn((Say(text),), "max_tokens")
+Step = Part | Expected | Callable[[list[Wire]], Part]
 
 
 class Script:
@@ -116,25 +83,115 @@ class Script:
         return _Default()
 
     @classmethod
-    def cassette(cls, path: str | Path) -> Script:
-        """Read a script from JSON: a list of `{"say": text}`, `{"call": [name, input]}`, `{"calls": [...]}` …"""
+    def cassette(cls, path: str | Path, *, strict: bool = False) -> Script:
+        """Read a script from JSON: one that was recorded (`run.cassette(path)`), or a list of steps.
+
+        With `strict`, what was recorded is also expected: the same texts of users, the same results of tools.
+        A list is written by hand: `{"say": text}`, `{"call": [name, input]}`, `{"calls": [...]}` …
+        """
+        from holdfast.models.cassettes import Recorded
+
         try:
-            return cls(*map(_read, json.loads(Path(path).read_text())))
+            written = json.loads(Path(path).read_text())
+            if isinstance(written, dict):
+                return Recorded.read(written, strict=strict)
+            steps = [read_step(step) for step in written]
         except (ValueError, TypeError, KeyError) as problem:
             raise UsageError(f"{path} is not a script: {problem}.") from problem
+        if strict:
+            raise UsageError(f"{path} is written by hand: it does not say what was asked. Record one for strict=True.")
+        return cls(*steps)
+
+    @classmethod
+    def by_agent(cls, scripts: Mapping[str, Script], *, otherwise: Script | None = None) -> Script:
+        """A script for each agent, by its name. Which agent asks is known in a lab."""
+        return _ByAgent(scripts, otherwise)
+
+    @classmethod
+    def by_model(cls, scripts: Mapping[str, Script], *, otherwise: Script | None = None) -> Script:
+        """A script for each model, by the name that agents give it."""
+        return _ByModel(scripts, otherwise)
+
+    def for_agent(self, name: str) -> Script:
+        """What this agent is answered by."""
+        return self
 
     def turn(self, body: Wire) -> Turn:
         """What to answer to this request."""
         number = turns_since_user(body["messages"])
         if number >= len(self._turns):
-            raise UsageError(
-                f"the script has {len(self._turns)} steps and is asked for step {number + 1}: "
-                f"give it one step for each model call that follows a user message."
-            )
+            raise self._run_out(number, body)
         thoughts, step = self._turns[number]
-        part = step if isinstance(step, Inside | Turn) else step(list(body["messages"]))
-        turn = part if isinstance(part, Turn) else Turn((part,), _stop((part,)))
-        return Turn((*thoughts, *turn.parts), turn.stop_reason, turn.category)
+        try:
+            turn = whole(_played(step, body))
+        except Unexpected as problem:
+            raise Unexpected(f"at step {number + 1} of {len(self._turns)}:\n{problem}") from None
+        except AssertionError as problem:
+            where = f"at step {number + 1} of {len(self._turns)}, which asserts: {problem}"
+            raise Unexpected(f"{where}\nWhat it was sent:\n{Heard(body).told()}") from problem
+        return Turn((*thoughts, *turn.parts), turn.stop_reason, turn.category, turn.usage)
+
+    def _run_out(self, number: int, body: Wire) -> UsageError:
+        problem = (
+            f"the script has {len(self._turns)} steps and is asked for step {number + 1}: "
+            f"give it one step for each model call that follows a user message."
+        )
+        if any(isinstance(step, Expected) for _, step in self._turns):  # it expects no more, either
+            return Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")
+        return UsageError(problem)
+
+
+def _played(step: Step, body: Wire) -> Part:
+    match step:
+        case Expected():
+            return step.played(body)
+        case Think() | Say() | Call() | Raw() | Turn():
+            return step
+        case _:
+            return step(list(body["messages"]))
+
+
+class _ByAgent(Script):
+    def __init__(self, scripts: Mapping[str, Script], otherwise: Script | None) -> None:
+        super().__init__()
+        self._scripts = dict(scripts)
+        self._otherwise = otherwise
+
+    def for_agent(self, name: str) -> Script:
+        found = self._scripts.get(name, self._otherwise)
+        if found is None:
+            raise Unexpected(f"there is no script for {_named('agent', name)}; there are {_listed(self._scripts)}.")
+        return found.for_agent(name)
+
+    def turn(self, body: Wire) -> Turn:
+        if self._otherwise is None:
+            raise UsageError("which agent asks is known in a lab alone; elsewhere, use Script.by_model.")
+        return self._otherwise.turn(body)
+
+
+class _ByModel(Script):
+    def __init__(self, scripts: Mapping[str, Script], otherwise: Script | None) -> None:
+        super().__init__()
+        self._scripts = dict(scripts)
+        self._otherwise = otherwise
+
+    def for_agent(self, name: str) -> Script:
+        mine = {model: script.for_agent(name) for model, script in self._scripts.items()}
+        return _ByModel(mine, None if self._otherwise is None else self._otherwise.for_agent(name))
+
+    def turn(self, body: Wire) -> Turn:
+        found = self._scripts.get(body["model"], self._otherwise)
+        if found is None:
+            raise Unexpected(f"there is no script for model {body['model']!r}; there are {_listed(self._scripts)}.")
+        return found.turn(body)
+
+
+def _named(what: str, name: str) -> str:
+    return f"{what} {name!r}" if name else f"a call of no {what}"
+
+
+def _listed(scripts: Mapping[str, Script]) -> str:
+    return ", ".join(sorted(scripts)) or "none"
 
 
 class _Default(Script):
@@ -150,15 +207,12 @@ class _Default(Script):
 
 
 def turns_since_user(messages: Sequence[Wire]) -> int:
-    """Assistant messages after the last user message that holds more than answers to tool calls.
-
-    What a user says next may share a message with results: messages of one role in a row are sent as one.
-    """
+    """Assistant messages after the last user message that holds more than answers to tool calls."""
     count = 0
     for message in reversed(messages):
         if message["role"] == "assistant":
             count += 1
-        elif any(block.get("type") != "tool_result" for block in blocks_of(message["content"])):
+        elif is_said(message):
             break
     return count
 
@@ -176,39 +230,3 @@ def _returned(content: Any) -> str:
     results = [block.get("content") or "" for block in blocks_of(content) if block.get("type") == "tool_result"]
     texts = [block.get("text", "") for result in results for block in blocks_of(result)]
     return "\n".join(text for text in texts if text)
-
-
-def _stop(parts: Sequence[Part]) -> str:
-    return "tool_use" if any(isinstance(part, Call) for part in parts) else "end_turn"
-
-
-def _read(step: dict[str, Any]) -> Part:
-    ((verb, value),) = step.items()
-    match verb:
-        case "say":
-            return Say(value)
-        case "think":
-            return Think(value)
-        case "call":
-            name, *given = value
-            return Call(name, given[0] if given else {})
-        case "calls":
-            return calls(*map(_inside, value))
-        case "block":
-            return Raw(value)
-        case "ends":
-            reason, *parts = value
-            return ends(reason, *map(_inside, parts))
-        case "refuse":
-            return refuse(value)
-        case "truncate":
-            return truncate(value)
-        case _:
-            raise ValueError(f"there is no step {verb!r}")
-
-
-def _inside(step: dict[str, Any]) -> Inside:
-    part = _read(step)
-    if isinstance(part, Turn):
-        raise ValueError(f"{step} is a turn of its own")
-    return part

@@ -10,12 +10,18 @@ from holdfast.errors import UsageError
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire, request_hash
 from holdfast.models.script import Script
+from holdfast.models.scripted_batches import ScriptedBatches
+from holdfast.models.spool import Shelf, Spool
 from holdfast.models.wire import count_tokens, to_events
 from holdfast.models.witness import Witness
 
 
-class ScriptedModel:
-    """Plays a script, `pace` seconds between deltas; each call leaves a line in `witness` when sent and when done."""
+class ScriptedModel(ScriptedBatches):
+    """Plays a script, `pace` seconds between deltas; each call leaves a line in `witness` when sent and when done.
+
+    A batch ends `batch_time` seconds after it was made. `batches` is the folder in which they are kept, for every
+    process that is given the same one; none: one that all processes of this user share. Tests may give a shelf.
+    """
 
     def __init__(
         self,
@@ -24,18 +30,24 @@ class ScriptedModel:
         pace: float = 0.0,
         witness: Path | None = None,
         ports: Ports | None = None,
+        batch_time: float = 0.0,
+        batches: Path | Shelf | None = None,
     ) -> None:
-        self._script = Script.default() if script is None else script
+        super().__init__(
+            Script.default() if script is None else script,
+            witness=Witness(witness),
+            ports=ports or Ports(),
+            shelf=Spool(batches) if batches is None or isinstance(batches, Path) else batches,
+            batch_time=batch_time,
+        )
         self._pace = pace
-        self._clock = (ports or Ports()).clock
-        self.witness = Witness(witness)
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         body = request.body()
         told = {"call": request.call, "model": request.model, "hash": request_hash(body)}
         self.witness.write(event="sent", **told)
         try:
-            events = to_events(self._script.turn(body), body, call=request.call)
+            events = to_events(self.turn(body, request.call), body, call=request.call)
         except UsageError as problem:
             self.witness.write(event="done", rejected=str(problem), **told)
             raise ModelFailure("bad_request", str(problem), bought="no") from problem

@@ -1,4 +1,4 @@
-"""A script's turn as the provider's stream events, with a plausible usage. Same request, same events."""
+"""A script's turn as the provider's stream events or message, with a plausible usage. Same request, same answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.models import signing
+from holdfast.models.folding import Folding
 from holdfast.models.protocol import Wire, canonical, request_hash, unmarked
 from holdfast.models.script import Call, Inside, Raw, Say, Think, Turn
 
@@ -27,7 +28,7 @@ def to_events(turn: Turn, body: Wire, *, call: str = "", key: str = KEY, account
         binding.block(block)
         blocks.append(block)
         inner += _block_events(index, block)
-    usage = usage_of(body, blocks)
+    usage = turn.usage or usage_of(body, blocks)
     message = {
         "id": f"msg_{identity[:24]}",
         "type": "message",
@@ -45,9 +46,34 @@ def to_events(turn: Turn, body: Wire, *, call: str = "", key: str = KEY, account
         {"type": "message_start", "message": message},
         {"type": "ping"},
         *inner,
-        {"type": "message_delta", "delta": stop, "usage": {"output_tokens": usage["output_tokens"]}},
+        {"type": "message_delta", "delta": stop, "usage": {"output_tokens": usage.get("output_tokens", 0)}},
         {"type": "message_stop"},
     ]
+
+
+def to_message(events: list[Wire]) -> Wire:
+    """What the stream comes to, as it is answered without streaming."""
+    folding = Folding()
+    for event in events:
+        folding.feed(event)
+    reply = folding.reply()
+    return {
+        "id": reply.id,
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model,
+        "content": reply.blocks,
+        "stop_reason": reply.stop_reason,
+        "stop_sequence": reply.stop_sequence,
+        "stop_details": reply.stop_details,
+        "usage": reply.usage,
+    }
+
+
+def to_batch_message(turn: Turn, body: Wire, custom_id: str, *, key: str = KEY, account: str = "") -> Wire:
+    """The message of an answer in a batch. Its ids follow from the request and its custom id."""
+    message = to_message(to_events(turn, body, call=f"{custom_id}/", key=key, account=account))
+    return {**message, "usage": {**message["usage"], "service_tier": "batch"}}
 
 
 def _block(part: Inside, id: str, binding: signing.Binding) -> Wire:

@@ -1,6 +1,8 @@
 """What tests of Holdfast, and of programs built on it, stand on. Nothing in the runtime imports it."""
 
-from holdfast.models.script import Script, call, calls, refuse, say, think, truncate
+from holdfast.models.expecting import expect
+from holdfast.models.hearing import Heard
+from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
 from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Crash
@@ -10,14 +12,18 @@ from holdfast.testing.labs import Labs
 
 __all__ = [
     "Crash",
+    "Heard",
     "Lab",
     "LabClock",
     "Labs",
     "Rebought",
     "Script",
     "Stuck",
+    "block",
     "call",
     "calls",
+    "ends",
+    "expect",
     "lab",
     "refuse",
     "say",

@@ -5,6 +5,7 @@ The store knows what was recorded; the witness of the lab's model knows what was
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from holdfast.kernel.database import Database
 from holdfast.testing.enqueued import read_jobs
 
 _PAGE = 1_000
+_CALL = re.compile(r"(?P<run>.+)([/_])(?P<turn>\d+)\2[^/_]+")
 
 
 class Rebought(NamedTuple):
@@ -34,7 +36,7 @@ async def calls_of(database: Database, tool: str) -> list[dict[str, Any]]:
     order: dict[str, int] = {row.id: row.seq for row in await read_jobs(database)}
     found = [
         call
-        for run in await _runs(database)
+        for run in await every_run(database)
         for call in await database.transact(reading.list_calls, run.id)
         if call.name == tool and call.id in order
     ]
@@ -46,7 +48,7 @@ async def rebought(database: Database, witness: Iterable[dict[str, Any]]) -> lis
     """Turns that were bought more often than recorded and unknown together say."""
     bought = purchases(witness)
     found: list[Rebought] = []
-    for run in await _runs(database):
+    for run in await every_run(database):
         for turn in await database.transact(reading.list_turns, run.id):
             times, recorded = bought[run.id, turn.number], int(turn.state == "completed")
             if times > recorded + turn.unknown + _open(turn):
@@ -58,20 +60,32 @@ def purchases(witness: Iterable[dict[str, Any]]) -> Counter[tuple[str, int]]:
     """How often each turn was sent to its model, without what the model refused before it did any work."""
     counts: Counter[tuple[str, int]] = Counter()
     for line in witness:
-        run, turn, _ = line["call"].split("/", 2)
-        if line["event"] == "sent":
-            counts[run, int(turn)] += 1
+        key = turn_of(line["call"])
+        if key is None:  # a batch as a whole, or a summary: no turn of a run
+            continue
+        if line["event"] in ("sent", "billed"):
+            counts[key] += 1
         elif line.get("rejected"):
-            counts[run, int(turn)] -= 1
+            counts[key] -= 1
     return counts
 
 
+def turn_of(call: str) -> tuple[str, int] | None:
+    """The run and the turn that a call is for: `<run>/<turn>/<attempt>`, or in a batch `<run>_<turn>_<attempt>`."""
+    found = _CALL.fullmatch(call)
+    return None if found is None else (found["run"], int(found["turn"]))
+
+
 def _open(turn: Turn) -> int:
-    """1 while a call may be under way, or its worker was killed and nobody has come to say so."""
-    return int(turn.state == "calling")
+    """1 while a call may be under way, or its worker was killed and nobody has come to say so.
+
+    An answer in a batch is bought when the batch is, and recorded when it has ended.
+    """
+    return int(turn.state in ("calling", "batched"))
 
 
-async def _runs(database: Database) -> list[RunRow]:
+async def every_run(database: Database) -> list[RunRow]:
+    """Every run in the store, the newest first."""
     rows: list[RunRow] = []
     before = (LAST, AFTER_ALL)
     while page := await database.transact(reading.list_runs, before=before, limit=_PAGE):

@@ -6,7 +6,6 @@ Nothing runs between two drains. A worker that was killed is followed by another
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -25,7 +24,7 @@ from holdfast.kernel.states import State
 from holdfast.settings import Settings
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Life, Plan, mortal_tasks
-from holdfast.testing.wire import Wire, WireProcesses
+from holdfast.testing.wire import Seen, Wire, WireProcesses
 from holdfast.workers.isolation import ProcessPool
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
@@ -51,7 +50,7 @@ class Crew:
         self._clock = clock
         self._plan = plan
         self._dead: list[Life] = []
-        self._claims: Counter[str] = Counter()
+        self.seen = Seen()
 
     async def plan_schedules(self) -> None:
         """Write the app's schedules down, as a worker does when it starts: they tick from now on."""
@@ -61,15 +60,14 @@ class Crew:
 
     async def drain(self, patience: float) -> None:
         """Work until nothing can be claimed at this time. `Stuck` after `patience` real seconds without a commit."""
-        self._claims.clear()
+        self.seen.claims.clear()
         in_vain = False
         while await self._something_to_claim():
             if in_vain:
                 raise Stuck(f"there are jobs to claim, and the worker claims none:\n{await self._open_jobs()}")
-            before = self._claims.total(), len(self._plan.crashes)
+            before = self.seen.claims.total(), len(self._plan.crashes)
             await self._work(patience)
-            in_vain = before == (self._claims.total(), len(self._plan.crashes))
-        self._plan.require_met()
+            in_vain = before == (self.seen.claims.total(), len(self._plan.crashes))
 
     async def close(self) -> None:
         for life in self._dead:
@@ -99,7 +97,7 @@ class Crew:
     async def _work(self, patience: float) -> None:
         """One worker, from its start until it leaves or is killed."""
         app, settings, life = self._app, self._app.settings, Life()
-        wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self._claims)
+        wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self.seen)
         processes = WireProcesses(wire, ProcessPool(settings.concurrency))
         heart = Heart(wire, life, self._ports, settings)
         worker = LabWorker(
@@ -138,7 +136,7 @@ class Crew:
             seen = wire.progress
 
     def _refuse_endless(self) -> None:
-        for id, times in self._claims.most_common(1):
+        for id, times in self.seen.claims.most_common(1):
             if times > _MOST_CLAIMS:
                 raise Stuck(
                     f"job {id} was claimed {times:,} times in one drain: it comes back at once, for ever. "

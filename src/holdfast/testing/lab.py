@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast import durations
-from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
 from holdfast.agents.streams import find_runs
 from holdfast.app import Holdfast
 from holdfast.clock import Ports
@@ -28,10 +27,9 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import JobRow
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.models.script import Script
-from holdfast.models.scripted import ScriptedModel
 from holdfast.settings import Settings
-from holdfast.testing import bought, enqueued
-from holdfast.testing.bought import Rebought
+from holdfast.testing import enqueued
+from holdfast.testing.agents import AgentsInLab
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Crash, Plan, in_a_worker
 from holdfast.testing.crew import Crew, Stuck
@@ -46,7 +44,7 @@ R = TypeVar("R")
 _MOST_RETURNS = 100  # of one job that an inline lab runs to its end
 
 
-class Lab:
+class Lab(AgentsInLab):
     """An app in a test: `drain` runs what can run now, `clock.advance` lets time pass, `assert_enqueued` looks."""
 
     def __init__(
@@ -68,8 +66,8 @@ class Lab:
         self._database = database
         self._inline = inline
         self._ports = app.followed(Ports(clock, random.Random(0)))  # ids and jitter are the same in every run
-        self._model = None if script is None else ScriptedModel(script, ports=self._ports)
         self._crew = Crew(app, self._ports, clock, plan)
+        self._model = None if script is None else self._make_model(script)
         self._undo = ExitStack()
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._drainer: asyncio.Task[Any] | None = None
@@ -114,11 +112,10 @@ class Lab:
         """Run the app's jobs on a real worker until nothing can be claimed at this time.
 
         What is not due, or waits for a signal, stays as it is. Raises `Stuck`, with what still runs, when nothing is
-        committed for `patience` of real time.
+        committed for `patience` of real time, and `AssertionError` when a model was asked what its script does not
+        expect.
         """
-        if self._is_draining_us():
-            raise UsageError("a drain is under way, and this code is part of it: what it enqueues runs anyway.")
-        self._owner = asyncio.current_task()
+        self._begin_drain()
         await self._drain(patience)
 
     def crash(self, *, before: str | None = None, after: str | None = None, nth: int = 1) -> None:
@@ -152,21 +149,6 @@ class Lab:
             wanted = enqueued.called(definition, arguments)
             raise AssertionError(f"{wanted} was not enqueued. {enqueued.listed(rows)}")
         return Job(self.app, found[-1].id, definition, found[-1].state)
-
-    def calls(self, tool: str) -> list[dict[str, Any]]:
-        """What models called this tool, or this agent, with, in order: as they wrote it, and whatever became of it."""
-        self._known_tool(tool)
-        return self._ask(partial(bought.calls_of, tool=tool))
-
-    @property
-    def rebought(self) -> list[Rebought]:
-        """Turns that were bought more often than recorded and unknown together say; it should be empty.
-
-        The witness is the lab's own model, so the lab must have a script.
-        """
-        if self._model is None:
-            raise UsageError("what was bought is known to the lab's own model: open the lab with a script.")
-        return self._ask(partial(bought.rebought, witness=list(self._model.witness.lines)))
 
     async def close(self) -> None:
         """Give the app back as it was, and remove the database."""
@@ -217,18 +199,28 @@ class Lab:
         make_runtime = partial(LabRuntime, self)
         self._undo.enter_context(self.app.bound_to(settings.url, settings, self._ports, make_runtime))
         self._undo.enter_context(self.clock.followed_by(self._database))
-        if self._model is not None:
-            self._undo.callback(setattr, self.app.book, "substitute", self.app.book.substitute)
-            self.app.book.substitute = self._model
+        self._bind_models(self._undo)
 
-    async def _drain(self, patience: Duration = "30s") -> None:
+    def _begin_drain(self) -> None:
+        if self._is_draining_us():
+            raise UsageError("a drain is under way, and this code is part of it: what it enqueues runs anyway.")
+        self._owner = asyncio.current_task()
+
+    async def _drain(self, patience: Duration = "30s", *, last: bool = True) -> None:
+        """Work until nothing can be claimed; if it is the `last` time, crashes that were asked for must have come."""
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             self._drainer = asyncio.current_task()
             try:
                 await self._crew.drain(durations.microseconds(patience) / 1e6)
+                if last:
+                    self.plan.require_met()
                 await self._refresh_handles()
+            except Stuck:
+                self._require_expected()  # it may be the reason
+                raise
             finally:
                 self._drainer = None
+        self._require_expected()
 
     async def _refresh_handles(self) -> None:
         """Let `run.state` of every run that the test holds be what it is now."""
@@ -257,15 +249,11 @@ class Lab:
         return definition
 
     def _jobs(self) -> list[JobRow]:
-        return self._ask(enqueued.read_jobs)
+        return self.look(enqueued.read_jobs)
 
-    def _ask(self, question: Question[R]) -> R:
+    def look(self, question: Question[R]) -> R:
+        """What the store answers, without awaiting."""
         return enqueued.ask_store(self.url, self.app.settings, self._ports, question)
-
-    def _known_tool(self, name: str) -> None:
-        kinds = self.app.registry.definitions
-        if TOOL_KIND + name not in kinds and AGENT_KIND + name not in kinds:
-            raise UsageError(f"the app of this lab has no tool and no agent {name!r}.")
 
     def _why(self, row: JobRow) -> str:
         match State(row.state):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.errors import UsageError
 from holdfast.models.script import Script
+from holdfast.testing.comparing import Outcomes, check_bought, check_same
 from holdfast.testing.crashes import Commit, Crash, Plan
 from holdfast.testing.databases import Databases
 from holdfast.testing.lab import Lab
+
+T = TypeVar("T")
 
 
 class Circumstances(NamedTuple):
@@ -59,6 +62,36 @@ class Labs:
         runs = CrashRuns(self, app, Circumstances(script, inline, now), at_most=at_most)
         self._crash_runs.append(runs)
         return runs
+
+    async def survives(
+        self,
+        app: Holdfast,
+        body: Callable[[Lab], Awaitable[T]],
+        script: Script | None = None,
+        *,
+        at_most: int | None = None,
+        inline: bool = False,
+        now: datetime | None = None,
+    ) -> T:
+        """Assert that `body` comes out the same, and buys nothing twice, wherever a worker is killed.
+
+        `body` is given a lab, enqueues, drains, decides what people decide, and returns what must be the same in every
+        run; if it returns nothing, that is how every run ended and what it called. The runs are those of
+        `crash_everywhere`; a failure says at which crash. Returns what `body` returned without a crash.
+        """
+        runs = CrashRuns(self, app, Circumstances(script, inline, now), at_most=at_most)
+        first: Outcomes[T] | None = None
+        try:
+            async for lab in runs:
+                came = Outcomes(await body(lab), lab)
+                first = first or came
+                check_same(first, came)
+                check_bought(lab, scripted=script is not None)
+        except BaseException as problem:
+            problem.add_note(runs.note())
+            raise
+        assert first is not None, "there is always a run without a crash"
+        return first.returned
 
     def notes(self) -> list[str]:
         """What a failure should say beside itself."""

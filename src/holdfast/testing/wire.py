@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.agents.turns import Loaded
 from holdfast.kernel import duties, workers
 from holdfast.kernel.database import Blocking, Database, Operation, Presence, StoredSchema, is_reading
 from holdfast.kernel.leases import beat
@@ -28,11 +29,18 @@ R = TypeVar("R")
 _HOUSEKEEPING = (duties.__name__, workers.__name__)  # goes on whether or not a job moves
 
 
+class Seen:
+    """What all workers of a lab have in common: what passed their wires."""
+
+    def __init__(self) -> None:
+        self.claims: Counter[str] = Counter()  # how often each job was claimed
+        self.agents: dict[str, str] = {}  # by run: known before its model is asked
+
+
 class Wire:
     """The database as one worker of a lab has it."""
 
-    def __init__(self, database: Database, life: Life, plan: Plan, claims: Counter[str]) -> None:
-        """`claims` counts how often each job was claimed."""
+    def __init__(self, database: Database, life: Life, plan: Plan, seen: Seen) -> None:
         self.dialect: Dialect = database.dialect
         self.presence: Presence = WirePresence(self)
         self.database = database
@@ -40,7 +48,7 @@ class Wire:
         self.beaten = asyncio.Event()  # set by every heartbeat that the store took
         self._life = life
         self._plan = plan
-        self._claims = claims
+        self._seen = seen
         self._sent: set[asyncio.Task[Any]] = set()
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,7 +85,9 @@ class Wire:
         elif not is_reading(operation) and operation.__module__ not in _HOUSEKEEPING and answer != []:
             self.progress += 1
         if isinstance(answer, list):
-            self._claims.update(each.id for each in answer if isinstance(each, Lease))
+            self._seen.claims.update(each.id for each in answer if isinstance(each, Lease))
+        elif isinstance(answer, Loaded):
+            self._seen.agents[answer.run.id] = answer.run.agent_name
 
     async def _pass(self, when: When, commit: Commit | None) -> None:
         if self._plan.strikes(when, commit):

@@ -24,7 +24,7 @@ class Claiming:
         telling: Telling,
         *,
         room: Callable[[str], int],
-        accept: Callable[[list[Lease], float], None],
+        accept: Callable[[list[Lease], float, str], None],
     ) -> None:
         """`room` says how many more a line may take, `accept` is given what was claimed."""
         self._database = database
@@ -56,7 +56,7 @@ class Claiming:
             ttl_us = microseconds(self._settings.lease_ttl)
             leases = await self._database.transact(operation, worker, routes, room, ttl_us)
             self._telling.timed("claim.done", sent_at, worker, jobs=len(leases))
-            self._accept(leases, sent_at)
+            self._accept(leases, sent_at, line)
             taken += len(leases)
             filled = filled or len(leases) == room
         if self.full and not open_turns and self._routing.hot:

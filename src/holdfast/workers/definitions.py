@@ -112,12 +112,13 @@ class Registry:
         return tuple(sorted({*map(capability_of, self.definitions), *further}))
 
     def line_of(self, capabilities: Iterable[str]) -> str:
-        """Whose slots the jobs of a route with these capabilities take."""
-        for capability in capabilities:
+        """Whose slots the jobs of a route with these capabilities take: of several that are defined, the last one's."""
+        line = "jobs"
+        for capability in sorted(capabilities):
             definition = self.definitions.get(capability.removeprefix("job:"))
             if definition is not None:
-                return definition.line
-        return "jobs"
+                line = definition.line
+        return line
 
     def routes(self) -> list[Route]:
         return [definition.route for definition in self.definitions.values()]

@@ -39,7 +39,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import JOBS, TOOLS, Line, lines_of
+from holdfast.workers.slots import TOOLS, Line, lines_of
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -78,7 +78,7 @@ class Worker:
         self._lines = lines_of(settings)
         self._started = 0
         self._pace = Pace()
-        self._routing = Routing(role.queues, self._capabilities(), registry.line_of)
+        self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
@@ -231,7 +231,7 @@ class Worker:
             return 0
         return self._lines[name].room(short=self._pace.short)
 
-    def _accept(self, leases: list[Lease], sent_at: float) -> None:
+    def _accept(self, leases: list[Lease], sent_at: float, line_name: str) -> None:
         fence_at = self._fence(sent_at, sent_at)
         for lease in sorted(leases, key=lambda each: each.rescues == 0):
             self._duties.stirred = True
@@ -239,9 +239,8 @@ class Worker:
             self._quiet.clear()
             self._started += 1
             holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
-            definition = self._registry.definitions.get(lease.kind)
-            holding.line = definition.line if definition is not None else JOBS
-            line = self._lines[holding.line]
+            holding.line = line_name
+            line = self._lines[line_name]
             if self._leaving.is_set():
                 self._release(holding)
             elif lease.rescues and line.is_busy:

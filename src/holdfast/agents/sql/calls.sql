@@ -59,7 +59,9 @@ order by r.job;
 -- name: calls_of :many
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
     coalesce(c.state, case j.state when 'running' then 'running' else 'pending' end) as state,
-    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at
+    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at,
+    (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
+        order by i.decided_at desc limit 1) as decision
 from holdfast.tool_call c left join holdfast.job j on j.seq = c.job
 where c.run = :run and (cast(:turn as integer) is null or c.turn = :turn)
 order by c.turn, c.ordinal;
@@ -67,6 +69,8 @@ order by c.turn, c.ordinal;
 -- name: find_call :one
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
     coalesce(c.state, case j.state when 'running' then 'running' else 'pending' end) as state,
-    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at
+    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at,
+    (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
+        order by i.decided_at desc limit 1) as decision
 from holdfast.tool_call c left join holdfast.job j on j.seq = c.job
 where c.id = :id;

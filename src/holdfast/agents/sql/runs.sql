@@ -2,30 +2,31 @@
 
 -- name: add_runs :exec on postgres
 insert into holdfast.run (id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, parent,
-    call, root, depth, input, variables, metadata, options, created_at)
+    call, root, depth, input, variables, metadata, options, deadline_at, created_at)
 select r.id, j.seq, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, 'pending',
-    r.parent, r.call, r.root, r.depth, r.input, r.variables, r.metadata, r.options, holdfast.now_us()
+    r.parent, r.call, r.root, r.depth, r.input, r.variables, r.metadata, r.options, holdfast.now_us() + r.deadline_us,
+    holdfast.now_us()
 from unnest(
     cast(:runs.id as text[]), cast(:runs.session as text[]), cast(:runs.branch as text[]),
     cast(:runs.ordinal as integer[]), cast(:runs.tenant as text[]), cast(:runs.agent as text[]),
     cast(:runs.agent_name as text[]), cast(:runs.version as integer[]), cast(:runs.mode as text[]),
     cast(:runs.parent as text[]), cast(:runs.call as text[]), cast(:runs.root as text[]),
     cast(:runs.depth as integer[]), cast(:runs.input as json[]), cast(:runs.variables as json[]),
-    cast(:runs.metadata as jsonb[]), cast(:runs.options as json[])
+    cast(:runs.metadata as jsonb[]), cast(:runs.options as json[]), cast(:runs.deadline_us as bigint[])
 ) as r (id, session, branch, ordinal, tenant, agent, agent_name, version, mode, parent, call, root, depth, input,
-    variables, metadata, options)
+    variables, metadata, options, deadline_us)
 join holdfast.job j on j.id = cast(r.id as uuid)
 on conflict do nothing;
 
 -- name: add_runs :exec on sqlite
 -- Forked for the list of records.
 insert into holdfast.run (id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, parent,
-    call, root, depth, input, variables, metadata, options, created_at)
+    call, root, depth, input, variables, metadata, options, deadline_at, created_at)
 select value ->> :runs.id, j.seq, value ->> :runs.session, value ->> :runs.branch, value ->> :runs.ordinal,
     value ->> :runs.tenant, value ->> :runs.agent, value ->> :runs.agent_name, value ->> :runs.version,
     value ->> :runs.mode, 'pending', value ->> :runs.parent, value ->> :runs.call, value ->> :runs.root,
     value ->> :runs.depth, value ->> :runs.input, value ->> :runs.variables, value ->> :runs.metadata,
-    value ->> :runs.options, holdfast.now_us()
+    value ->> :runs.options, holdfast.now_us() + (value ->> :runs.deadline_us), holdfast.now_us()
 from json_each(:runs) cross join holdfast.job j on j.id = value ->> :runs.id
 where true
 on conflict do nothing;
@@ -37,9 +38,26 @@ select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_n
     r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
     r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane p
         where p.person = 1 or p.closed_until > holdfast.now_us()) then 1 else 0 end as lanes,
-    holdfast.now_us() as now
+    holdfast.now_us() as now, s.generation, r.interrupted, r.fallback, r.continued, r.deadline_at, r.forked_from,
+    case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
+    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
+join holdfast.session s on s.id = r.session
 where r.job = :job;
+
+-- name: load_runs :many
+-- The same of many, for whoever brings what they wait for.
+select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
+    r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
+    r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
+    r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane p
+        where p.person = 1 or p.closed_until > holdfast.now_us()) then 1 else 0 end as lanes,
+    holdfast.now_us() as now, s.generation, r.interrupted, r.fallback, r.continued, r.deadline_at, r.forked_from,
+    case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
+    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets
+from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
+join holdfast.session s on s.id = r.session
+where r.job = any(cast(:jobs as bigint[]));
 
 -- name: find_run :one
 select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
@@ -88,25 +106,29 @@ where session = :session and ordinal < :ordinal and parent is null
 order by ordinal limit 1;
 
 -- name: wake_next :many on postgres
--- The first of those that still wait for their turn, if it waits in the store. One that somebody is changing right
--- now is skipped: whoever that is looks at the session after us.
+-- Of each session the first of those that still wait for their turn, if it waits in the store. One that somebody is
+-- changing right now is skipped: whoever that is looks at the session after us. Found by its number alone: by the index
+-- of channels it would read whatever waits.
 update holdfast.job set state = 'pending', channel = null, due_at = null
 where seq = any(array(
     select j.seq from holdfast.job j
-    where j.seq = (select r.job from holdfast.run r
-        where r.session = :session and r.parent is null and r.finalized_at is null
-        order by r.ordinal limit 1)
-        and j.state = 'waiting' and j.channel = :channel
+    where j.seq = any(array(
+            select (select r.job from holdfast.run r
+                where r.session = s.id and r.parent is null and r.finalized_at is null
+                order by r.ordinal limit 1)
+            from unnest(cast(:sessions as text[])) as s (id)))
+        and coalesce(j.state, '') = 'waiting' and coalesce(j.channel, '') like 'session %'
     for update skip locked))
 returning seq, route;
 
 -- name: wake_next :many on sqlite
--- No row locks to skip.
+-- No row locks to skip, no lateral.
 update holdfast.job set state = 'pending', channel = null, due_at = null
-where seq = (select r.job from holdfast.run r
-        where r.session = :session and r.parent is null and r.finalized_at is null
+where seq in (
+    select j.seq from holdfast.session s join holdfast.job j on j.seq = (select r.job from holdfast.run r
+        where r.session = s.id and r.parent is null and r.finalized_at is null
         order by r.ordinal limit 1)
-    and state = 'waiting' and channel = :channel
+    where s.id = any(:sessions) and j.state = 'waiting' and j.channel = 'session ' || s.id)
 returning seq, route;
 
 -- name: move_run :exec
@@ -114,11 +136,26 @@ update holdfast.run set previous_state = case when state = :state then previous_
     progressed_at = holdfast.now_us()
 where id = :id and finalized_at is null;
 
--- name: finish_run :one
-update holdfast.run set previous_state = state, state = :state, outcome = :outcome, output = :output,
-    refusal = :refusal, limited = :limited, error_type = :error_type, error = :error,
+-- name: finish_runs :many on postgres
+update holdfast.run r set previous_state = r.state, state = e.state, outcome = e.outcome, output = e.output,
+    refusal = e.refusal, limited = e.limited, error_type = e.error_type, error = e.error,
     finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
-where id = :id and finalized_at is null
+from unnest(
+    cast(:ends.id as text[]), cast(:ends.state as text[]), cast(:ends.outcome as text[]), cast(:ends.output as json[]),
+    cast(:ends.refusal as json[]), cast(:ends.limited as text[]), cast(:ends.error_type as text[]),
+    cast(:ends.error as text[])
+) as e (id, state, outcome, output, refusal, limited, error_type, error)
+where r.id = e.id and r.finalized_at is null
+returning r.id, r.session, r.branch, r.ordinal, r.state, r.previous_state, r.parent, r.call, r.agent_name, r.turns;
+
+-- name: finish_runs :many on sqlite
+-- Forked for the list of records.
+update holdfast.run as r set previous_state = r.state, state = value ->> :ends.state, outcome = value ->> :ends.outcome,
+    output = value ->> :ends.output, refusal = value ->> :ends.refusal, limited = value ->> :ends.limited,
+    error_type = value ->> :ends.error_type, error = value ->> :ends.error,
+    finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
+from json_each(:ends)
+where r.id = value ->> :ends.id and r.finalized_at is null
 returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns;
 
 -- name: open_runs :many
@@ -152,17 +189,17 @@ where run = :run and number = :number;
 -- The intent, before the call, and the token that everything this attempt writes will carry. Begun again, what became
 -- of the call before is not known. No row: this very attempt has begun it already, and its answer was lost.
 with begun as (
-    insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at)
-    values (:run, :number, :model, :request_hash, :fingerprint, 'calling', :epoch, :token, holdfast.now_us())
+    insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, epoch, token, started_at)
+    values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :epoch, :token, holdfast.now_us())
     on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
         fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
-        unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = 'calling',
-        epoch = excluded.epoch, token = excluded.token, request_id = null
+        unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = excluded.state,
+        mode = excluded.mode, epoch = excluded.epoch, token = excluded.token, request_id = null
     where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
     returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason
 ), moved as (
-    update holdfast.run r set previous_state = case when r.state = 'streaming' then r.previous_state else r.state end,
-        state = 'streaming', prompted = 1, epoch = b.epoch, token = b.token,
+    update holdfast.run r set previous_state = case when r.state = :next then r.previous_state else r.state end,
+        state = :next, prompted = 1, epoch = b.epoch, token = b.token,
         started_at = coalesce(r.started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
     from begun b where r.id = b.run
 )
@@ -170,64 +207,86 @@ select run, number, model, state, attempts, unknown, failures, epoch, token, sto
 
 -- name: begin_turn :one on sqlite
 -- No data-modifying CTE here: the run first, where doing it again changes nothing.
-update holdfast.run set previous_state = case when state = 'streaming' then previous_state else state end,
-    state = 'streaming', prompted = 1, epoch = :epoch, token = :token,
+update holdfast.run set previous_state = case when state = :next then previous_state else state end,
+    state = :next, prompted = 1, epoch = :epoch, token = :token,
     started_at = coalesce(started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
 where id = :run;
-insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at)
-values (:run, :number, :model, :request_hash, :fingerprint, 'calling', :epoch, :token, holdfast.now_us())
+insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, epoch, token, started_at)
+values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :epoch, :token, holdfast.now_us())
 on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
     fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
-    unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = 'calling',
-    epoch = excluded.epoch, token = excluded.token, request_id = null
+    unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = excluded.state,
+    mode = excluded.mode, epoch = excluded.epoch, token = excluded.token, request_id = null
 where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
 returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 
--- name: note_life :exec
+-- name: note_life :one
+-- Says whether somebody has interrupted it, should the hint have been lost.
 update holdfast.run set progressed_at = holdfast.now_us()
-where id = :run and epoch = :epoch and token = :token and state = 'streaming';
+where id = :run and epoch = :epoch and token = :token and state = 'streaming'
+returning id, case when interrupted is null then 0 else 1 end as hinted;
 
 -- name: note_request :exec
 update holdfast.turn set request_id = :request_id
 where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling';
 
--- name: end_turn :one on postgres
--- The run's totals are increased where the turn is stored: they are always the sum of the turns. No row: an earlier
--- call has stored it, and its answer was lost.
-with ended as (
-    update holdfast.turn set state = 'completed', request_id = coalesce(:request_id, request_id),
-        stop_reason = :stop_reason, usage = :usage, model = :model, input_tokens = :input_tokens,
-        output_tokens = :output_tokens, cache_write_tokens = :cache_write_tokens,
-        cache_read_tokens = :cache_read_tokens, cost_nano = :cost_nano, error = null, ended_at = holdfast.now_us()
-    where run = :run and number = :number and state <> 'completed'
-    returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason, input_tokens,
-        output_tokens, cache_write_tokens, cache_read_tokens, cost_nano
+-- name: end_turns :many on postgres
+-- The runs' totals are increased where the turns are stored: they are always the sum of the turns. One that is not
+-- returned has been stored by an earlier call whose answer was lost.
+with answered as materialized (
+    select * from unnest(
+        cast(:answers.run as text[]), cast(:answers.number as integer[]), cast(:answers.next as text[]),
+        cast(:answers.request_id as text[]), cast(:answers.stop_reason as text[]), cast(:answers.usage as json[]),
+        cast(:answers.model as text[]), cast(:answers.container as text[]), cast(:answers.continued as integer[]),
+        cast(:answers.input_tokens as bigint[]), cast(:answers.output_tokens as bigint[]),
+        cast(:answers.cache_write_tokens as bigint[]), cast(:answers.cache_read_tokens as bigint[]),
+        cast(:answers.cost_nano as bigint[])
+    ) as a (run, number, next, request_id, stop_reason, usage, model, container, continued, input_tokens,
+        output_tokens, cache_write_tokens, cache_read_tokens, cost_nano)
+), ended as (
+    update holdfast.turn t set state = 'completed', request_id = coalesce(a.request_id, t.request_id),
+        stop_reason = a.stop_reason, usage = a.usage, model = a.model, input_tokens = a.input_tokens,
+        output_tokens = a.output_tokens, cache_write_tokens = a.cache_write_tokens,
+        cache_read_tokens = a.cache_read_tokens, cost_nano = a.cost_nano, error = null, ended_at = holdfast.now_us()
+    from answered a where t.run = a.run and t.number = a.number and t.state <> 'completed'
+    returning a.*
 ), counted as (
-    update holdfast.run r set turns = e.number, previous_state = r.state, state = :next, stop_reason = e.stop_reason,
-        container = coalesce(:container, r.container), input_tokens = r.input_tokens + e.input_tokens,
-        output_tokens = r.output_tokens + e.output_tokens,
+    update holdfast.run r set turns = e.number, stop_reason = e.stop_reason,
+        previous_state = case when r.finalized_at is null then r.state else r.previous_state end,
+        state = case when r.finalized_at is null then e.next else r.state end,
+        container = coalesce(e.container, r.container), continued = r.continued + e.continued,
+        input_tokens = r.input_tokens + e.input_tokens, output_tokens = r.output_tokens + e.output_tokens,
         cache_write_tokens = r.cache_write_tokens + e.cache_write_tokens,
         cache_read_tokens = r.cache_read_tokens + e.cache_read_tokens, cost_nano = r.cost_nano + e.cost_nano,
         progressed_at = holdfast.now_us()
     from ended e where r.id = e.run
 )
-select run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason from ended;
+select run, number from ended;
 
--- name: end_turn :one on sqlite
--- No data-modifying CTE here: the run first, as long as its turn is open.
-update holdfast.run set turns = :number, previous_state = state, state = :next, stop_reason = :stop_reason,
-    container = coalesce(:container, container), input_tokens = input_tokens + :input_tokens,
-    output_tokens = output_tokens + :output_tokens, cache_write_tokens = cache_write_tokens + :cache_write_tokens,
-    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
-    progressed_at = holdfast.now_us()
-where id = :run
-    and exists (select 1 from holdfast.turn t where t.run = :run and t.number = :number and t.state <> 'completed');
-update holdfast.turn set state = 'completed', request_id = coalesce(:request_id, request_id),
-    stop_reason = :stop_reason, usage = :usage, model = :model, input_tokens = :input_tokens,
-    output_tokens = :output_tokens, cache_write_tokens = :cache_write_tokens, cache_read_tokens = :cache_read_tokens,
-    cost_nano = :cost_nano, error = null, ended_at = holdfast.now_us()
-where run = :run and number = :number and state <> 'completed'
-returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
+-- name: end_turns :many on sqlite
+-- No data-modifying CTE here: the runs first, as long as their turns are open.
+update holdfast.run as r set turns = value ->> :answers.number,
+    previous_state = case when r.finalized_at is null then r.state else r.previous_state end,
+    state = case when r.finalized_at is null then value ->> :answers.next else r.state end, stop_reason = value ->> :answers.stop_reason,
+    container = coalesce(value ->> :answers.container, r.container),
+    continued = r.continued + (value ->> :answers.continued),
+    input_tokens = r.input_tokens + (value ->> :answers.input_tokens),
+    output_tokens = r.output_tokens + (value ->> :answers.output_tokens),
+    cache_write_tokens = r.cache_write_tokens + (value ->> :answers.cache_write_tokens),
+    cache_read_tokens = r.cache_read_tokens + (value ->> :answers.cache_read_tokens),
+    cost_nano = r.cost_nano + (value ->> :answers.cost_nano), progressed_at = holdfast.now_us()
+from json_each(:answers)
+where r.id = value ->> :answers.run and exists (select 1 from holdfast.turn t
+    where t.run = r.id and t.number = value ->> :answers.number and t.state <> 'completed');
+update holdfast.turn as t set state = 'completed', request_id = coalesce(value ->> :answers.request_id, t.request_id),
+    stop_reason = value ->> :answers.stop_reason, usage = value ->> :answers.usage, model = value ->> :answers.model,
+    input_tokens = value ->> :answers.input_tokens, output_tokens = value ->> :answers.output_tokens,
+    cache_write_tokens = value ->> :answers.cache_write_tokens,
+    cache_read_tokens = value ->> :answers.cache_read_tokens, cost_nano = value ->> :answers.cost_nano, error = null,
+    ended_at = holdfast.now_us()
+from json_each(:answers)
+where t.run = value ->> :answers.run and t.number = value ->> :answers.number and t.state <> 'completed'
+returning run, number;
 
 -- name: fail_turn :one
 -- `unknown` is 1 where the provider may have done the work and nobody heard of it; `counted` is 0 where waiting helps.

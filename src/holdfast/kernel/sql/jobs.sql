@@ -225,6 +225,16 @@ from holdfast.job o where o.seq = :seq and o.state in ('succeeded', 'failed', 'c
 on conflict do nothing
 returning seq, route, state;
 
+-- name: repeat_child :one
+-- Under the same parent, with the same deadline.
+insert into holdfast.job (id, kind, queue, route, tenant, state, priority, timeout_us, deadline_at, max_attempts,
+    max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost)
+select :id, o.kind, o.queue, o.route, o.tenant, 'pending', o.priority, o.timeout_us, o.deadline_at, o.max_attempts,
+    o.max_rescues, o.parent, o.id, o.payload, o.metadata, holdfast.now_us(), o.lane, o.cost
+from holdfast.job o where o.seq = :seq and o.state in ('succeeded', 'failed', 'cancelled')
+on conflict do nothing
+returning seq, parent;
+
 -- name: claim :many on postgres
 -- Pick without locks, count what each route may give, then lock that many per route. Locking the picks
 -- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
@@ -383,6 +393,9 @@ returning seq, epoch, token, state, route, parent, lane, kind, null as hinted;
 -- name: ended_attempts :many
 -- Which of these jobs' attempts have ended, and how: tells a repeated completion from a lost lease.
 select job, epoch, token, outcome from holdfast.attempt where job = any(cast(:seqs as bigint[]));
+
+-- name: parents_of :many
+select seq, parent from holdfast.job where seq = any(cast(:seqs as bigint[]));
 
 -- name: lock_jobs :many on postgres
 -- Parents are older than their children, so ascending seq is one order for everybody: no deadlock.

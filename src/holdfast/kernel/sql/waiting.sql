@@ -59,6 +59,62 @@ returning seq, route, state;
 insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at)
 values (:seq, :epoch, :token, :worker, 'parked', :started_at, holdfast.now_us());
 
+-- name: suspend :many on postgres
+-- In the transaction that enqueued them nobody has seen them pending.
+update holdfast.job j set state = 'waiting', channel = s.channel, due_at = null, gate = null
+from unnest(cast(:suspensions.id as uuid[]), cast(:suspensions.channel as text[])) as s (id, channel)
+where j.id = s.id and j.state in ('pending', 'scheduled')
+returning j.seq;
+
+-- name: suspend :many on sqlite
+-- Forked for the list of records.
+update holdfast.job as j set state = 'waiting', channel = s.channel, due_at = null, gate = null
+from (select value ->> :suspensions.id as id, value ->> :suspensions.channel as channel from json_each(:suspensions)) as s
+where j.id = s.id and j.state in ('pending', 'scheduled')
+returning seq;
+
+-- name: resolve :many on postgres
+-- Under a new token where it ends, so that nothing an earlier attempt still holds can write here. One that is to wait
+-- for children of which none is open is pending at once.
+with resolution as materialized (
+    select r.*, 'waiting' as source from unnest(
+        cast(:resolutions.seq as bigint[]), cast(:resolutions.channel as text[]), cast(:resolutions.state as text[]),
+        cast(:resolutions.children as integer[]), cast(:resolutions.onto as text[]),
+        cast(:resolutions.payload as json[]), cast(:resolutions.result as json[]), cast(:resolutions.error as json[])
+    ) as r (seq, channel, state, children, onto, payload, result, error)
+)
+update holdfast.job j set
+    state = case when r.state = 'waiting' and r.onto is null and j.open_children + r.children = 0 then 'pending'
+        else r.state end,
+    token = case when r.state in ('succeeded', 'failed') then j.token + 1 else j.token end,
+    channel = r.onto, due_at = null, open_children = j.open_children + r.children,
+    payload = coalesce(r.payload, j.payload), result = r.result, error = coalesce(r.error, j.error),
+    finished_at = case when r.state in ('succeeded', 'failed') then holdfast.now_us() end
+from resolution r
+where j.seq = any(cast(:seqs as bigint[])) and j.seq = r.seq and j.state = r.source
+    and j.channel is not distinct from r.channel
+returning j.seq, cast(j.id as text) as id, j.state, j.route, j.parent, j.lane, j.kind;
+
+-- name: resolve :many on sqlite
+-- Forked for the list of records.
+with r as materialized (
+    select value ->> :resolutions.seq as seq, value ->> :resolutions.channel as channel,
+        value ->> :resolutions.state as state, value ->> :resolutions.children as children,
+        value ->> :resolutions.onto as onto, value ->> :resolutions.payload as payload, value ->> :resolutions.result as result,
+        value ->> :resolutions.error as error
+    from json_each(:resolutions)
+)
+update holdfast.job as j set
+    state = case when r.state = 'waiting' and r.onto is null and j.open_children + r.children = 0 then 'pending'
+        else r.state end,
+    token = case when r.state in ('succeeded', 'failed') then j.token + 1 else j.token end,
+    channel = r.onto, due_at = null, open_children = j.open_children + r.children,
+    payload = coalesce(r.payload, j.payload), result = r.result, error = coalesce(r.error, j.error),
+    finished_at = case when r.state in ('succeeded', 'failed') then holdfast.now_us() end
+from r
+where j.seq = any(:seqs) and j.seq = r.seq and j.state = 'waiting' and j.channel is r.channel
+returning seq, id, state, route, parent, lane, kind;
+
 -- name: send_signal :exec
 -- Sent again because its answer was lost it stays one signal, also when a job has taken it meanwhile.
 insert into holdfast.signal (id, channel, payload, sent_at)

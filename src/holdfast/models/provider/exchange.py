@@ -9,14 +9,13 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.models import facts
-from holdfast.models.folding import Folding
 from holdfast.models.protocol import Wire, request_hash
 from holdfast.models.provider.faults import Cut, Sender, distorted, refuse_by_rule
 from holdfast.models.provider.http import Connection, HttpRequest
 from holdfast.models.provider.refusing import Refused
 from holdfast.models.provider.state import State
 from holdfast.models.provider.strict import check_request
-from holdfast.models.wire import count_tokens, to_events
+from holdfast.models.wire import count_tokens, to_events, to_message
 
 
 class Exchange:
@@ -48,7 +47,7 @@ class Exchange:
     def _receive(self) -> None:
         request = self._request
         with suppress(ValueError):
-            self._body = json.loads(request.body) if request.body else None
+            self._body = _decoded(request.body) if request.body else None
         body = self._body if isinstance(self._body, dict) else {}
         model = str(body.get("model", ""))
         self._told = {
@@ -56,11 +55,12 @@ class Exchange:
             "call": self._call,
             "path": request.path,
             "model": model,
-            "hash": request_hash(body) if body else "",
+            "hash": request_hash(body) if body and "requests" not in body else "",
             "request_id": self._headers["request-id"],
         }
         rules = enumerate(self._state.rules)
-        fit = [rule for n, rule in rules if rule.fits(request.path, model, self._call, f"{self._state.seed}/{n}")]
+        told = request.method, request.path, model, self._call
+        fit = [rule for n, rule in rules if rule.fits(*told, f"{self._state.seed}/{n}")]
         self._do = fit[0].do if fit else {}
 
     def _tell(self, event: str, **more: Any) -> None:
@@ -76,6 +76,9 @@ class Exchange:
             self._tell("done", status=None, rejected=None, billed=None, ended="cut")
             raise
         self._authenticate()
+        await self._route()
+
+    async def _route(self) -> None:
         match self._request.method, self._request.path:
             case "POST", "/v1/messages":
                 await self._messages()
@@ -100,6 +103,7 @@ class Exchange:
         if self._request.body and self._body is None:
             raise Refused("The request body is not valid JSON")
         check_request(self._body, key=self._state.key, account=self._account, counting=counting)
+        self._state.cabinet.check_references(self._body, self._account, self._state.clock.wall_us())
 
     async def _messages(self) -> None:
         self._check(counting=False)
@@ -138,6 +142,13 @@ class Exchange:
         await self._connection.finish()
 
 
+def _decoded(data: bytes) -> Any:
+    value = json.loads(data)
+    if b"\\ud" in data.lower():  # perhaps half of a surrogate pair, which is no text, though Python reads it
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _bill(whole: list[Wire], sent: list[Wire]) -> Wire:
     """What is paid for an answer of which this much was produced: all that was read, and what was written so far."""
     usage: Wire = {**whole[0]["message"]["usage"], **whole[-2]["usage"]}
@@ -148,24 +159,10 @@ def _bill(whole: list[Wire], sent: list[Wire]) -> Wire:
 
 
 def _whole_message(events: list[Wire]) -> Wire:
-    """An answer without streaming: what the stream would have come to."""
+    """An answer without streaming, or the refusal that a rule has put into it."""
     if events[-1]["type"] == "error":
         raise Refused(events[-1]["error"]["message"], status=500, type=events[-1]["error"]["type"])
-    folding = Folding()
-    for event in events:
-        folding.feed(event)
-    reply = folding.reply()
-    return {
-        "id": reply.id,
-        "type": "message",
-        "role": "assistant",
-        "model": reply.model,
-        "content": reply.blocks,
-        "stop_reason": reply.stop_reason,
-        "stop_sequence": reply.stop_sequence,
-        "stop_details": reply.stop_details,
-        "usage": reply.usage,
-    }
+    return to_message(events)
 
 
 def _model(name: str) -> Wire:

@@ -12,6 +12,8 @@ from holdfast.models.provider.refusing import Refused
 
 Sleep = Callable[[float], Awaitable[None]]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_BROKEN_EVENT = b'event: content_block_delta\ndata: {"type": "content_block_delta", \n\n'
+_BROKEN_LINE = b'{"custom_id": "broken", \n'
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -99,9 +101,9 @@ def _with_block(events: list[Wire]) -> list[Wire]:
 
 
 class Sender:
-    """Sends events, as well or badly as a rule says; `sent` of them are out."""
+    """Sends events, or lines, as well or badly as a rule says; `sent` of them are out."""
 
-    def __init__(self, connection: Connection, do: Mapping[str, Any], sleep: Sleep, pace: float) -> None:
+    def __init__(self, connection: Connection, do: Mapping[str, Any], sleep: Sleep, pace: float = 0.0) -> None:
         self._connection, self._do, self._sleep, self._pace = connection, do, sleep, pace
         self._bytes = 0
         self.sent = 0
@@ -114,16 +116,25 @@ class Sender:
         for event in events:
             await self._send(event)
 
+    async def send_line(self, line: bytes) -> None:
+        await self._before("lines", _BROKEN_LINE)
+        await self._out(line)
+        self.sent += 1
+
+    async def end_lines(self) -> None:
+        """What a rule puts after the last line."""
+        await self._before("lines", _BROKEN_LINE)
+
     async def _send(self, event: Wire) -> None:
-        await self._before()
+        await self._before("events", _BROKEN_EVENT)
         if self._pace and event["type"] == "content_block_delta":
             await self._sleep(self._pace)
         await self._out(frame(event))
         self.sent += 1
 
-    async def _before(self) -> None:
+    async def _before(self, unit: str, broken: bytes) -> None:
         do = self._do
-        if (do.get("cut") or {}).get("events") == self.sent:
+        if (do.get("cut") or {}).get(unit) == self.sent:
             raise Cut
         if (stall := do.get("stall")) is not None and stall.get("after", 0) == self.sent:
             await self._connection.hang(stall.get("seconds"))
@@ -131,8 +142,8 @@ class Sender:
             for _ in range(pings["count"]):
                 await self._sleep(pings.get("seconds", 0))
                 await self._out(frame({"type": "ping"}))
-        if (broken := do.get("malformed")) is not None and broken.get("after", 0) == self.sent:
-            await self._out(b'event: content_block_delta\ndata: {"type": "content_block_delta", \n\n')
+        if (malformed := do.get("malformed")) is not None and malformed.get("after", 0) == self.sent:
+            await self._out(broken)
 
     async def _out(self, data: bytes) -> None:
         last = (self._do.get("cut") or {}).get("bytes")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from holdfast.models import batches
+
 MOST_BYTES = 32 * 1024 * 1024
+LARGER = {("POST", "/v1/messages/batches"): batches.MOST_BYTES}
+"""Where more is taken."""
 
 
 class TooLarge(Exception):
@@ -27,6 +32,7 @@ class HttpRequest:
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes
+    query: str = ""
 
 
 class Connection:
@@ -45,26 +51,34 @@ class Connection:
             headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
             }
+            path, _, query = target.partition("?")
+            most = LARGER.get((method, path), MOST_BYTES)
             length = int(headers.get("content-length", 0))
-            if length > MOST_BYTES:
+            if length > most:
                 raise TooLarge
             if headers.get("transfer-encoding", "").lower() == "chunked":
-                body = await self._chunked()
+                body = await self._chunked(most)
             else:
                 body = await self._reader.readexactly(length) if length else b""
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
             return None
-        return HttpRequest(method, target.partition("?")[0], headers, body)
+        return HttpRequest(method, path, headers, body, query)
 
-    async def _chunked(self) -> bytes:
-        body = b""
+    async def _chunked(self, most: int) -> bytes:
+        body = bytearray()
         while size := int((await self._reader.readline()).split(b";")[0], 16):
             body += await self._reader.readexactly(size)
             await self._reader.readline()
-            if len(body) > MOST_BYTES:
+            if len(body) > most:
                 raise TooLarge
         await self._reader.readline()
-        return body
+        return bytes(body)
+
+    async def discard(self) -> None:
+        """Read what is still sent and drop it: a client that is busy sending hears no answer."""
+        with suppress(ConnectionError):
+            while await self._reader.read(2**16):
+                pass
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str]) -> None:
         body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

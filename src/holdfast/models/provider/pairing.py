@@ -11,7 +11,7 @@ from holdfast.models.provider.refusing import Refused, need
 from holdfast.models.signing import blocks_of
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
-_ASSISTANT_ONLY = frozenset(("tool_use", "server_tool_use", "thinking", "redacted_thinking"))
+_ASSISTANT_ONLY = frozenset(("tool_use", "server_tool_use", "tool_search_tool_result", "thinking", "redacted_thinking"))
 _USER_ONLY = frozenset(("tool_result", "image"))
 
 

@@ -22,23 +22,39 @@ MATCHES = {
     "probability": "this share of the calls, drawn by seed and count",
     "model": "a model's name",
     "call": "a regular expression that x-holdfast-call contains",
-    "path": "a path; without it /v1/messages",
+    "path": "a path, in which * is any one part; without it /v1/messages",
+    "method": "GET, POST or DELETE: a batch is made and batches are listed by one path",
 }
 FAULTS = {
     "status": "answer with this status; with type, code, message, retry_after and headers",
     "overloaded": "answer 529",
     "slow_headers": "wait so many seconds before answering",
-    "cut": "close the connection: {events: n} or {bytes: n} into the stream, {headers: true} before any answer",
-    "stall": "send nothing any more {after: n} events, for {seconds: s} or for ever",
+    "cut": "close the connection: {events: n} or {bytes: n} into the stream, {lines: n} into the results of a batch, "
+    "{headers: true} before any answer",
+    "stall": "send nothing any more {after: n} events or lines, for {seconds: s} or for ever",
     "pings": "send {count: n} pings, one every {seconds: s}, {after: n} events",
     "drip": "send {bytes: n} at a time, one piece every {seconds: s}",
     "error_event": "send an error event {after: n} events, of this {type}",
-    "malformed": "send an event that is not JSON {after: n} events",
+    "malformed": "send an event or a line that is not JSON {after: n} of them",
     "unknown_event": "send an event of an unknown type {after: n} events",
     "unknown_block": "add a block of an unknown type to the answer",
     "truncated_input": "break off the arguments of tool calls",
     "duplicate_ids": "give all tool calls of the answer one id",
+    # where a batch is made
+    "lost_answer": "make the batch and cut the connection; {status: n} answers that instead, {stall: true} nothing",
+    "slow_batch": "the batch ends after so many seconds; where it is canceled, that takes so many",
+    "expire": "these requests of the batch expire",
+    "error": "these end in an error, of this {type} and {message}",
+    "cancel": "these are canceled",
+    # where its results are read, or where it is made, for every reading
+    "duplicate": "send these lines twice",
+    "missing": "leave these lines out",
+    "reorder": "send the lines in another order",
+    "pad": "make these lines {bytes: n} long",
+    "gone": "there are no results any more",
 }
+CHOOSING = ("expire", "error", "cancel", "duplicate", "missing", "pad")
+"""Which requests: {every: n}, {share: x}, or true for all. Requests are counted over all batches."""
 _DETAILS = {"type", "code", "message", "retry_after", "headers"}
 
 
@@ -53,11 +69,17 @@ class Rule:
             for name in given:
                 if name not in known:
                     raise UsageError(f"a rule has no {name!r}; there are {', '.join(sorted(known))}.")
+        for name in CHOOSING:
+            which = self.do.get(name, True)
+            if which is not True and not (isinstance(which, Mapping) and {"every", "share"} & which.keys()):
+                raise UsageError(f'{name} is {{"every": n}}, {{"share": x}} or true, not {which!r}.')
 
-    def fits(self, path: str, model: str, call: str, draw: str) -> bool:
+    def fits(self, method: str, path: str, model: str, call: str, draw: str) -> bool:
         """Whether this call fails; each call is asked once, for asking counts it."""
         match = self.match
-        if match.get("path", "/v1/messages") != path or match.get("model", model) != model:
+        if not _matches(match.get("path", "/v1/messages"), path) or match.get("method", method) != method:
+            return False
+        if match.get("model", model) != model:
             return False
         if "call" in match and not re.search(match["call"], call):
             return False
@@ -67,6 +89,20 @@ class Rule:
         if "every" in match and self.seen % match["every"]:
             return False
         return "probability" not in match or _drawn(f"{draw}/{self.seen}") < match["probability"]
+
+
+def _matches(pattern: str, path: str) -> bool:
+    wanted, given = pattern.split("/"), path.split("/")
+    return len(wanted) == len(given) and all(each in ("*", part) for each, part in zip(wanted, given, strict=True))
+
+
+def chosen(which: Any, number: int, draw: str) -> bool:
+    """Whether the request of this number is among those that a fault is for."""
+    if not isinstance(which, Mapping):
+        return which is True
+    if "every" in which and number % which["every"]:
+        return False
+    return "share" not in which or _drawn(f"{draw}/{number}") < which["share"]
 
 
 def _drawn(text: str) -> float:

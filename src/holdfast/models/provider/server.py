@@ -11,11 +11,17 @@ from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
+from holdfast.models.provider.batch_exchange import PATH, BatchExchange
+from holdfast.models.provider.batches import Bay
 from holdfast.models.provider.exchange import Exchange
+from holdfast.models.provider.file_exchange import PATH as FILES
+from holdfast.models.provider.file_exchange import FileExchange
+from holdfast.models.provider.files import Cabinet
 from holdfast.models.provider.http import Connection, Gone, HttpRequest, TooLarge
+from holdfast.models.provider.outcomes import Outcomes
 from holdfast.models.provider.refusing import Refused
 from holdfast.models.provider.rules import Rule, read_rules
-from holdfast.models.provider.state import State
+from holdfast.models.provider.state import State, signing_key
 from holdfast.models.script import Script
 from holdfast.models.witness import Witness
 
@@ -31,16 +37,24 @@ class Provider:
         script: Script | None = None,
         witness: Path | None = None,
         pace: float = 0.0,
+        batch_seconds: float = 0.0,
         ports: Ports | None = None,
     ) -> None:
+        """A batch ends `batch_seconds` after it was made; there are `pace` seconds between the deltas of an answer."""
         self.url = ""
+        script = Script.default() if script is None else script
+        clock, lines = (ports or Ports()).clock, Witness(witness)
+        cabinet = Cabinet()
+        answer = Outcomes(script, seed=seed, key=signing_key(seed), cabinet=cabinet)
         self.state = State(
             seed=seed,
-            script=Script.default() if script is None else script,
+            script=script,
             rules=list(rules),
-            witness=Witness(witness),
-            clock=(ports or Ports()).clock,
+            witness=lines,
+            clock=clock,
             pace=pace,
+            bay=Bay(seed=seed, clock=clock, witness=lines, seconds=batch_seconds, answer=answer),
+            cabinet=cabinet,
         )
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -48,7 +62,14 @@ class Provider:
     @property
     def lines(self) -> list[dict[str, Any]]:
         """What the witness has written so far."""
+        self.state.bay.settle()
         return list(self.state.witness.lines)
+
+    @property
+    def batches(self) -> list[dict[str, Any]]:
+        """Every batch, with its custom ids and what became of them."""
+        self.state.bay.settle()
+        return self.state.bay.inside()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._server = await asyncio.start_server(self._connected, host, port, limit=2**20, backlog=1024)
@@ -60,6 +81,7 @@ class Provider:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+        self.state.bay.settle()
         self.state.witness.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,12 +105,18 @@ class Provider:
             except TooLarge:
                 refused = Refused("Request exceeds the maximum size", status=413, type="request_too_large")
                 await self.state.refuse(connection, refused, self.state.headers("too large"))
+                await connection.discard()
                 return
             if request is None:
                 return
             self.state.stats["requests"] += 1
+            self.state.bay.settle()
             if request.path.startswith("/_"):
                 await self._administer(connection, request)
+            elif request.path.startswith(PATH):
+                await BatchExchange(self.state, connection, request).run()
+            elif request.path.startswith(FILES):
+                await FileExchange(self.state, connection, request).run()
             else:
                 await Exchange(self.state, connection, request).run()
 
@@ -104,6 +132,8 @@ class Provider:
                 await connection.answer(200, {"rules": len(state.rules)}, {})
             case "GET", "/_witness":
                 await connection.answer(200, self.lines, {})
+            case "GET", "/_batches":
+                await connection.answer(200, self.batches, {})
             case "GET", "/_stats":
                 await connection.answer(200, dict(state.stats), {})
             case _:
@@ -118,10 +148,19 @@ async def simulator(
     script: Script | None = None,
     witness: Path | None = None,
     pace: float = 0.0,
+    batch_seconds: float = 0.0,
     ports: Ports | None = None,
 ) -> AsyncIterator[Provider]:
     """A provider in this process, listening on loopback. `rules` are JSON, as in `--rules`."""
-    running = Provider(seed=seed, rules=read_rules(rules), script=script, witness=witness, pace=pace, ports=ports)
+    running = Provider(
+        seed=seed,
+        rules=read_rules(rules),
+        script=script,
+        witness=witness,
+        pace=pace,
+        batch_seconds=batch_seconds,
+        ports=ports,
+    )
     await running.start()
     try:
         yield running
@@ -137,8 +176,11 @@ async def provider(
     script: Script | None = None,
     witness: Path | None = None,
     pace: float = 0.0,
+    batch_seconds: float = 0.0,
     ports: Ports | None = None,
 ) -> AsyncIterator[str]:
     """`simulator` for who needs its URL alone."""
-    async with simulator(seed=seed, rules=rules, script=script, witness=witness, pace=pace, ports=ports) as running:
+    async with simulator(
+        seed=seed, rules=rules, script=script, witness=witness, pace=pace, batch_seconds=batch_seconds, ports=ports
+    ) as running:
         yield running.url

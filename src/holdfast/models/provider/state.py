@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from holdfast.clock import Clock
+from holdfast.models.provider.batches import Bay
+from holdfast.models.provider.files import Cabinet
 from holdfast.models.provider.http import Connection
 from holdfast.models.provider.refusing import Refused
 from holdfast.models.provider.rules import Rule
@@ -16,6 +18,11 @@ from holdfast.models.script import Script
 from holdfast.models.witness import Witness
 
 _LINES = ("requests", "tokens", "input-tokens", "output-tokens")
+
+
+def signing_key(seed: int) -> str:
+    """What thinking is signed with."""
+    return f"provider/{seed}"
 
 
 @dataclass(slots=True)
@@ -26,13 +33,14 @@ class State:
     witness: Witness
     clock: Clock
     pace: float
+    bay: Bay
     calls: int = 0
     stats: Counter[str] = field(default_factory=Counter)
+    cabinet: Cabinet = field(default_factory=Cabinet)
 
     @property
     def key(self) -> str:
-        """What thinking is signed with."""
-        return f"provider/{self.seed}"
+        return signing_key(self.seed)
 
     def headers(self, number: object) -> dict[str, str]:
         """What every response to call `number` says."""

@@ -14,6 +14,7 @@ from holdfast.models.facts import Facts, facts_for
 from holdfast.models.protocol import Wire
 from holdfast.models.provider.pairing import check_conversation
 from holdfast.models.provider.refusing import Refused, need
+from holdfast.models.provider.tool_sets import check_tool_references, check_tool_set
 from holdfast.models.signing import blocks_of, forged
 from holdfast.models.wire import count_tokens
 
@@ -57,7 +58,17 @@ def check_request(body: Any, *, key: str, account: str, counting: bool = False) 
     for name in ("model", "messages") if counting else ("model", "max_tokens", "messages"):
         need(name in body, f"{name}: Field required")
     facts = _facts(body["model"])
-    for check in (_sizes, _sampling, _thinking, _tools, _output, _system, check_conversation, _markers):
+    for check in (
+        _sizes,
+        _sampling,
+        _thinking,
+        _tools,
+        _output,
+        _system,
+        check_conversation,
+        check_tool_references,
+        _markers,
+    ):
         check(body, facts)
     for message, block in forged(key, body, account):
         raise Refused(f"messages.{message}.content.{block}: Invalid `signature` in `thinking` block")
@@ -137,6 +148,7 @@ def _tools(body: Wire, facts: Facts) -> None:
         if tool.get("strict"):
             _closed(schema, f"tools.{number}.custom")
     need(len(set(names)) == len(names), "tools: Tool names must be unique.")
+    check_tool_set(body)
     _tool_choice(body.get("tool_choice"), names, facts)
 
 

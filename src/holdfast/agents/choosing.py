@@ -1,0 +1,50 @@
+"""Choosing: whether a run is streamed or may wait for a batch, which costs half. Pure, and it says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.agents.asking import facts_of
+from holdfast.agents.definitions import Mode
+from holdfast.durations import microseconds, show
+from holdfast.errors import UsageError
+from holdfast.settings import Settings
+
+BATCHES = "system:batch"  # what a worker can that serves runs in batch mode
+
+
+class Choice(NamedTuple):
+    mode: Mode
+    reason: str
+
+
+def choose(model: str, mode: str | None, deadline_us: int | None, settings: Settings) -> Choice:
+    """What the caller asked for, or what fits the time there is."""
+    if mode not in (None, "streaming", "batch"):
+        raise UsageError(f'mode is "streaming" or "batch", not {mode!r}.')
+    able = facts_of(model).batch
+    if mode == "batch" and not able:
+        raise UsageError(f"model {model} takes no batches: leave mode out, or choose another model.")
+    if mode == "batch":
+        return Choice("batch", "it was asked for")
+    if mode == "streaming" or deadline_us is None:
+        return Choice("streaming", "it was asked for" if mode else "without a deadline, answers are streamed")
+    if not able:
+        return Choice("streaming", f"model {model} takes no batches")
+    return _by_time(deadline_us, settings)
+
+
+def _by_time(left_us: int, settings: Settings) -> Choice:
+    least = microseconds(settings.batch_least)
+    if left_us < least:
+        return Choice("streaming", f"{show(max(0, left_us))} is left, and a batch may take {show(least)} or more")
+    return Choice("batch", f"{show(left_us)} is left: time for a batch, at half the price")
+
+
+def choose_turn(mode: str, left_us: int | None, betas: tuple[str, ...], settings: Settings) -> Choice:
+    """How the next turn is asked: a run that may wait is streamed where its time runs out."""
+    if mode != "batch":
+        return Choice("streaming", "")
+    if betas:
+        return Choice("streaming", f"a batch cannot ask for {', '.join(betas)}")
+    return Choice("batch", "") if left_us is None else _by_time(left_us, settings)

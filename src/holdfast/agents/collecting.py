@@ -1,0 +1,262 @@
+"""Collecting: results of a batch, applied to the runs that wait for them, some hundred in one transaction.
+
+A result is applied once, by its custom id: whoever brings it again finds nothing to apply it to. What a batch has not
+answered, or not for good, is asked again with the next one, as often as its agent's attempts allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.agents.answering import (
+    Answer,
+    Conclusion,
+    Decision,
+    Turned,
+    end_of,
+    retire_refused,
+    store_answers,
+    to_json,
+    told_above,
+)
+from holdfast.agents.automatic import compact_after
+from holdfast.agents.batching import Gathering, add_requests, channel_of_run
+from holdfast.agents.budgets import charge
+from holdfast.agents.changes import Changes, state_change
+from holdfast.agents.contents import readable
+from holdfast.agents.deciding import Deciding
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.ending import end_runs
+from holdfast.agents.history import said_before
+from holdfast.agents.inquiring import channel_of
+from holdfast.agents.records import LoadedRun, RunEnd
+from holdfast.agents.records_batches import Applied, OpenRequest
+from holdfast.agents.records_inbox import MailOf
+from holdfast.agents.statements import Batches, Inbox, Messages, Runs
+from holdfast.agents.turns import heeding
+from holdfast.errors import LeaseLost
+from holdfast.kernel.complete import error_json
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.families import lock_order
+from holdfast.kernel.records import Lease, Resolution
+from holdfast.kernel.statements import Jobs, Waiting
+from holdfast.kernel.states import State
+from holdfast.kernel.waiting import resolve
+from holdfast.models.batches import BatchLine
+from holdfast.models.folding import Reply
+
+BATCH_ERROR = "batch_error"
+# Errors of one request after which asking again would be answered the same way.
+_FINAL = frozenset(
+    {"invalid_request_error", "not_found_error", "request_too_large", "permission_error", "authentication_error"}
+)
+
+
+class Collector(NamedTuple):
+    """What applying results needs beside them."""
+
+    deciding: Callable[[LoadedRun, AgentSpec, int], Deciding]
+    spent: Callable[[str, dict[str, Any]], Any]
+    parse: Callable[[str], AgentSpec]
+    prefix: str
+    notify: bool
+
+
+class _Case(NamedTuple):
+    """One request, its run, and what the provider said of it."""
+
+    request: OpenRequest
+    run: LoadedRun
+    line: BatchLine
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its run still waits for it."""
+        return self.request.turn_state == "batched" and self.run.turns == self.request.turn - 1
+
+
+async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: Collector, where: Gathering) -> int:
+    """Apply results to the runs that wait for them; returns how many were new."""
+    if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
+        raise LeaseLost(lease.id, lease.fence)
+    by_id = {line.custom_id: line for line in lines}
+    requests = await tx.many(Batches.find_requests, ids=sorted(by_id))
+    if not requests:
+        return 0
+    loaded = {run.id: run for run in await tx.many(Runs.load_runs, jobs=[each.job for each in requests])}
+    locked = await tx.many(Jobs.lock_jobs, seqs=await _family(tx, requests))
+    waiting = {job.seq for job in locked if job.state == State.WAITING}
+    cases = [_Case(each, loaded[each.run], by_id[each.custom_id]) for each in requests if each.run in loaded]
+    changes = Changes(by.prefix)
+    live = [case for case in cases if case.wanted and case.run.job in waiting]
+    late = [case for case in cases if not (case.wanted and case.run.job in waiting)]
+    await _apply_succeeded(tx, [case for case in live if case.line.message is not None], by, changes)
+    await _apply_failed(tx, [case for case in live if case.line.message is None], by, changes, where)
+    await _account(tx, [case for case in late if case.line.message is not None], by)
+    await tx.run(
+        Batches.apply_requests, applied=[Applied(each.custom_id, by_id[each.custom_id].type) for each in requests]
+    )
+    await changes.write(tx)
+    return len(requests)
+
+
+async def _family(tx: Transaction, requests: Sequence[OpenRequest]) -> list[int]:
+    jobs = [request.job for request in requests]
+    kin = await tx.many(Jobs.parents_of, seqs=jobs)
+    return lock_order(kin)
+
+
+async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes) -> None:
+    if not cases:
+        return
+    mails = {mail.run: mail for mail in await tx.many(Inbox.mails, runs=[case.run.id for case in cases])}
+    turned = [_turned(case, by, mails.get(case.run.id), await _before(tx, case)) for case in cases]
+    fresh = await store_answers(tx, turned, changes, notify=by.notify)
+    concluded = [each for each in fresh if each.decision.conclusion is not None]
+    await retire_refused(tx, [each.run.id for each in concluded if _conclusion(each).outcome == "refused"])
+    if concluded:
+        await end_runs(tx, [end_of(each.run.id, _conclusion(each)) for each in concluded], changes)
+    await changes.write(tx)
+    for each in concluded:
+        await compact_after(tx, each.run)
+    await resolve(tx, [_resolution(each) for each in fresh])
+
+
+async def _before(tx: Transaction, case: _Case) -> str:
+    """The text that an answer goes on with, if one was cut off."""
+    if not case.run.continued:
+        return ""
+    window = await tx.many(Messages.window, session=case.run.session, branch=case.run.branch)
+    return said_before(window, case.run.id, case.request.turn)
+
+
+def _conclusion(each: Turned) -> Conclusion:
+    assert each.decision.conclusion is not None
+    return each.decision.conclusion
+
+
+def _turned(case: _Case, by: Collector, mail: MailOf | None, before: str) -> Turned:
+    """What follows from an answer, as from one that was streamed."""
+    message = case.line.message or {}
+    run, number = case.run, case.request.turn
+    usage = message.get("usage") or {}
+    reply = Reply(
+        id=str(message.get("id", "")),
+        model=str(message.get("model") or case.request.model),
+        blocks=readable(message.get("content") or []),
+        stop_reason=message.get("stop_reason"),
+        stop_details=message.get("stop_details"),
+        usage=usage,
+        container=message.get("container"),
+    )
+    answer = Answer(
+        model=reply.model,
+        blocks=reply.blocks,
+        stop_reason=reply.stop_reason or "",
+        spent=by.spent(reply.model, usage),
+        request_id=reply.id or None,
+        container=(reply.container or {}).get("id"),
+    )
+    return Turned(run, number, answer, heeding(mail, _decided(case, reply, by, before)))
+
+
+def _decided(case: _Case, reply: Reply, by: Collector, before: str) -> Decision:
+    ids = [use.get("id") for use in reply.tool_uses]
+    if len(set(ids)) < len(ids) or not all(isinstance(id, str) for id in ids):
+        return Decision(conclusion=Conclusion("failed", "the answer has calls whose ids cannot be told apart"))
+    return by.deciding(case.run, by.parse(case.run.definition), case.request.turn).decide(reply, before)
+
+
+def _resolution(each: Turned) -> Resolution:
+    """What becomes of the run's job: it ends, waits for its calls or a person, or goes on."""
+    seq, channel = each.run.job, channel_of_run(each.run.id)
+    conclusion = each.decision.conclusion
+    if conclusion is not None and conclusion.outcome == "failed":
+        return Resolution(seq, channel, State.FAILED, error=error_json(BATCH_ERROR, conclusion.text))
+    if conclusion is not None:
+        return Resolution(seq, channel, State.SUCCEEDED, result=to_json(told_above(conclusion)))
+    if each.launched:
+        return Resolution(seq, channel, State.WAITING, children=len(each.launched))
+    if each.decision.inquiry is not None:
+        return Resolution(seq, channel, State.WAITING, onto=channel_of(each.decision.inquiry.id))
+    return Resolution(seq, channel, State.PENDING)
+
+
+async def _apply_failed(
+    tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes, where: Gathering
+) -> None:
+    """Ask again, or fail the run: by what went wrong and how often it has."""
+    again: list[_Case] = []
+    for case in cases:
+        kind, text = _trouble(case.line)
+        spec = by.parse(case.run.definition)
+        changes.tell(
+            case.run.id,
+            "turn_failed",
+            {"turn": case.request.turn, "attempt": case.request.attempt, "kind": kind, "message": text},
+        )
+        if kind in _FINAL or case.request.failures + 1 >= spec.attempts:
+            await _fail(tx, case, f"{kind}: {text}", changes)
+        else:
+            again.append(case)
+    await _ask_again(tx, again, changes, where)
+
+
+def _trouble(line: BatchLine) -> tuple[str, str]:
+    error: dict[str, Any] = line.error or {}
+    inner = error.get("error") if isinstance(error.get("error"), dict) else error
+    kind = str((inner or {}).get("type") or line.type)
+    return kind, str((inner or {}).get("message") or f"the request {line.type}")
+
+
+async def _fail(tx: Transaction, case: _Case, why: str, changes: Changes) -> None:
+    error = {"kind": BATCH_ERROR, "message": why}
+    await tx.run(Batches.fail_batched, run=case.run.id, number=case.request.turn, error=to_json(error))
+    await end_runs(tx, [RunEnd(case.run.id, "failed", error_type=BATCH_ERROR, error=why)], changes)
+    channel = channel_of_run(case.run.id)
+    await resolve(tx, [Resolution(case.run.job, channel, State.FAILED, error=error_json(BATCH_ERROR, why))])
+
+
+async def _ask_again(tx: Transaction, cases: Sequence[_Case], changes: Changes, where: Gathering) -> None:
+    if not cases:
+        return
+    bodies = {
+        row.custom_id: row.body for row in await tx.many(Batches.request_body, ids=[c.request.custom_id for c in cases])
+    }
+    requests = []
+    for case in cases:
+        body = bodies[case.request.custom_id]
+        assert body is not None, "a request that is open has its body"
+        requests.append((case.run, case.request.turn, case.request.attempt + 1, body))
+        run = case.run
+        if run.state != "batch_submitting":
+            moved = state_change(
+                run.id, run.session, run.agent_name, run.parent, state="batch_submitting", before=run.state
+            )
+            changes.tell(run.id, "run_state", moved, topic="run_state")
+    await tx.run(Batches.retry_turns, runs=[case.run.id for case in cases], error=to_json({"kind": BATCH_ERROR}))
+    for state in {case.run.state for case in cases}:
+        ids = [case.run.id for case in cases if case.run.state == state]
+        await tx.run(Batches.move_runs, ids=ids, state="batch_submitting", before=state)
+    await add_requests(tx, where, requests)
+
+
+async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> None:
+    """Answers that nobody waits for any more are paid for all the same."""
+    unwanted = [
+        Turned(case.run, case.request.turn, _unread(case, by), Decision(), cancelled=True)
+        for case in cases
+        if case.request.turn_state == "batched"
+    ]
+    if unwanted:
+        await tx.many(Runs.end_turns, answers=[each.ended for each in unwanted])
+    for each in unwanted:  # what was reserved for them was freed when their runs ended
+        await charge(tx, each.run.session, each.answer.spent.cost_nano)
+
+
+def _unread(case: _Case, by: Collector) -> Answer:
+    message = case.line.message or {}
+    usage = message.get("usage") or {}
+    model = str(message.get("model") or case.request.model)
+    return Answer(model, [], str(message.get("stop_reason") or ""), by.spent(model, usage), None)

@@ -1,0 +1,355 @@
+"""Compacting: less of a session's history is sent, all of it is kept.
+
+Read, decide, have it summarised, apply. What is applied is one transaction under the session's lock, and only if the
+history is still what was read and no run is under way; otherwise nothing has happened. A summary is stored where it is
+applied: one that was bought and stored is never bought again, and every call is accounted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from holdfast.agents.applying import (
+    Change,
+    Intent,
+    apply_compaction,
+    begin_compaction,
+    fail_compaction,
+    restore_compaction,
+)
+from holdfast.agents.compaction import Compaction
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.measuring import Size, Teller, counted, is_near, measure, request_for
+from holdfast.agents.partition import Partition, Pruned, Said, Unit, partition, prune
+from holdfast.agents.partition import read as read_history
+from holdfast.agents.records_compaction import CompactionRow, HistoryBlock, LastRun, LastUsage, LiveMessage
+from holdfast.agents.statements import Compactions
+from holdfast.agents.summarizing import Task, said_in, summarize, summary_block, summary_request
+from holdfast.clock import Ports
+from holdfast.errors import NotFound, NothingToCompact, SessionBusy, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.records import Lease
+from holdfast.models import ModelFailure, Reply
+from holdfast.runtime import Transacting
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.agents.loop import Models
+
+Cause = Literal["manual", "after_run", "before_call"]
+
+NOBODY = "the session has no run yet, so no model is known: give Compaction(summarizer=…)."
+_WORTH = 0.05  # of the window: what happens by itself must make at least so much room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStats:
+    """How full a session is, and what could be done about it. Counts are of messages, `source` says who counted."""
+
+    session_id: str
+    model: str
+    window: int
+    total_tokens: int
+    usage_percent: float
+    trigger_tokens: int
+    target_tokens: int
+    needs_compaction: bool
+    messages: int
+    protected_messages: int
+    preserved_messages: int
+    recent_messages: int
+    summary_messages: int
+    compactable_messages: int
+    compactable_tokens: int
+    prunable_outputs: int
+    source: str
+
+
+class Read(NamedTuple):
+    """A session's history, as it was at one moment."""
+
+    session: str
+    generation: str
+    rows: list[HistoryBlock]
+    run: LastRun | None
+    usage: LastUsage | None
+    open: CompactionRow | None
+    busy: str | None  # the run that is under way
+
+    @property
+    def seen(self) -> list[LiveMessage]:
+        return list(dict.fromkeys(LiveMessage(row.message, row.preserved) for row in self.rows))
+
+
+class Plan(NamedTuple):
+    """What is to be done: outputs make room for placeholders, or units for a summary."""
+
+    pruned: list[Pruned]
+    summarized: list[Unit]
+    gain: int  # in tokens, before the summary's own
+
+
+class Judged(NamedTuple):
+    """A history with its size, its parts, and who would be asked."""
+
+    read: Read
+    config: Compaction
+    teller: Teller
+    history: list[Said]
+    parts: Partition
+    size: Size
+
+    @property
+    def window(self) -> int:
+        return self.teller.window(self.config)
+
+    @property
+    def limit(self) -> float:
+        return self.config.trigger * self.window
+
+    @property
+    def is_due(self) -> bool:
+        return self.size.tokens >= self.limit
+
+    def plan(self) -> Plan | None:
+        """What to do; None when nothing may be touched."""
+        config, units = self.config, self.parts.compactable
+        if config.strategy == "hybrid" and not config.preserve_tool_outputs:
+            pruned = [each for unit in units for each in prune(unit)]
+            gain = round(self.size.scale * sum(each.saved for each in pruned))
+            if pruned and self.size.tokens - gain <= config.target_tokens:
+                return Plan(pruned, [], gain)
+        if not units:
+            return None
+        return Plan([], units, round(self.size.scale * sum(unit.tokens for unit in units)))
+
+    def is_worth(self, plan: Plan) -> bool:
+        return plan.gain >= _WORTH * self.window
+
+
+class Acting(NamedTuple):
+    """For whom it is done: by hand, after a run, or by a run before its call, under that run's lease."""
+
+    cause: Cause = "manual"
+    run: str | None = None
+    lease: Lease | None = None
+
+
+@reading
+async def look(tx: Transaction, session: str) -> Read:
+    """Everything that decides. The generation first: if it still stands when this is applied, so does the rest."""
+    held = await tx.one(Compactions.find_generation, id=session)
+    if held is None:
+        raise NotFound(f"there is no session {session} in this database.")
+    busy = await tx.one(Compactions.under_way, session=session)
+    return Read(
+        session,
+        held.generation,
+        await tx.many(Compactions.history, session=session),
+        await tx.one(Compactions.last_run, session=session),
+        await tx.one(Compactions.last_usage, session=session),
+        await tx.one(Compactions.open_compaction, session=session, generation=held.generation),
+        None if busy is None else busy.id,
+    )
+
+
+class Compactor:
+    """Compacts sessions with the models of an app."""
+
+    def __init__(self, models: Models, settings: Callable[[], Settings], ports: Callable[[], Ports]) -> None:
+        self._models = models
+        self._settings = settings
+        self._ports = ports
+
+    async def judge(
+        self,
+        store: Transacting,
+        session: str,
+        config: Compaction | None,
+        *,
+        teller: Teller | None = None,
+        prompt: Sequence[dict[str, Any]] = (),
+        limits: Sequence[float] = (),
+    ) -> Judged:
+        """Read a session and measure it. `limits`: sizes besides the trigger at which a count has to be right."""
+        read = await store.transact(look, session)
+        spec = _spec_of(read.run)
+        if teller is None:
+            teller = Teller(_model_of(read.run, spec), spec)
+        if config is None:
+            config = _config_of(spec)
+        if config.strategy == "provider":
+            raise UsageError(
+                'strategy "provider" is the provider\'s own, inside the calls of an agent: hf.agent(…, compaction=…). '
+                'By hand, use "hybrid" or "summarize".'
+            )
+        history = read_history(read.rows)
+        judged = Judged(
+            read, config, teller, history, partition(history, config), measure(teller, history, read.usage, prompt)
+        )
+        return await self._counted(judged, prompt, limits) if history and teller.model else judged
+
+    async def _counted(self, judged: Judged, prompt: Sequence[dict[str, Any]], limits: Sequence[float]) -> Judged:
+        read, teller = judged.read, judged.teller
+        if not judged.config.count_tokens or not is_near(judged.size, (judged.limit, *limits)):
+            return judged
+        credential = self._models.credential(teller.model)
+        request = request_for(teller, read.rows, prompt, credential=credential, generation=read.generation)
+        try:
+            model = self._models.open(teller.model)
+        except (ModelFailure, UsageError):  # whoever looks may have no key, and need none to look
+            return judged
+        return judged._replace(size=await counted(model, request, judged.size))
+
+    async def config_of(self, store: Transacting, session: str) -> Compaction:
+        """How a session is compacted where nothing else is said: as its last agent has it, or the defaults."""
+        return _config_of(_spec_of((await store.transact(look, session)).run))
+
+    async def stats(self, store: Transacting, session: str, config: Compaction | None) -> CompactionStats:
+        judged = await self.judge(store, session, config)
+        parts, size, units = judged.parts, judged.size, judged.parts.compactable
+        return CompactionStats(
+            session_id=session,
+            model=judged.teller.model,
+            window=judged.window,
+            total_tokens=size.tokens,
+            usage_percent=round(100 * size.tokens / judged.window, 2),
+            trigger_tokens=round(judged.limit),
+            target_tokens=judged.config.target_tokens,
+            needs_compaction=judged.is_due,
+            messages=len(judged.history),
+            protected_messages=parts.count("protected"),
+            preserved_messages=parts.count("preserved"),
+            recent_messages=parts.count("recent"),
+            summary_messages=parts.count("summary"),
+            compactable_messages=parts.count("compactable"),
+            compactable_tokens=round(size.scale * sum(unit.tokens for unit in units)),
+            prunable_outputs=sum(each.outputs for unit in units for each in prune(unit)),
+            source=size.source,
+        )
+
+    async def compact(self, store: Transacting, session: str, config: Compaction | None) -> CompactionRow:
+        judged = await self.judge(store, session, config)
+        plan = judged.plan()
+        if plan is None and judged.read.busy is None:
+            raise NothingToCompact(session, judged.parts.count("protected") + judged.parts.count("recent"))
+        return await self.carry_out(store, judged, plan, Acting())
+
+    async def compact_if_needed(
+        self, store: Transacting, session: str, config: Compaction | None, acting: Acting
+    ) -> CompactionRow | None:
+        """None: it is not time yet, or nothing worth the while may be touched."""
+        judged = await self.judge(store, session, config)
+        plan = judged.plan() if judged.is_due else None
+        if plan is None or not judged.is_worth(plan):
+            return None
+        return await self.carry_out(store, judged, plan, acting)
+
+    async def carry_out(self, store: Transacting, judged: Judged, plan: Plan | None, acting: Acting) -> CompactionRow:
+        """Do what was planned. `SessionBusy` when the session has moved on meanwhile; `ModelFailure` of the model."""
+        read = judged.read
+        if read.busy is not None or plan is None:
+            raise SessionBusy(f"session {read.session} has a run under way ({read.busy}); compact it when that ended.")
+        if plan.pruned:
+            intent = self._intent(judged, acting, "", fresh=True)
+            change = self._pruning(judged, plan, intent.id)
+            return _applied(await store.transact(apply_compaction, change, intent, None, acting.lease))
+        model = judged.config.summarizer or judged.teller.model
+        if not model:
+            raise UsageError(NOBODY)
+        intent = self._intent(judged, acting, model, fresh=False)
+        begun = await store.transact(begin_compaction, intent, acting.lease)
+        intent = intent._replace(attempts=begun.attempts)
+        reply = await self._ask(store, judged, plan, intent)
+        change = self._summary(judged, plan, intent.id, said_in(reply))
+        return _applied(await store.transact(apply_compaction, change, intent, self._spent(model, reply), acting.lease))
+
+    async def _ask(self, store: Transacting, judged: Judged, plan: Plan, intent: Intent) -> Reply:
+        settings = self._settings()
+        request = summary_request(
+            Task(plan.summarized, judged.parts.context, intent.model, judged.config.summarizer_max_tokens),
+            call=f"{intent.id}/summary/{intent.attempts}",
+            idle=settings.model_idle.total_seconds(),
+            total=settings.model_total.total_seconds(),
+        )
+        try:
+            reply = await summarize(self._models.open(intent.model), request)
+        except (ModelFailure, UsageError) as failure:
+            unknown = isinstance(failure, ModelFailure) and failure.bought == "unknown"
+            await store.transact(fail_compaction, intent, str(failure), None, unknown=unknown)
+            raise
+        if not said_in(reply):
+            why = f"model {intent.model} wrote no summary (it stopped for {reply.stop_reason})"
+            await store.transact(fail_compaction, intent, why, self._spent(intent.model, reply), unknown=False)
+            raise ModelFailure("bad_request", f"{why}; nothing was compacted. Choose another summarizer.", bought="no")
+        return reply
+
+    async def restore(self, store: Transacting, session: str) -> CompactionRow:
+        read = await store.transact(look, session)
+        if not read.generation:
+            raise UsageError(f"session {session} has no compaction that could be undone.")
+        return await store.transact(restore_compaction, session, read.generation)
+
+    def _intent(self, judged: Judged, acting: Acting, model: str, *, fresh: bool) -> Intent:
+        read = judged.read
+        again = None if fresh else read.open
+        return Intent(
+            id=new_id(self._ports()) if again is None else again.id,
+            session=read.session,
+            run=acting.run,
+            strategy=judged.config.strategy,
+            trigger=acting.cause,
+            model=model,
+            config=encoding.encode(judged.config.plain(), what="a compaction", cap=1 << 20),
+            generation=read.generation,
+            tokens_before=judged.size.tokens,
+            attempts=0 if again is None else again.attempts,
+        )
+
+    def _pruning(self, judged: Judged, plan: Plan, id: str) -> Change:
+        change = Change.begun(judged.read.seen, judged.size.tokens - plan.gain)
+        for each in plan.pruned:
+            change = change.replaced([each.message], each.message, each.message.kind, each.blocks, id)
+        return change._replace(pruned=sum(each.outputs for each in plan.pruned))
+
+    def _summary(self, judged: Judged, plan: Plan, id: str, text: str) -> Change:
+        gone = [message for unit in plan.summarized for message in unit.messages]
+        block = summary_block(text, len(gone))
+        after = judged.size.tokens - plan.gain + round(judged.size.scale * len(text) / 4)
+        change = Change.begun(judged.read.seen, max(0, after)).replaced(gone, gone[-1], "summary", [block], id)
+        return change._replace(removed=len(gone), summary=text)
+
+    def _spent(self, model: str, reply: Reply) -> dict[str, Any]:
+        usage = reply.usage
+        return {
+            "usage": encoding.encode(usage, what="the usage", cap=1 << 20),
+            "input_tokens": int(usage.get("input_tokens") or 0),
+            "output_tokens": int(usage.get("output_tokens") or 0),
+            "cache_write_tokens": int(usage.get("cache_creation_input_tokens") or 0),
+            "cache_read_tokens": int(usage.get("cache_read_input_tokens") or 0),
+            "cost_nano": self._models.cost_nano(reply.model or model, usage),
+        }
+
+
+def _applied(done: CompactionRow | str) -> CompactionRow:
+    if isinstance(done, str):
+        raise SessionBusy(done)
+    return done
+
+
+def _spec_of(run: LastRun | None) -> AgentSpec | None:
+    return None if run is None else AgentSpec.parse(run.definition)
+
+
+def _config_of(spec: AgentSpec | None) -> Compaction:
+    return Compaction.of(spec.compaction) if spec is not None and spec.compaction else Compaction()
+
+
+def _model_of(run: LastRun | None, spec: AgentSpec | None) -> str:
+    if run is None or spec is None:
+        return ""
+    return str(encoding.decode(run.options).get("model") or spec.model)

@@ -1,0 +1,100 @@
+"""The inbox: what becomes of a message that arrives while a run of its session is under way.
+
+It waits its turn, is refused, joins the run that is under way or one that has not begun, or ends the one under way.
+Whoever sends and whoever plays lock the run's job first, so a message is never between the two: either the run takes
+it before it ends, or it has ended and the message begins another.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from holdfast.agents.answering import INTERRUPTED, Conclusion, end_of, to_json, told_above
+from holdfast.agents.changes import Changes
+from holdfast.agents.ending import answer_open_calls, end_run
+from holdfast.agents.records_inbox import CurrentRun
+from holdfast.agents.statements import Inbox
+from holdfast.agents.storing import add_message
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.families import lock_order
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.records import Resolution, Suspension
+from holdfast.kernel.statements import Jobs, Waiting
+from holdfast.kernel.states import State
+from holdfast.kernel.waiting import resolve, suspend
+
+During = Literal["queue", "reject", "interrupt", "steer", "coalesce"]
+
+_CHANNEL = "interrupted"
+
+
+async def joinable(tx: Transaction, session: str, agent: str, during: str) -> CurrentRun | None:
+    """The run that a message of this policy joins, its job locked; None: there is none."""
+    statement = Inbox.current_run if during == "steer" else Inbox.last_accepted
+    found = await tx.one(statement, session=session)
+    if found is None or (during == "coalesce" and (found.prompted or found.agent_name != agent)):
+        return None
+    now = await _locked(tx, found)
+    return None if now is None or (during == "coalesce" and now.prompted) else now
+
+
+async def join(tx: Transaction, run: CurrentRun, id: str, blocks: str) -> None:
+    """Leave a message for the run's next turn; a second time, under the same id, leaves none."""
+    await tx.run(Inbox.add_steer, id=derived_id(id, "steer"), run=run.id, body=blocks)
+
+
+async def steer(tx: Transaction, run: str, id: str, blocks: str) -> None:
+    """A message for this very run; `UsageError` when it has ended."""
+    await join(tx, await _alive(tx, run, "send a new message to its session"), id, blocks)
+
+
+async def interrupt(tx: Transaction, run: str, by: str, prefix: str) -> None:
+    """End this run where it is."""
+    await stop(tx, await _alive(tx, run, "there is nothing to interrupt"), by, prefix)
+
+
+async def interrupt_current(tx: Transaction, session: str, ordinal: int, by: str, prefix: str) -> None:
+    """End the run of a session that is under way, for a message that takes its place after it."""
+    found = await tx.one(Inbox.current_run, session=session)
+    if found is not None and found.ordinal < ordinal and (now := await _locked(tx, found)) is not None:
+        await stop(tx, now, by, prefix)
+
+
+async def stop(tx: Transaction, run: CurrentRun, by: str, prefix: str) -> None:
+    """Whoever plays the run keeps what was said so far; when nobody does, it ends here."""
+    await tx.one(Inbox.interrupt, run=run.id, by=by)
+    if run.job_state == State.RUNNING:
+        return
+    if not run.prompted:
+        await add_message(tx, run, "prompt", 0, encoding.decode(run.input))
+    await answer_open_calls(tx, run)
+    changes = Changes(prefix)
+    conclusion = Conclusion("truncated", "", limited=INTERRUPTED)
+    await end_run(tx, end_of(run.id, conclusion), changes)
+    await changes.write(tx)
+    channel = run.channel
+    if run.job_state != State.WAITING:
+        channel = _CHANNEL
+        await suspend(tx, [Suspension(JobId(run.id), _CHANNEL)])
+    await tx.run(Waiting.open_cancellation, seqs=[run.job], reason=INTERRUPTED)
+    result = to_json(told_above(conclusion))
+    await resolve(tx, [Resolution(run.job, channel, State.SUCCEEDED, result=result)])
+
+
+async def _alive(tx: Transaction, run: str, advice: str) -> CurrentRun:
+    found = await tx.one(Inbox.this_run, run=run)
+    now = None if found is None else await _locked(tx, found)
+    if now is None:
+        raise UsageError(f"run {run} has ended: {advice}.")
+    if now.parent is not None:
+        raise UsageError(f"run {run} was called by another one: steer or interrupt that.")
+    return now
+
+
+async def _locked(tx: Transaction, run: CurrentRun) -> CurrentRun | None:
+    """The run as it is once its job is locked; None when it has ended meanwhile."""
+    if not await tx.many(Jobs.lock_jobs, seqs=lock_order([(run.job, None)])):
+        raise NotFound(f"the job of run {run.id} is no longer there.")
+    return await tx.one(Inbox.this_run, run=run.id)

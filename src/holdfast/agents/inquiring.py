@@ -1,0 +1,60 @@
+"""Inquiring: asking a person, in the transaction that has to wait for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from holdfast.agents.changes import Changes
+from holdfast.agents.records_people import NewInquiry
+from holdfast.agents.statements import Inquiries
+from holdfast.agents.system import EXPIRE, NOTIFY, system_job
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.records import Suspension
+from holdfast.kernel.waiting import suspend
+from holdfast.models.protocol import canonical
+
+InquiryKind = Literal["approval", "question", "review", "continuation", "limit"]
+
+_CAP = 1 << 26
+_EVENTS = {"approval": "approval_requested", "review": "approval_requested", "question": "question_asked"}
+
+
+def channel_of(inquiry: str) -> str:
+    """Where the job waits that an inquiry is about."""
+    return f"inquiry {inquiry}"
+
+
+def digest_of_input(name: str, input: object) -> str:
+    """The identity of a call: a person who approves one approves these arguments and no others."""
+    return encoding.digest(canonical([name, input]))
+
+
+def call_data(call: str, name: str, input: object, turn: int, **more: Any) -> dict[str, Any]:
+    return {"call": {"id": call, "name": name, "input": input, "turn": turn}, **more}
+
+
+async def inquire(tx: Transaction, new: Sequence[NewInquiry], changes: Changes, *, notify: bool) -> None:
+    """Store what is asked, let the calls wait that it is about, and see that it is told and ends in time."""
+    await tx.run(Inquiries.add_inquiries, inquiries=new)
+    waiting = [Suspension(JobId(each.id), channel_of(each.id)) for each in new if each.call is not None]
+    if waiting:  # an inquiry about a call has the id of the job that waits for it
+        await suspend(tx, waiting)
+    jobs = []
+    for each in new:
+        data = encoding.decode(each.data)
+        told = {"inquiry": each.id, "kind": each.kind, "name": each.name, "digest": each.digest, **data}
+        changes.tell(each.run, _EVENTS.get(each.kind, "input_requested"), told)
+        if each.timeout_us is not None:
+            jobs.append(system_job(EXPIRE, derived_id(each.id, "expire"), {"inquiry": each.id}, each.timeout_us))
+        if notify:
+            jobs.append(system_job(NOTIFY, derived_id(each.id, "notify"), {"inquiry": each.id}))
+    for job, route in jobs:
+        await enqueue(tx, [job], [route])
+
+
+def encode_data(data: dict[str, Any]) -> str:
+    return encoding.encode(data, what="an inquiry", cap=_CAP)

@@ -1,0 +1,311 @@
+"""Tools of MCP servers: `await hf.mcp("files", command=[…])` makes each an ordinary tool of the app.
+
+A call of one is a job like any other's, with its retries, its timeout and its cap; whichever worker runs it asks the
+server over a connection of its own process. What a server says of itself is read once, when its tools are listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from holdfast.agents.contents import PICTURES, Document, Image, Part, blocks_within, content_of
+from holdfast.agents.definitions import TOOL_KIND, Effect
+from holdfast.agents.mcp_sessions import McpConnections, McpServer
+from holdfast.agents.tools import Tool, ToolContext, ToolSignature, tool_name
+from holdfast.durations import Duration
+from holdfast.errors import BadPayload, BadSetting, UsageError
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.outcomes import Fail
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+    from mcp_types import Tool as Listed
+
+TOOL_ERROR = "tool_error"
+
+
+class RemoteSignature(ToolSignature):
+    """A server's own schema; the server checks the arguments."""
+
+    def __init__(self, kind: str, function: Callable[..., Any], cap: int, schema: Mapping[str, Any]) -> None:
+        super().__init__(kind, _unchecked, cap)
+        self._function = function
+        self._schema = dict(schema)
+
+    def warm_up(self) -> None:
+        """There is nothing to build."""
+
+    def schema(self) -> dict[str, Any]:
+        return self._schema
+
+    def decode(self, payload: Any) -> dict[str, Any]:
+        if not isinstance(payload, dict):
+            raise BadPayload(f"the arguments of {self._kind!r} are an object, not {type(payload).__name__}.")
+        return payload
+
+    def encode_result(self, value: Any) -> Any:
+        return (
+            blocks_within(value, self._output_cap) if isinstance(value, list) else content_of(value, self._output_cap)
+        )
+
+
+def _unchecked(ctx: ToolContext) -> None:
+    """What a remote tool looks like from here: a context, and arguments that the server knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """How the tools of a server are declared; as the options of `@hf.tool`."""
+
+    effect: Effect = "idempotent"
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def effect_of(self, tool: Listed) -> Effect:
+        if tool.name in self.effects:
+            return self.effects[tool.name]
+        return "read" if tool.annotations is not None and tool.annotations.read_only_hint else self.effect
+
+
+class McpFace:
+    """What the app offers for MCP servers."""
+
+    settings: Settings
+    _mcp: McpConnections
+    _tools: dict[str, Tool[Any, Any]]
+    _declare_tool: Callable[..., Tool[Any, Any]]
+
+    def _open_mcp(self) -> None:
+        self._mcp = McpConnections()
+        self._servers: dict[str, McpServer] = {}
+        self._remote: dict[str, tuple[McpServer, str, Callable[..., Any]]] = {}
+
+    async def mcp(  # noqa: PLR0913  where a server is, and the options of a tool
+        self,
+        name: str,
+        *,
+        command: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        url: str = "",
+        headers: Mapping[str, str] | None = None,
+        prefix: str | None = None,
+        only: Iterable[str] | None = None,
+        effect: Effect = "idempotent",
+        effects: Mapping[str, Effect] | None = None,
+        timeout: Duration = "5m",
+        retry: RetryPolicy | None = None,
+        queue: str = "default",
+        priority: int = 100,
+        requires: Iterable[str] = (),
+        concurrency: int | None = None,
+        defer: bool = False,
+    ) -> list[Tool[Any, Any]]:
+        """The tools of an MCP server, as tools of this app: `await hf.mcp("files", command=["python", "-m", "files"])`.
+
+        `command` is started and spoken to on its standard streams, with `env` beside the few variables that are safe to
+        inherit; `url` is spoken to over streamable HTTP, with `headers`. The server is asked once for its tools; a tool
+        `read` of the server `files` is called `files_read`, or with another `prefix` ("" for none). `only` selects by
+        the server's names.
+
+        `effect` is that of all tools but those which the server calls read-only, `effects` that of single ones, by the
+        server's names. The other options are those of `@hf.tool`, for each tool. Every process that works has to call
+        this; `mcp_sync` can do it while a module is imported.
+        """
+        server = _server(name, command=command, env=env, cwd=cwd, url=url, headers=headers)
+        if self._servers.get(name, server) != server:
+            raise UsageError(f"this app has another MCP server {name!r} already: give this one another name.")
+        declared = Declared(
+            effect=_checked(effect),
+            effects={tool: _checked(each) for tool, each in (effects or {}).items()},
+            options={
+                "timeout": timeout,
+                "retry": retry,
+                "queue": queue,
+                "priority": priority,
+                "requires": tuple(requires),
+                "concurrency": concurrency,
+                "defer": defer,
+            },
+        )
+        listed = await self._mcp.list_tools(server)
+        chosen = _chosen(server, listed, only, declared.effects)
+        names = _names(server, chosen, server.name if prefix is None else prefix)
+        made = self._declare_remote(server, chosen, names, declared)
+        self._servers[name] = server
+        return made
+
+    def mcp_sync(self, name: str, **options: Any) -> list[Tool[Any, Any]]:
+        """`mcp` for code without an event loop, a module that is imported for example; no connection stays open."""
+
+        async def listed() -> list[Tool[Any, Any]]:
+            try:
+                return await self.mcp(name, **options)
+            finally:
+                await self._mcp.close()
+
+        with ThreadPoolExecutor(1, "holdfast-mcp") as thread:  # the caller's thread may have a loop that runs
+            return thread.submit(lambda: asyncio.run(listed())).result()
+
+    def _declare_remote(
+        self, server: McpServer, listed: Sequence[Listed], names: Mapping[str, str], declared: Declared
+    ) -> list[Tool[Any, Any]]:
+        made = []
+        for tool in listed:
+            title = names[tool.name]
+            function = self._remote_function(server, tool.name, title)
+            function.__doc__ = tool.description or tool.title or ""
+            schema = RemoteSignature(TOOL_KIND + title, function, self.settings.tool_output_cap, tool.input_schema)
+            made.append(
+                self._declare_tool(
+                    function, name=title, effect=declared.effect_of(tool), signature=schema, **declared.options
+                )
+            )
+        return made
+
+    def _remote_function(self, server: McpServer, name: str, title: str) -> Callable[..., Any]:
+        """What calls a tool of a server; the same function when it is declared again, so that this is no clash."""
+        known = self._remote.get(title)
+        if known is not None and known[:2] == (server, name):
+            return known[2]
+        connections = self._mcp
+
+        async def remote(ctx: ToolContext | None = None, /, **arguments: Any) -> Any:
+            key = None if ctx is None else ctx.idempotency_key
+            return value_of(await connections.call_tool(server, name, arguments, key))
+
+        remote.__name__ = remote.__qualname__ = title
+        self._remote[title] = (server, name, remote)
+        return remote
+
+
+def value_of(result: CallToolResult) -> str | list[Part] | Fail:
+    """What a server answered, as what a tool returns. What it calls an error is one, and is not tried again."""
+    parts = [_part(content) for content in result.content]
+    if not parts and result.structured_content is not None:
+        from pydantic_core import to_json
+
+        parts = [to_json(result.structured_content).decode()]
+    if result.is_error:
+        text = "\n".join(part for part in parts if isinstance(part, str))
+        return Fail(text or "the server says that the call failed, and not why", TOOL_ERROR)
+    match parts:
+        case []:
+            return ""
+        case [str() as text]:
+            return text
+        case _:
+            return parts
+
+
+def _part(content: Any) -> Part:
+    match content.type:
+        case "text":
+            return str(content.text)
+        case "image":
+            return _binary(content.data, content.mime_type, "an image")
+        case "resource" if hasattr(content.resource, "text"):
+            return f"{content.resource.uri}\n{content.resource.text}"
+        case "resource":
+            return _binary(content.resource.blob, content.resource.mime_type or "", str(content.resource.uri))
+        case "resource_link":
+            return f"[a link to a resource: {content.name} {content.uri}]"
+        case "audio":
+            return f"[sound that cannot be shown, {content.mime_type}]"
+        case other:
+            return f"[content that cannot be shown: {other}]"
+
+
+def _binary(data: str, media_type: str, what: str) -> Part:
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return f"[{what} that is not base64]"
+    if raw and media_type in PICTURES:
+        return Image(raw, media_type)
+    if raw and media_type == "application/pdf":
+        return Document(raw, media_type)
+    return f"[{what} that cannot be shown: {media_type or 'of no type'}, {len(raw):,} bytes]"
+
+
+def _server(
+    name: str,
+    *,
+    command: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: str | Path | None,
+    url: str,
+    headers: Mapping[str, str] | None,
+) -> McpServer:
+    tool_name(name)
+    if isinstance(command, str):
+        raise UsageError(f'the command of MCP server {name!r} is a list of words: command=["python", "-m", "server"].')
+    if bool(command) == bool(url):
+        raise UsageError(f"MCP server {name!r} has either a command=[…] or a url=.")
+    if url and (env or cwd):
+        raise UsageError(f"MCP server {name!r} is reached by its URL: env and cwd are for one that is started here.")
+    if command and headers:
+        raise UsageError(f"MCP server {name!r} is started here: headers are for one with a URL.")
+    return McpServer(
+        name=name,
+        command=tuple(map(str, command)),
+        env=dict(env or {}),
+        cwd=None if cwd is None else Path(cwd),
+        url=url,
+        headers=dict(headers or {}),
+    )
+
+
+def _checked(effect: Any) -> Effect:
+    if effect not in get_args(Effect):
+        raise BadSetting(f'effect is "read", "idempotent" or "once", not {effect!r}.')
+    known: Effect = effect
+    return known
+
+
+def _chosen(
+    server: McpServer, listed: Sequence[Listed], only: Iterable[str] | None, effects: Mapping[str, Effect]
+) -> list[Listed]:
+    offered = [tool.name for tool in listed]
+    if isinstance(only, str):
+        raise UsageError(f"only is a list of names: only=[{only!r}].")
+    wanted = offered if only is None else list(only)
+    for name in (*wanted, *effects):
+        if name not in offered:
+            raise UsageError(
+                f"MCP server {server.name!r} has no tool {name!r}; it has {', '.join(sorted(offered)) or 'none'}."
+            )
+    return [tool for tool in listed if tool.name in wanted]
+
+
+def _names(server: McpServer, listed: Sequence[Listed], prefix: str) -> dict[str, str]:
+    """What each tool is called here; `UsageError` naming those that cannot be, or that no model could be shown."""
+    names = {tool.name: f"{prefix}_{tool.name}" if prefix else tool.name for tool in listed}
+    bad = [name for name, title in names.items() if not _is_name(title)]
+    if bad:
+        raise UsageError(
+            f"MCP server {server.name!r} has tools whose names no model takes: {', '.join(map(repr, bad))}. A name is "
+            f"letters, digits, _ and -, at most 128 with the prefix {prefix!r}; leave them out with only=[…]."
+        )
+    odd = [tool.name for tool in listed if tool.input_schema.get("type") != "object"]
+    if odd:
+        raise UsageError(
+            f"MCP server {server.name!r} has tools whose arguments are no object: {', '.join(map(repr, odd))}. Leave "
+            f"them out with only=[…]."
+        )
+    return names
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(tool_name(name))
+    except UsageError:
+        return False

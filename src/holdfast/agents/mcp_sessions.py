@@ -1,0 +1,281 @@
+"""Connections to MCP servers, through the official SDK, which nothing else imports.
+
+One for each server and event loop, opened at first use and kept. One that broke is not used again: the next call opens
+another. Calls that are under way on it end by themselves, so none is ever cut off because of a neighbour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import MissingExtra, Unavailable
+from holdfast.version import VERSION
+
+if TYPE_CHECKING:
+    from mcp.client.client import Client
+    from mcp_types import CallToolResult
+    from mcp_types import Tool as Listed
+
+_OPENING = 60.0  # seconds for a server to start and to answer for the first time
+_CONNECT = 30.0
+_KEY = "holdfast/idempotency-key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """Where a server is: a command that speaks on its standard streams, or a URL."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # these two may hold secrets
+    cwd: Path | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        return self.url or self.command[0]
+
+
+class McpConnections:
+    """The connections of one process."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Connection]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def list_tools(self, server: McpServer) -> list[Listed]:
+        """Everything the server offers; `Unavailable` when it cannot be asked."""
+        async with self._used(server) as client:
+            found: list[Listed] = []
+            page = await client.list_tools()
+            found += page.tools
+            while page.next_cursor:
+                page = await client.list_tools(cursor=page.next_cursor)
+                found += page.tools
+            return found
+
+    async def call_tool(
+        self, server: McpServer, name: str, arguments: Mapping[str, Any], key: str | None
+    ) -> CallToolResult:
+        """What the server answers; `Unavailable` when the connection was lost, and whether it took effect is not known.
+
+        `key`: the same for every attempt of one call, sent as metadata for servers that deduplicate.
+        """
+        async with self._used(server) as client:
+            meta: Any = {} if key is None else {"meta": {_KEY: key}}
+            return await client.call_tool(name, dict(arguments), **meta)
+
+    @asynccontextmanager
+    async def _used(self, server: McpServer) -> AsyncIterator[Client]:
+        connection = self._connection(server)
+        with connection.counted():
+            client = await connection.client()
+            try:
+                yield client
+            except Exception as problem:
+                if not connection.broke(problem):
+                    raise
+                raise Unavailable(f"the connection to MCP server {server.name!r} was lost: {_said(problem)}") from None
+
+    def _connection(self, server: McpServer) -> _Connection:
+        mine = self._open.setdefault(asyncio.get_running_loop(), {})
+        known = mine.get(server.name)
+        if known is not None and known.server == server and not known.broken:
+            return known
+        if known is not None:
+            leaving = asyncio.create_task(known.leave())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        mine[server.name] = made = _Connection(server)
+        return made
+
+    async def close(self) -> None:
+        """Let go of what this event loop has opened."""
+        loop = asyncio.get_running_loop()
+        connections = self._open.pop(loop, {})
+        leaving = [task for task in self._leaving if task.get_loop() is loop]
+        await asyncio.gather(*(connection.close() for connection in connections.values()), *leaving)
+
+
+class _Connection:
+    """One connection. A task of its own holds it open, for the SDK wants to be left by the task that entered."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._calls = 0
+        self._ended = False
+        self._task = asyncio.create_task(self._keep(), name=f"MCP server {server.name}")
+
+    @property
+    def broken(self) -> bool:
+        return self._ended or self._task.done()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def client(self) -> Client:
+        """The client, once it is there. Who gives up waiting does not keep others from getting it."""
+        return await asyncio.shield(self._opened)
+
+    def broke(self, problem: Exception) -> bool:
+        """Whether this failure of a call is one of the connection; if so, no other call uses it."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
+
+        # INVALID_REQUEST is how the SDK says that a server no longer knows our session.
+        if isinstance(problem, OSError) or (
+            isinstance(problem, MCPError) and problem.code in (CONNECTION_CLOSED, INVALID_REQUEST)
+        ):
+            self._ended = True
+        return self.broken
+
+    async def leave(self) -> None:
+        """Close once the calls under way have ended."""
+        await self._idle.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        self._leave.set()
+        if not self._opened.done():
+            self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def _end(self) -> None:
+        self._ended = True
+
+    async def _keep(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(_OPENING):
+                    client = await _opened(self.server, stack, self._end)
+                if not self._opened.done():
+                    self._opened.set_result(client)
+                await self._leave.wait()
+        except MissingExtra as problem:
+            self._fail(problem)
+        except TimeoutError:
+            self._fail(self._unreachable(f"no answer within {_OPENING:g}s"))
+        except asyncio.CancelledError:
+            self._fail(self._unreachable("it was closed"))
+            raise
+        except Exception as problem:  # noqa: BLE001  whatever ends a connection, its calls are told by the SDK
+            self._fail(self._unreachable(_said(problem)))
+        finally:
+            self._ended = True
+
+    def _unreachable(self, why: str) -> Unavailable:
+        server = self.server
+        return Unavailable(f"MCP server {server.name!r} ({server.place}) cannot be reached: {why}")
+
+    def _fail(self, problem: Exception) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(problem)
+            self._opened.exception()  # nobody may be waiting any more, and that is no fault
+
+
+async def _opened(server: McpServer, stack: AsyncExitStack, ended: Callable[[], None]) -> Client:
+    await asyncio.to_thread(_import)  # a second, in which the event loop must live
+    from mcp.client.client import Client
+    from mcp_types import Implementation
+
+    transport = await _http(server, stack) if server.url else _stdio(server)
+    about = Implementation(name="holdfast", version=VERSION)
+    client = Client(_watched(transport, ended), client_info=about, cache=None)
+    return await stack.enter_async_context(client)
+
+
+def _import() -> None:
+    try:
+        importlib.import_module("mcp.client.client")
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("mcp", "a tool of an MCP server") from missing
+
+
+def _stdio(server: McpServer) -> AbstractAsyncContextManager[Any]:
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    command, *arguments = server.command
+    given = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
+    return stdio_client(given, errlog=sys.__stderr__ or sys.stderr)
+
+
+async def _http(server: McpServer, stack: AsyncExitStack) -> AbstractAsyncContextManager[Any]:
+    from httpx2 import AsyncClient, Timeout
+    from mcp.client.streamable_http import streamable_http_client
+
+    # How long an answer may take is the tool's own timeout.
+    patience = Timeout(_CONNECT, read=None)
+    http = await stack.enter_async_context(AsyncClient(headers=dict(server.headers), timeout=patience))
+    return streamable_http_client(server.url, http_client=http)
+
+
+@asynccontextmanager
+async def _watched(transport: AbstractAsyncContextManager[Any], ended: Callable[[], None]) -> AsyncIterator[Any]:
+    """The same transport; says when the other side has ended, which the SDK tells nobody but the next call."""
+    async with transport as (reading, writing):
+        yield _Reading(reading, ended), writing
+
+
+class _Reading:
+    """A stream of messages that says when it ends; anything else about it is the SDK's."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._told = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except Exception:
+            self._told()
+            raise
+
+    def __aiter__(self) -> _Reading:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except Exception:
+            self._told()
+            raise
+
+    async def __aenter__(self) -> _Reading:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *problem: Any) -> Any:
+        return await self._stream.__aexit__(*problem)
+
+
+def _said(problem: BaseException) -> str:
+    """What is behind a failure, in one line: the SDK's come in groups."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return f"{type(problem).__name__}: {problem}".removesuffix(": ")

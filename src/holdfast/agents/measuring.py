@@ -1,0 +1,108 @@
+"""Measuring: how much of a model's window a history takes.
+
+What the provider last reported counts, with an estimate of what was said since, corrected by how wrong the estimate
+was for what the provider has counted. Near a limit the provider counts; when it cannot, that one time the estimate
+stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from holdfast.agents.asking import Bounds, ask, facts_of
+from holdfast.agents.compaction import Compaction
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.partition import Said
+from holdfast.agents.records import WindowBlock
+from holdfast.agents.records_compaction import HistoryBlock, LastUsage
+from holdfast.agents.sizing import estimate
+from holdfast.models import Model, ModelFailure, Request
+
+log = logging.getLogger("holdfast.agents")
+
+Source = Literal["provider", "usage", "estimate"]
+
+_NEAR = 0.1  # of a limit: the provider is asked where an estimate could be wrong about which side it is on
+_LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
+_ANYTHING = [{"type": "text", "text": "."}]  # a history that ends with an answer is no request
+_COUNT_SECONDS = 30.0
+
+
+class Size(NamedTuple):
+    """How many tokens would be sent; `scale` corrects estimates of parts of it."""
+
+    tokens: int
+    scale: float
+    source: Source
+
+
+class Teller(NamedTuple):
+    """Who would be asked: the agent and model whose request is measured. Without an agent only messages count."""
+
+    model: str
+    spec: AgentSpec | None
+
+    @property
+    def fixed(self) -> int:
+        """What every request has before its messages."""
+        if self.spec is None:
+            return 0
+        tools = self.spec.wire_tools(strict=facts_of(self.model).strict_tools)
+        return estimate(self.spec.instructions) + (estimate(tools) if tools else 0)
+
+    def window(self, config: Compaction) -> int:
+        return config.window or facts_of(self.model).window
+
+
+def measure(
+    teller: Teller, history: Sequence[Said], usage: LastUsage | None, prompt: Sequence[dict[str, Any]] = ()
+) -> Size:
+    """The size by what is known here."""
+    fixed, new = teller.fixed, estimate(list(prompt)) if prompt else 0
+    if usage is None:
+        return Size(fixed + sum(each.tokens for each in history) + new, 1.0, "estimate")
+    guessed = fixed + sum(each.tokens for each in history if each.ordinal < usage.ordinal)
+    scale = min(_MOST_SCALE, max(_LEAST_SCALE, usage.sent / max(1, guessed)))
+    since = sum(each.tokens for each in history if each.ordinal > usage.ordinal) + new
+    return Size(usage.sent + usage.said + round(scale * since), scale, "usage")
+
+
+def is_near(size: Size, limits: Sequence[float]) -> bool:
+    return any(abs(size.tokens - limit) <= _NEAR * limit for limit in limits)
+
+
+async def counted(model: Model, request: Request, size: Size) -> Size:
+    """The size by the provider's own count; what is known here, if it does not say."""
+    try:
+        tokens = await model.count_tokens(request)
+    except ModelFailure as failure:
+        log.info("the provider did not count a request, so it is estimated: %s", failure)
+        return size
+    return Size(tokens, size.scale, "provider")
+
+
+def request_for(
+    teller: Teller,
+    rows: Sequence[HistoryBlock],
+    prompt: Sequence[dict[str, Any]],
+    *,
+    credential: str,
+    generation: str,
+) -> Request:
+    """What would be sent next, to be counted."""
+    spec = teller.spec or AgentSpec(name="nobody", model=teller.model, caching=False)
+    window = [WindowBlock(*row[:7]) for row in rows]
+    bounds = Bounds("", _COUNT_SECONDS, _COUNT_SECONDS)
+    asked = ask(
+        spec,
+        teller.model,
+        window,
+        list(prompt) or _ANYTHING,
+        credential=credential,
+        container=None,
+        bounds=bounds,
+        generation=generation,
+    )
+    return asked.request

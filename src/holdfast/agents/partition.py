@@ -1,0 +1,196 @@
+"""Partition: which messages of a history may be taken out, and which are never touched. Pure.
+
+A call of a tool and its result are one unit and always stay on the same side of every cut; an answer that is kept keeps
+the message it answers. So what remains is a conversation that a provider accepts, whatever was taken out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from holdfast.agents.compaction import Compaction
+from holdfast.agents.history import THINKING, uses
+from holdfast.agents.records_compaction import HistoryBlock
+from holdfast.agents.sizing import estimate
+from holdfast.kernel import encoding
+
+Category = Literal["protected", "preserved", "recent", "summary", "compactable"]
+
+SUMMARY = "summary"
+_WORTH_PRUNING = 25  # tokens that a placeholder must save
+_REFERENCES = "tool_reference"  # a result that loads tools: without it the model could not have called them
+
+
+class Said(NamedTuple):
+    """One live message; `tokens` is an estimate, without thinking, which another history may not carry."""
+
+    id: str
+    ordinal: int
+    role: str
+    kind: str
+    run: str
+    turn: int
+    preserved: bool
+    blocks: tuple[dict[str, Any], ...]
+    tokens: int
+
+
+class Unit(NamedTuple):
+    """Messages that stay together."""
+
+    messages: tuple[Said, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(message.tokens for message in self.messages)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a conversation may begin here."""
+        first = self.messages[0]
+        return first.role == "user" and not _has_results(first)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it cannot stand alone: a call without its result, or a result without its call."""
+        first, last = self.messages[0], self.messages[-1]
+        return bool(last.role == "assistant" and uses(last.blocks)) or (first.role == "user" and _has_results(first))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Every unit of a history with its category, in order."""
+
+    units: tuple[tuple[Category, Unit], ...]
+
+    def of(self, category: Category) -> list[Unit]:
+        return [unit for mine, unit in self.units if mine == category]
+
+    def count(self, category: Category) -> int:
+        return sum(len(unit.messages) for unit in self.of(category))
+
+    @property
+    def compactable(self) -> list[Unit]:
+        return self.of("compactable")
+
+    @property
+    def context(self) -> list[Unit]:
+        """What a summary of the compactable should know of: earlier summaries, and what was marked."""
+        return [unit for mine, unit in self.units if mine == "preserved" or unit.messages[0].kind == SUMMARY]
+
+
+class Pruned(NamedTuple):
+    """A message of results whose long outputs have made room for placeholders."""
+
+    message: Said
+    blocks: list[dict[str, Any]]
+    outputs: int
+    saved: int
+
+
+def read(rows: Sequence[HistoryBlock]) -> list[Said]:
+    """Stored blocks as messages."""
+    history = []
+    for _, group in groupby(rows, key=lambda row: row.message):
+        mine = list(group)
+        first, blocks = mine[0], tuple(encoding.decode(row.body) for row in mine)
+        tokens = max(1, sum(estimate(block) for block in blocks if block.get("type") not in THINKING))
+        place = (first.message, first.ordinal, first.role, first.kind, first.run, first.turn)
+        history.append(Said(*place, bool(first.preserved), blocks, tokens))
+    return history
+
+
+def partition(history: Sequence[Said], config: Compaction) -> Partition:
+    """Newest first: what fits into the protected tokens, then what is marked, recent, or a summary; the rest may go."""
+    grouped = units(history)
+    categories: list[Category] = []
+    left, fits, later = config.protected_tokens, True, 0
+    for unit in reversed(grouped):
+        left -= unit.tokens
+        fits = fits and left >= 0
+        categories.append(_category(unit, fits=fits, recent=later < config.preserve_last))
+        later += len(unit.messages)
+    categories.reverse()
+    _keep_questions(grouped, categories)
+    return Partition(tuple(zip(categories, grouped, strict=True)))
+
+
+def _category(unit: Unit, *, fits: bool, recent: bool) -> Category:
+    if fits or unit.is_open:
+        return "protected"
+    if any(message.preserved for message in unit.messages):
+        return "preserved"
+    if recent:
+        return "recent"
+    return "summary" if unit.messages[0].kind == SUMMARY else "compactable"
+
+
+def _keep_questions(grouped: Sequence[Unit], categories: list[Category]) -> None:
+    """An answer that is kept keeps what it answers: nothing that is sent begins with an answer."""
+    wanted: Category | None = None
+    for at in range(len(grouped) - 1, -1, -1):
+        if grouped[at].asks:
+            if wanted is not None and categories[at] == "compactable":
+                categories[at] = wanted
+            wanted = None
+        elif categories[at] != "compactable":
+            wanted = categories[at]
+
+
+def units(history: Sequence[Said]) -> list[Unit]:
+    """A call and its result are one, and so are answers of a run that follow each other without a word between."""
+    made: list[list[Said]] = []
+    for message in history:
+        if made and _belongs(made[-1][-1], message):
+            made[-1].append(message)
+        else:
+            made.append([message])
+    return [Unit(tuple(messages)) for messages in made]
+
+
+def _belongs(before: Said, message: Said) -> bool:
+    if before.role != "assistant":
+        return False
+    if message.role == "assistant":
+        return message.run == before.run
+    return bool(uses(before.blocks)) and _has_results(message)
+
+
+def _has_results(message: Said) -> bool:
+    return any(block.get("type") == "tool_result" for block in message.blocks)
+
+
+def prune(unit: Unit) -> list[Pruned]:
+    """The unit's messages of results with placeholders for what is long; those with nothing to save are left out."""
+    names = {use["id"]: str(use.get("name", "a tool")) for message in unit.messages for use in uses(message.blocks)}
+    found = []
+    for message in unit.messages:
+        if not _has_results(message):
+            continue
+        blocks = [_pruned_block(block, names) for block in message.blocks]
+        saved = [estimate(old) - estimate(new) for old, new in zip(message.blocks, blocks, strict=True) if new != old]
+        if saved:
+            found.append(Pruned(message, blocks, len(saved), sum(saved)))
+    return found
+
+
+def _pruned_block(block: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    if block.get("type") != "tool_result" or "content" not in block or _loads_tools(block["content"]):
+        return block
+    name = names.get(str(block.get("tool_use_id")), "a tool")
+    shorter = {**block, "content": _placeholder(name, block["content"])}
+    return shorter if estimate(block) - estimate(shorter) >= _WORTH_PRUNING else block
+
+
+def _loads_tools(content: Any) -> bool:
+    return isinstance(content, list) and any(part.get("type") == _REFERENCES for part in content)
+
+
+def _placeholder(tool: str, content: Any) -> str:
+    parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    characters, others = sum(map(len, parts)), sum(not part for part in parts)
+    more = f" and {others} other block{'s' if others > 1 else ''}" if others else ""
+    return f"[output of {tool} removed to save context: {characters:,} characters{more}]"

@@ -1,0 +1,103 @@
+"""Recording: stored runs as cassettes, from which a script answers the same again. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.agents.reading import MessageView, list_messages, list_runs
+from holdfast.agents.records import RunRow, TurnRow
+from holdfast.agents.statements import Runs
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading
+from holdfast.models.cassettes import Answered, Asked, Recording, part_of, write
+from holdfast.models.hearing import Heard
+from holdfast.models.steps import Turn
+
+_ALL = 1_000_000
+_REFUSED = "refusal"
+_STOPS = {"interrupted": "max_tokens"}  # ours: no provider stops for it
+
+
+@reading
+async def record_runs(tx: Transaction, ids: Sequence[str]) -> list[Recording]:
+    """These runs and all that they started, as far as they have come."""
+    found: list[Recording] = []
+    for id in ids:
+        row = await tx.one(Runs.find_run, id=id)
+        if row is None:
+            raise NotFound(f"there is no run {id} in this database.")
+        recording = await _record(tx, row)
+        if recording is None:
+            raise UsageError(f"run {id} has no answer of a model yet: there is nothing to record.")
+        found += [recording, *await _below(tx, id)]
+    return found
+
+
+async def _below(tx: Transaction, id: str) -> list[Recording]:
+    found: list[Recording] = []
+    for child in reversed(await list_runs(tx, parent=id, limit=_ALL)):
+        recording = await _record(tx, child)
+        found += [] if recording is None else [recording]
+        found += await _below(tx, child.id)
+    return found
+
+
+async def _record(tx: Transaction, run: RunRow) -> Recording | None:
+    messages = await list_messages(tx, run.session, branch=None, run=run.id, limit=_ALL, archived=True)
+    rows: list[TurnRow] = await tx.many(Runs.list_turns, run=run.id, after=0, limit=_ALL)
+    answers = [message.turn for message in messages if message.kind == "answer"]
+    by_number = {row.number: row for row in rows}
+    turns: list[Answered] = []
+    said: list[dict[str, Any]] = []  # since the last answer
+    last: list[dict[str, Any]] = []
+    for message in _as_said(messages):
+        if message.kind != "answer":
+            said += message.blocks
+            continue
+        row = by_number[message.turn]
+        if row.stop_reason == _REFUSED and message.turn != answers[-1]:
+            continue  # another model was asked the same: its answer is the one that counts
+        turns.append(Answered(_asked(last, said), _turn(row, message.blocks, run)))
+        last, said = list(message.blocks), []
+    return Recording(run.agent_name, rows[0].model, tuple(turns)) if turns else None
+
+
+def _as_said(messages: Sequence[MessageView]) -> list[MessageView]:
+    """In the order in which the model was told: what came for a run meanwhile is said with the turn that takes it.
+
+    What a compaction put in the place of a message has its ordinal, and comes after it.
+    """
+    originals: dict[int, MessageView] = {}
+    for message in messages:
+        if message.kind != "summary":
+            originals.setdefault(message.ordinal, message)
+    ordered = originals.values()
+    return sorted(ordered, key=lambda message: (_turn_of(message), message.kind == "answer", message.ordinal))
+
+
+def _turn_of(message: MessageView) -> int:
+    """The turn with which a message was said first, or in which it was answered."""
+    return message.turn if message.kind in ("answer", "steer") else message.turn + 1
+
+
+def _asked(last: list[dict[str, Any]], said: list[dict[str, Any]]) -> Asked:
+    if not said:  # it had paused
+        return Asked(None)
+    messages = [{"role": "assistant", "content": last}, {"role": "user", "content": said}]
+    return Asked.of(Heard({"messages": messages}))
+
+
+def _turn(row: TurnRow, blocks: Sequence[dict[str, Any]], run: RunRow) -> Turn:
+    parts = tuple(part for part in map(part_of, blocks) if part is not None)
+    stop = row.stop_reason or "end_turn"
+    refusal = (encoding.decode(run.refusal) or {}) if stop == _REFUSED else {}
+    return Turn(parts, _STOPS.get(stop, stop), refusal.get("category"), encoding.decode(row.usage))
+
+
+async def save(recordings: Sequence[Recording], path: str | Path) -> None:
+    """Write a cassette that `Script.cassette` reads, without what looks like a secret."""
+    await asyncio.to_thread(Path(path).write_text, write(recordings))

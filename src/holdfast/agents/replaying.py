@@ -1,0 +1,236 @@
+"""Replaying: a run is played again from its record, without a key, a network or its tools.
+
+The loop is the real one; the model says what it said then, and tools return what they returned then. Nothing is written
+where the run is: it is played in a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+
+from holdfast.agents.answering import INTERRUPTED
+from holdfast.agents.capsules import Contents, gather
+from holdfast.agents.collections import RunsList
+from holdfast.agents.comparing import Comparison, outcome_of
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.exporting import export
+from holdfast.agents.forking import EDITED
+from holdfast.agents.handles import Run
+from holdfast.agents.inquiries import Decision, decide
+from holdfast.agents.reaching import App
+from holdfast.agents.records_capsules import KeptInquiry, KeptTurn
+from holdfast.agents.serving import run_definition
+from holdfast.agents.simulating import Tools
+from holdfast.agents.statements import Capsules
+from holdfast.clock import Ports
+from holdfast.events import InputRequested
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading
+from holdfast.models import ModelFailure
+from holdfast.models.protocol import Answered, Model, Request, Wire
+from holdfast.models.script import Raw
+from holdfast.models.script import Turn as Said
+from holdfast.models.wire import count_tokens, to_events
+from holdfast.workers.definitions import Registry
+from holdfast.workers.worker import Worker
+
+
+class Stage(App, Protocol):
+    """An app for one replay: it serves nothing but the agent that is played."""
+
+    registry: Registry
+    book: Any
+    _play: Callable[..., Any]
+
+    @property
+    def runs(self) -> RunsList: ...
+
+    def make_worker(self) -> Worker: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How it went: `differences` says in words what was not as it was; without any, it came to the same end."""
+
+    run: str
+    turns: int
+    same_requests: int  # how many turns asked for the same, byte for byte
+    known_requests: int  # of how many turns the record says what they asked for
+    differences: tuple[str, ...]
+    comparison: Comparison
+
+    @property
+    def same(self) -> bool:
+        return not self.differences
+
+
+class Recorded(NamedTuple):
+    """One answer as it was given."""
+
+    blocks: list[dict[str, Any]]
+    turn: KeptTurn
+    category: str | None
+
+
+class RecordedModel:
+    """Answers each turn as it was answered then. `meanwhile` is called before it does, with the turn's number."""
+
+    def __init__(self, answers: Mapping[int, Recorded], interrupt: Callable[[], Awaitable[None]]) -> None:
+        self._answers = answers
+        self._interrupt = interrupt
+        self.meanwhile: Callable[[int], Awaitable[None]] | None = None
+
+    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        number = int(request.call.split("/")[1])
+        record = self._answers.get(number)
+        if record is None:
+            raise ModelFailure("bad_request", f"the record has no turn {number}", bought="no")
+        if self.meanwhile is not None:
+            await self.meanwhile(number)
+        answered(Answered(request_id=record.turn.request_id or ""))
+        for event in _events(record, request):
+            if event["type"] == "message_delta" and record.turn.stop_reason == INTERRUPTED:
+                await self._interrupt()
+                await asyncio.Event().wait()  # somebody cut it off here
+            yield event
+
+    async def count_tokens(self, request: Request) -> int:
+        return count_tokens(request.body())
+
+    async def close(self) -> None: ...
+
+
+def _events(record: Recorded, request: Request) -> list[Wire]:
+    """The answer as it was streamed, with what it used then."""
+    usage = encoding.decode(record.turn.usage) or {}
+    parts = tuple(Raw(block) for block in record.blocks)
+    said = Said(parts, record.turn.stop_reason or "end_turn", record.category)
+    events = to_events(said, request.body(), call=request.call)
+    for event in events:
+        if event["type"] == "message_start":
+            event["message"] |= {"usage": usage, "model": record.turn.model}
+        elif event["type"] == "message_delta":
+            event["usage"] = {"output_tokens": usage.get("output_tokens", 0)}
+    return events
+
+
+async def replay(app: App, id: str, tenant: str | None, stage: Callable[[str], Stage]) -> Replay:
+    """Play a run again and say what was different. `stage` makes an app on the copy in which it is played."""
+    contents = await app.runtime().transact(gather, id, tenant, partial=False)
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="holdfast-replay-"))
+    try:
+        await export(_as_sent(contents, id), folder / "run.db", app.settings, Ports(), redact=None)
+        other = stage(f"sqlite:///{folder / 'run.db'}")
+        try:
+            return await _played(other, contents, id)
+        finally:
+            await other.close()
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder)
+
+
+def _as_sent(contents: Contents, id: str) -> Contents:
+    """With thinking valid where it was then, whoever pays here."""
+    first = next((turn.fingerprint for turn in contents.turns if turn.run == id), "")
+    marks = {"": "", first: ""}
+    messages = [each._replace(fingerprint=marks.get(each.fingerprint, EDITED)) for each in contents.messages]
+    return contents._replace(messages=messages)
+
+
+async def _played(app: Stage, contents: Contents, id: str) -> Replay:
+    origin = next(run for run in contents.runs if run.id == id)
+    definition = next(
+        each for each in contents.versions if (each.agent, each.version) == (origin.agent, origin.version)
+    )
+    spec = AgentSpec.parse(definition.definition)
+    app.registry.add(
+        run_definition(spec.name, app._play, queue=spec.queue, requires=spec.requires, priority=spec.priority)
+    )
+    await app.runtime().open()
+    fork = await app.runs[id].fork(origin.forked_at or 1, tools=cast(Tools, "replayed"))
+    model = RecordedModel(_answers(contents, id), fork.interrupt)
+    model.meanwhile = _steering(contents, id, fork)
+    app.book.substitute = cast(Model, model)
+    worker = app.make_worker()
+    await worker.start()
+    try:
+        await _follow(app, fork, [each for each in contents.inquiries if each.run == id and each.call is None])
+    finally:
+        await worker.stop()
+    asked = await app.runtime().transact(_hashes, fork.id)
+    return _judged(contents, id, await app.runs.compare(id, fork), asked)
+
+
+def _answers(contents: Contents, id: str) -> dict[int, Recorded]:
+    run = next(each for each in contents.runs if each.id == id)
+    category = (encoding.decode(run.refusal) or {}).get("category")
+    turns = {turn.number: turn for turn in contents.turns if turn.run == id and turn.state == "completed"}
+    said = {each.turn: each.id for each in contents.messages if each.run == id and each.kind == "answer"}
+    return {
+        number: Recorded(
+            [encoding.decode(block.body) for block in contents.blocks if block.message == said.get(number)],
+            turn,
+            category,
+        )
+        for number, turn in turns.items()
+    }
+
+
+def _steering(contents: Contents, id: str, fork: Run[Any]) -> Callable[[int], Awaitable[None]]:
+    """What came for the run while it was under way comes again, before the turn that took it."""
+
+    async def meanwhile(number: int) -> None:
+        for steer in contents.steers:
+            if steer.run == id and steer.turn == number + 1:
+                await fork.steer(encoding.decode(steer.body))
+
+    return meanwhile
+
+
+async def _follow(app: Stage, fork: Run[Any], inquiries: Sequence[KeptInquiry]) -> None:
+    """To its end. What a person decided then is decided the same way; what nobody had is not waited for."""
+    left = [each for each in inquiries if each.state in ("approved", "denied", "answered", "expired")]
+    async for event in fork.stream():
+        if not isinstance(event, InputRequested):
+            continue
+        same = next((each for each in left if each.kind == event.kind), None)
+        if same is None:
+            await fork.cancel("nobody had decided this in the record")
+            continue
+        left.remove(same)
+        said = encoding.decode(same.decision) or {}
+        verdict: Any = "denied" if same.state == "expired" else same.state
+        decision = Decision(event.inquiry, verdict, answer=said.get("answer"), message=str(said.get("message") or ""))
+        await app.runtime().transact(decide, decision, "")
+
+
+@reading
+async def _hashes(tx: Transaction, run: str) -> dict[int, str]:
+    turns = await tx.many(Capsules.kept_turns, runs=[run])
+    return {turn.number: turn.request_hash for turn in turns}
+
+
+def _judged(contents: Contents, id: str, found: Comparison, asked: Mapping[int, str]) -> Replay:
+    then = {turn.number: turn.request_hash for turn in contents.turns if turn.run == id and turn.request_hash}
+    differences = [f"turn {n} asked for something else" for n, text in then.items() if asked.get(n) not in (None, text)]
+    differences += [f"turn {number} was not played" for number in then if number not in asked]
+    for pair in found.calls:
+        if pair.mark != "=" and (call := pair.a or pair.b) is not None:
+            told = {"~": "was answered differently", "-": "was not called", "+": "was called as well"}[pair.mark]
+            differences.append(f"{call.name} of turn {call.turn} {told}")
+    before, after = outcome_of(found.a.run), outcome_of(found.b.run)
+    if before != after:
+        why = f" ({found.b.run.error})" if found.b.run.error else ""
+        differences.append(f"it ended {after}{why}, not {before}")
+    elif found.diff:
+        differences.append("it said something else")
+    same = sum(asked.get(number) == text for number, text in then.items())
+    return Replay(id, found.b.run.turns, same, len(then), tuple(differences), found)

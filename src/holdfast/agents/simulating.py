@@ -1,0 +1,82 @@
+"""Simulating: which calls of a fork are run, which are answered from the record, and which a person is asked about.
+
+What only reads is run. What has an effect outside is never run again by itself, unless whoever forked said so: the
+world has seen it once already.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from holdfast.agents.history import result_block
+from holdfast.agents.inquiring import digest_of_input
+from holdfast.agents.records import CallRow, LoadedRun
+from holdfast.agents.statements import Calls, Forks
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction
+
+Tools = Literal["recorded", "ask", "live"]
+Policy = Literal["recorded", "ask", "live", "replayed"]
+
+NOT_RECORDED = "This call is not in the record that is being replayed."
+_ENDED = ("completed", "failed")
+
+
+class Records(NamedTuple):
+    """What the run that was forked had called from there on, and what the fork has called itself."""
+
+    made: Sequence[CallRow] = ()
+    used: Sequence[CallRow] = ()
+
+
+class Simulation:
+    """For one answer of one run: the k-th equal call takes the k-th record."""
+
+    def __init__(self, run: LoadedRun, records: Records) -> None:
+        self.policy = policy_of(run)
+        self._made: defaultdict[str, list[CallRow]] = defaultdict(list)
+        for call in records.made:
+            self._made[_identity(call.name, encoding.decode(call.input))].append(call)
+        self._used = Counter(_identity(call.name, encoding.decode(call.input)) for call in records.used)
+
+    def take(self, name: str, input: Any) -> CallRow | None:
+        """The record of this call, if there is one left that ended."""
+        identity = _identity(name, input)
+        place = self._used[identity]
+        self._used[identity] += 1
+        found = self._made[identity][place : place + 1]
+        return found[0] if found and found[0].state in _ENDED else None
+
+
+def policy_of(run: LoadedRun) -> Policy:
+    fork = encoding.decode(run.options).get("fork") or {}
+    policy: Policy = fork.get("tools", "live")
+    return policy
+
+
+async def load_records(tx: Transaction, run: LoadedRun) -> Records:
+    """The calls that a fork may be answered with; none for any other run. A fork of a fork has those of both."""
+    if run.forked_from is None or policy_of(run) not in ("recorded", "replayed"):
+        return Records()
+    made: list[CallRow] = []
+    fork, before = await tx.one(Forks.fork_of, run=run.id), None
+    first = fork.forked_at if fork is not None else None
+    while fork is not None and fork.forked_from is not None and first is not None:
+        calls = await tx.many(Calls.calls_of, run=fork.forked_from, turn=None)
+        made = [call for call in calls if call.turn >= first and (before is None or call.turn < before)] + made
+        fork = await tx.one(Forks.fork_of, run=fork.forked_from)
+        before = fork.forked_at if fork is not None else None
+        if before is None or before <= first:
+            break
+    return Records(made, await tx.many(Calls.calls_of, run=run.id, turn=None))
+
+
+def told(record: CallRow) -> str:
+    """What the model was told of a recorded call, as the call that repeats it stores it."""
+    return encoding.encode(result_block(record).get("content"), what="a recorded answer", cap=1 << 28)
+
+
+def _identity(name: str, input: Any) -> str:
+    return digest_of_input(name, input)

@@ -1,0 +1,54 @@
+-- The inbox of a run that is under way: messages for its next turn, and the word to stop.
+
+-- name: add_steer :exec
+insert into holdfast.steer (id, run, body, sent_at) values (:id, :run, :body, holdfast.now_us())
+on conflict (id) do nothing;
+
+-- name: open_steers :many
+select id, run, body from holdfast.steer where run = :run and turn is null order by sent_at, id;
+
+-- name: take_steers :exec
+update holdfast.steer set turn = :turn where id = any(cast(:ids as text[])) and turn is null;
+
+-- name: mail :one
+-- What has come for a run since it was loaded.
+select r.interrupted, case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null)
+    then 1 else 0 end as steered
+from holdfast.run r where r.id = :run;
+
+-- name: mails :many
+-- The same of many runs: those for which something has come.
+select r.id as run, r.interrupted, case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null)
+    then 1 else 0 end as steered
+from holdfast.run r where r.id = any(cast(:runs as text[]))
+    and (r.interrupted is not null or exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null));
+
+-- name: interrupt :one
+-- Whoever streams it is told by a hint, and by its next sign of life.
+update holdfast.run set interrupted = :by where id = :run and finalized_at is null and interrupted is null
+returning id, holdfast.hint('interrupt ' || :run) as hinted;
+
+-- name: current_run :one
+-- The run of a session that is under way or comes next.
+select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
+    j.state as job_state, j.channel, r.agent
+from holdfast.run r join holdfast.job j on j.seq = r.job
+where r.session = :session and r.parent is null and r.finalized_at is null
+order by r.ordinal limit 1;
+
+-- name: last_accepted :one
+-- The run of a session that was accepted last and has not ended.
+select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
+    j.state as job_state, j.channel, r.agent
+from holdfast.run r join holdfast.job j on j.seq = r.job
+where r.session = :session and r.parent is null and r.finalized_at is null
+order by r.ordinal desc limit 1;
+
+-- name: this_run :one
+select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
+    j.state as job_state, j.channel, r.agent
+from holdfast.run r join holdfast.job j on j.seq = r.job
+where r.id = :run and r.finalized_at is null;
+
+-- name: note_prompted :exec
+update holdfast.run set prompted = 1 where id = :run;

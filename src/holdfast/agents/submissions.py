@@ -1,0 +1,213 @@
+"""What the job of a batch stores: each step under its lease, so that who was overtaken changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agents.batching import Gathering, gather
+from holdfast.agents.changes import Changes, state_change
+from holdfast.agents.records_batches import BatchRow, OpenRequest, RequestBody, RequestRow
+from holdfast.agents.statements import Batches
+from holdfast.agents.system import BATCH, system_job
+from holdfast.durations import microseconds
+from holdfast.errors import LeaseLost, NotFound
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import Lease
+from holdfast.kernel.statements import Waiting
+from holdfast.models.batches import MOST_BYTES, MOST_REQUESTS
+from holdfast.settings import Settings
+from holdfast.workers.definitions import Chore
+
+MOST_DOWNLOADS = 8
+_PAGE = 1_000
+_CAP = 1 << 20
+_ENVELOPE = 100  # bytes around each request, beside its custom id
+_LAST, _AFTER_ALL = 1 << 62, "\U0010ffff"
+
+
+async def _hold(tx: Transaction, lease: Lease) -> None:
+    if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
+        raise LeaseLost(lease.id, lease.fence)
+
+
+@reading
+async def find_batch(tx: Transaction, id: str) -> BatchRow | None:
+    return await tx.one(Batches.find_batch, id=id)
+
+
+async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
+    """Take no more requests. What is beyond the provider's limits goes with the next batch."""
+    await _hold(tx, lease)
+    await tx.one(Batches.close_gathering, id=row.id)
+    await tx.run(Batches.drop_requests, batch=row.id)
+    size, bytes, beyond = 0, 0, []
+    for each in await tx.many(Batches.request_sizes, batch=row.id):
+        weight = each.bytes + len(each.custom_id) + _ENVELOPE
+        if size + 1 > MOST_REQUESTS or bytes + weight > MOST_BYTES:
+            beyond.append(each.custom_id)
+        else:
+            size, bytes = size + 1, bytes + weight
+    if beyond:
+        await tx.run(Batches.move_requests, ids=beyond, into=await gather(tx, where))
+
+
+async def split(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
+    """Give the second half to a batch of its own."""
+    await _hold(tx, lease)
+    ids = [each.custom_id for each in await tx.many(Batches.request_sizes, batch=row.id)]
+    into = await gather(tx, where._replace(lane=f"{row.lane}", wait_us=0))
+    await tx.run(Batches.move_requests, ids=ids[len(ids) // 2 :], into=into)
+
+
+@reading
+async def request_bodies(tx: Transaction, id: str, after: str) -> list[RequestBody]:
+    return await tx.many(Batches.request_bodies, batch=id, after=after, limit=_PAGE)
+
+
+async def intend(tx: Transaction, lease: Lease, id: str, size: int, bytes: int) -> bool:
+    """Store that the batch is about to be submitted. False: it has been intended already."""
+    await _hold(tx, lease)
+    return await tx.one(Batches.intend, id=id, size=size, bytes=bytes) is not None
+
+
+async def refused(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    await _hold(tx, lease)
+    await tx.run(Batches.refused, id=id, error=encoding.clip(error, 2_000))
+
+
+async def search(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    """Whether the provider has the batch is not known: it is looked for."""
+    await _hold(tx, lease)
+    await tx.run(Batches.search, id=id, unknown=1, held=None, error=encoding.clip(error, 2_000))
+
+
+async def hold(tx: Transaction, lease: Lease, id: str, held: dict[str, Any]) -> None:
+    await _hold(tx, lease)
+    text = encoding.encode(held, what="what may be a batch", cap=_CAP)
+    await tx.run(Batches.search, id=id, unknown=0, held=text, error=None)
+
+
+@reading
+async def taken_ids(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    return {row.id for row in await tx.many(Batches.taken_ids, ids=ids)}
+
+
+@reading
+async def is_request(tx: Transaction, id: str, custom_id: str) -> bool:
+    return await tx.one(Batches.is_request, batch=id, custom_id=custom_id) is not None
+
+
+async def give_up_search(tx: Transaction, lease: Lease, id: str) -> None:
+    """The provider does not have it, as far as it shows: it may be submitted again."""
+    await _hold(tx, lease)
+    await tx.run(Batches.note_unknown, batch=id)
+    await tx.run(Batches.refused, id=id, error="it was not among the provider's batches")
+
+
+async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool:
+    """The provider has it. False: it has another one in its place."""
+    await _hold(tx, lease)
+    taken = await tx.one(Batches.take_batch, id=id, provider_id=provider_id) is not None
+    await tx.run(Batches.send_requests, batch=id)
+    if taken:
+        return True
+    row = await tx.one(Batches.find_batch, id=id)
+    return row is not None and row.provider_id == provider_id
+
+
+async def disown(tx: Transaction, id: str, provider_id: str, orphan: JobId) -> bool:
+    """What one who was overtaken knows: the provider has a batch of these requests.
+
+    Whoever looks for it has it now. If it was submitted again meanwhile, this one is known as an orphan, with a job
+    that looks after it; True: it is to be cancelled.
+    """
+    row = await tx.one(Batches.find_batch, id=id)
+    if row is None or row.provider_id == provider_id:
+        return False
+    if await tx.one(Batches.offer_batch, id=id, provider_id=provider_id) is not None:
+        await tx.run(Batches.send_requests, batch=id)
+        return False
+    error = f"submitted late, in place of batch {id}"
+    if await tx.one(Batches.add_orphan, id=orphan, provider_id=provider_id, error=error, batch=id) is None:
+        return False
+    job, route = system_job(BATCH, orphan, {"batch": orphan})
+    await enqueue(tx, [job], [route])
+    return True
+
+
+async def move_runs(tx: Transaction, lease: Lease, id: str, *, before: str, state: str, prefix: str) -> int:
+    """Tell some of the batch's runs how far it is; 0 when all have been told."""
+    await _hold(tx, lease)
+    runs = await tx.many(Batches.runs_to_move, batch=id, state=before, limit=_PAGE)
+    if runs:
+        changes = Changes(prefix)
+        for run in runs:
+            moved = state_change(run.id, run.session, run.agent_name, run.parent, state=state, before=run.state)
+            changes.tell(run.id, "run_state", moved, topic="run_state")
+        await tx.run(Batches.move_runs, ids=[run.id for run in runs], state=state, before=before)
+        await changes.write(tx)
+    return len(runs)
+
+
+@reading
+async def is_wanted(tx: Transaction, id: str) -> bool:
+    counted = await tx.one(Batches.wanted_requests, batch=id)
+    return counted is not None and counted.n > 0
+
+
+async def note_poll(tx: Transaction, lease: Lease, id: str, state: str, counts: dict[str, int]) -> None:
+    await _hold(tx, lease)
+    await tx.run(Batches.note_poll, id=id, state=state, counts=encoding.encode(counts, what="counts", cap=_CAP))
+
+
+async def note_error(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    await _hold(tx, lease)
+    await tx.run(Batches.note_error, id=id, error=encoding.clip(error, 2_000))
+
+
+async def lose(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    """The provider has no such batch any more: its results will not come."""
+    await _hold(tx, lease)
+    await tx.run(Batches.note_poll, id=id, state="collecting", counts="{}")
+    await tx.run(Batches.note_error, id=id, error=encoding.clip(error, 2_000))
+
+
+@reading
+async def unanswered(tx: Transaction, id: str, limit: int) -> list[OpenRequest]:
+    return await tx.many(Batches.unanswered, batch=id, limit=limit)
+
+
+async def end(tx: Transaction, lease: Lease, id: str, state: str, error: str | None) -> None:
+    await _hold(tx, lease)
+    await tx.one(Batches.end_batch, id=id, state=state, error=None if error is None else encoding.clip(error, 2_000))
+
+
+@reading
+async def list_batches(
+    tx: Transaction, *, state: str | None = None, before: tuple[int, str] = (_LAST, _AFTER_ALL), limit: int = 100
+) -> list[BatchRow]:
+    return await tx.many(Batches.list_batches, state=state, before_at=before[0], before=before[1], limit=limit)
+
+
+@reading
+async def batch_requests(tx: Transaction, id: str, *, after: str = "", limit: int = 1_000) -> list[RequestRow]:
+    if await tx.one(Batches.find_batch, id=id) is None:
+        raise NotFound(f"there is no batch {id} in this database.")
+    return await tx.many(Batches.list_requests, batch=id, after=after, limit=limit)
+
+
+async def prune(tx: Transaction, settings: Settings) -> int:
+    """Forget batches that ended long ago."""
+    age_us = microseconds(settings.batch_retention)
+    ids = [row.id for row in await tx.many(Batches.prune_batches, age_us=age_us, limit=_PAGE)]
+    if ids:
+        await tx.run(Batches.delete_requests, ids=ids)
+        await tx.run(Batches.delete_batches, ids=ids)
+    return len(ids)
+
+
+CHORE = Chore(lambda settings: settings.cleanup_interval, prune)

@@ -1,0 +1,314 @@
+"""Submitting: the job of a batch, from the last request it takes to the last result it brings.
+
+The intent is stored before the submit, and the provider's id as soon as it is known. When a submit's outcome is not
+known, nothing is submitted again before the provider's batches of that time and size have ended and shown by their
+results that they are not this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.agents import submissions
+from holdfast.agents.batching import Gathering
+from holdfast.agents.collecting import Collector, apply
+from holdfast.agents.deciding import Deciding
+from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed
+from holdfast.agents.loop import RunLoop, parse
+from holdfast.agents.reading import list_lanes
+from holdfast.agents.records import LoadedRun
+from holdfast.agents.records_batches import BatchRow, OpenRequest
+from holdfast.agents.spending import spent_on
+from holdfast.durations import microseconds
+from holdfast.errors import LeaseLost
+from holdfast.kernel import encoding
+from holdfast.kernel.database import Operation
+from holdfast.kernel.ids import new_id
+from holdfast.models import ModelFailure
+from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
+from holdfast.outcomes import Done, Outcome, Snooze
+from holdfast.workers.context import JobContext
+
+log = logging.getLogger("holdfast.agents")
+
+_CHUNK = 200
+_CHUNK_BYTES = 8 * 1024 * 1024
+_SKEW_US = 300_000_000  # by which the provider's clock may be behind the database's
+_MISSING = "the provider's results do not mention this request"
+_SOON, _LATER = 1.0, 60.0
+
+
+class BatchJobs:
+    """Plays the jobs of batches, on whichever worker has their leases."""
+
+    def __init__(self, loop: RunLoop) -> None:
+        self._loop = loop
+
+    async def play(self, ctx: JobContext, batch: str) -> Outcome:
+        """Bring a batch as far as it goes now, and say when to look again."""
+        return await _BatchJob(self._loop, ctx, batch).play()
+
+
+class _BatchJob:
+    def __init__(self, loop: RunLoop, ctx: JobContext, batch: str) -> None:
+        self._loop = loop
+        self._ctx = ctx
+        self._id = batch
+
+    async def _do(self, operation: Operation[..., Any], *args: Any, **more: Any) -> Any:
+        return await self._ctx.database.transact(operation, self._ctx.lease, *args, **more)
+
+    async def play(self) -> Outcome:
+        while True:
+            row = await self._ctx.database.transact(submissions.find_batch, self._id)
+            if row is None:
+                return Done("there is no such batch any more")
+            lanes = await self._ctx.database.transact(list_lanes)
+            if (wait := closed(lanes, row.lane)) is not None:
+                return wait
+            try:
+                outcome = await self._step(row)
+            except ModelFailure as failure:
+                return await self._failed(row, failure)
+            if outcome is not None:
+                return outcome
+
+    async def _step(self, row: BatchRow) -> Outcome | None:
+        """One step of a batch; None: the next one follows at once."""
+        match row.state:
+            case "gathering":
+                await self._do(submissions.close, row, self._where(row))
+            case "submitting" if row.intent_at is not None:  # its worker died around the submit
+                await self._do(submissions.search, self._id, "its worker died around the submit")
+            case "submitting":
+                return await self._submit(row)
+            case "searching":
+                return await self._search(row)
+            case "submitted" | "processing" | "canceling":
+                return await self._poll(row)
+            case "collecting":
+                return await self._collect(row)
+            case _:
+                return Done(row.state)
+        return None
+
+    def _model(self, row: BatchRow) -> Batches:
+        model = self._loop.models.open(row.model)
+        if not isinstance(model, Batches):
+            raise ModelFailure("bad_request", f"model {row.model} takes no batches", bought="no")
+        return model
+
+    def _where(self, row: BatchRow) -> Gathering:
+        """Where what has to be asked again goes."""
+        wait = microseconds(self._loop.settings.batch_wait)
+        return Gathering(row.lane, row.model, row.credential, new_id(self._loop.ports), wait)
+
+    async def _submit(self, row: BatchRow) -> Outcome | None:
+        items = [BatchItem(each.custom_id, each.body) for each in await self._bodies()]
+        if not items:
+            await self._do(submissions.end, self._id, "ended", "every run it was for has ended")
+            return Done("nobody waits for it any more")
+        model = self._model(row)
+        size = sum(len(item.params.encode()) for item in items)
+        if not await self._do(submissions.intend, self._id, len(items), size):
+            return None  # somebody has intended it: look again
+        self._ctx.require_lease()
+        call = f"{self._id}/{row.attempts + 1}"
+        total = self._loop.settings.model_total.total_seconds()
+        try:
+            status = await model.submit_batch(items, call=call, total=total, answered=lambda _: None)
+        except ModelFailure as failure:
+            if failure.bought == "unknown":
+                await self._do(submissions.search, self._id, str(failure))
+                return Snooze(self._grace(), f"whether the provider has the batch is not known: {failure}")
+            return await self._refused(row, len(items), failure)
+        await self._take(model, status)
+        return None
+
+    async def _bodies(self) -> list[Any]:
+        found: list[Any] = []
+        while page := await self._ctx.database.transact(
+            submissions.request_bodies, self._id, found[-1].custom_id if found else ""
+        ):
+            found += page
+        return found
+
+    async def _take(self, model: Batches, status: BatchStatus) -> None:
+        """The provider has it: that is stored at once, and told to the runs then."""
+        try:
+            if not await self._do(submissions.take, self._id, status.id):
+                await self._disown(model, status)
+        except LeaseLost:
+            await self._disown(model, status)
+            raise
+        log.info("batch %s is the provider's %s, %d requests", self._id, status.id, status.size)
+
+    async def _disown(self, model: Batches, status: BatchStatus) -> None:
+        """Another worker has taken the batch over; what this one submitted late must not stay unknown."""
+        orphan = new_id(self._loop.ports)
+        if await self._ctx.database.transact(submissions.disown, self._id, status.id, orphan):
+            log.warning("the provider's %s came too late for batch %s and is cancelled", status.id, self._id)
+            with contextlib.suppress(ModelFailure):  # whoever has its job tries again
+                await model.cancel_batch(status.id)
+
+    async def _refused(self, row: BatchRow, size: int, failure: ModelFailure) -> Outcome | None:
+        """The provider has not taken it. One bad request does not sink the rest: halves are tried."""
+        await self._do(submissions.refused, self._id, str(failure))
+        if failure.kind in ("bad_request", "context_window") and size > 1:
+            await self._do(submissions.split, row, self._where(row))
+            return None
+        if failure.kind in ("bad_request", "context_window", "not_found"):
+            error = {"type": "invalid_request_error", "message": str(failure)}
+            await self._answer_all(row, "errored", error)
+            await self._do(submissions.end, self._id, "failed", str(failure))
+            return Done(str(failure))
+        raise failure
+
+    async def _search(self, row: BatchRow) -> Outcome | None:
+        """Look for the batch among the provider's; only when none of them can be it is it submitted again."""
+        assert row.intent_at is not None
+        settled = row.intent_at + microseconds(self._loop.settings.batch_grace)
+        if row.now < settled:
+            return Snooze(f"{settled - row.now}us", "a submit of unknown outcome may still arrive")
+        model = self._model(row)
+        held: dict[str, Any] = encoding.decode(row.held) or {}
+        excluded = set(held.get("excluded", ()))
+        found = await model.list_batches(row.intent_at - _SKEW_US)
+        possible = [each for each in found if each.size == row.size and each.id not in excluded]
+        taken = await self._ctx.database.transact(submissions.taken_ids, [each.id for each in possible])
+        possible = [each for each in possible if each.id not in taken]
+        for each in possible:
+            if each.ended:
+                if await self._is_ours(model, each.id):
+                    await self._take(model, each)
+                    return None
+                excluded.add(each.id)
+        waiting = [each.id for each in possible if not each.ended]
+        await self._do(submissions.hold, self._id, {"candidates": waiting, "excluded": sorted(excluded)})
+        if waiting:
+            return Snooze(
+                self._pause(row, row.intent_at), f"waits for {len(waiting)} batches to end that may be this one"
+            )
+        log.warning("batch %s is not among the provider's; it is submitted again", self._id)
+        await self._do(submissions.give_up_search, self._id)
+        return None
+
+    async def _is_ours(self, model: Batches, id: str) -> bool:
+        """By the first of its results. One without any may be ours, and taking it costs nothing: it has no answers."""
+        try:
+            async for line in model.batch_results(id):
+                return bool(await self._ctx.database.transact(submissions.is_request, self._id, line.custom_id))
+        except ModelFailure as failure:
+            if failure.kind != "not_found":
+                raise
+            return False
+        return True
+
+    async def _poll(self, row: BatchRow) -> Outcome | None:
+        assert row.provider_id is not None
+        model = self._model(row)
+        if row.state == "submitted":
+            await self._tell_runs("batch_submitting", "batch_pending")
+        try:
+            status = await model.get_batch(row.provider_id)
+        except ModelFailure as failure:
+            if failure.kind == "not_found" and row.now - (row.submitted_at or row.now) > microseconds("10m"):
+                await self._do(submissions.lose, self._id, str(failure))
+                return None
+            if failure.kind == "not_found":
+                return Snooze("5s", str(failure))  # it may take a moment to be seen
+            raise
+        state = "collecting" if status.ended else "canceling" if status.status == "canceling" else "processing"
+        if (
+            not status.ended
+            and status.status != "canceling"
+            and not await self._ctx.database.transact(submissions.is_wanted, self._id)
+        ):
+            await model.cancel_batch(row.provider_id)
+            state = "canceling"
+        await self._do(submissions.note_poll, self._id, state, dict(status.counts))
+        if state == "collecting":
+            return None
+        await self._tell_runs("batch_submitting", "batch_processing")
+        await self._tell_runs("batch_pending", "batch_processing")
+        return Snooze(self._pause(row, row.submitted_at or row.now), f"the provider's batch is {status.status}")
+
+    async def _tell_runs(self, before: str, state: str) -> None:
+        while await self._do(submissions.move_runs, self._id, before=before, state=state, prefix=self._prefix()):
+            self._ctx.require_lease()
+
+    def _prefix(self) -> str:
+        settings = self._loop.settings
+        return settings.topic_prefix if settings.public_topics else ""
+
+    async def _collect(self, row: BatchRow) -> Outcome:
+        """Apply every result, then ask again what was not answered."""
+        assert row.provider_id is not None
+        await self._tell_runs("batch_submitting", "batch_processing")
+        await self._tell_runs("batch_pending", "batch_processing")
+        chunk: list[BatchLine] = []
+        weight = 0
+        try:
+            async for line in self._model(row).batch_results(row.provider_id):
+                chunk.append(line)
+                weight += len(str(line.message)) if line.message is not None else 0
+                if len(chunk) >= _CHUNK or weight >= _CHUNK_BYTES:
+                    await self._apply(row, chunk)
+                    chunk, weight = [], 0
+            await self._apply(row, chunk)
+        except ModelFailure as failure:
+            await self._apply(row, chunk)
+            hopeless = failure.kind in ("not_found", "malformed")
+            if not hopeless or row.polls < submissions.MOST_DOWNLOADS:
+                await self._do(submissions.note_poll, self._id, "collecting", encoding.decode(row.counts) or {})
+                return Snooze(self._backoff(row), f"the results could not be read: {failure}")
+        await self._answer_all(row, "missing", {"type": "missing", "message": _MISSING})
+        await self._do(submissions.end, self._id, "ended", None)
+        return Done("collected")
+
+    async def _apply(self, row: BatchRow, lines: list[BatchLine]) -> None:
+        if lines:
+            self._ctx.require_lease()
+            await self._do(apply, lines, self._collector(), self._where(row))
+
+    async def _answer_all(self, row: BatchRow, type: str, error: dict[str, Any]) -> None:
+        """Give what is left of the batch one answer."""
+        left: list[OpenRequest]
+        while left := await self._ctx.database.transact(submissions.unanswered, self._id, _CHUNK):
+            await self._apply(row, [BatchLine(each.custom_id, type, None, error) for each in left])
+
+    def _collector(self) -> Collector:
+        loop = self._loop
+
+        def deciding(run: LoadedRun, spec: AgentSpec, number: int) -> Deciding:
+            return Deciding(run, spec, number, loop.settings, loop.approving)
+
+        spent: Callable[[str, dict[str, Any]], Any] = lambda model, usage: spent_on(loop.models, model, usage, "batch")  # noqa: E731
+        return Collector(deciding, spent, parse, self._prefix(), loop.notify())
+
+    async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome:
+        """The provider did not do what was asked; the batch stays as it is and is looked at again."""
+        if failure.closes_lane is not None:
+            person = failure.closes_lane == "person"
+            wait = failure.retry_after or 5.0
+            wait_us = None if person else round(wait * 1e6)
+            await self._ctx.database.transact(close_lane, row.lane, wait_us, person=person, reason=str(failure))
+            return Snooze(PERSON_PAUSE if person else f"{round(wait * 1e6)}us", str(failure))
+        await self._do(submissions.note_error, self._id, str(failure))
+        return Snooze(self._backoff(row), str(failure))
+
+    def _grace(self) -> str:
+        return f"{microseconds(self._loop.settings.batch_grace)}us"
+
+    def _backoff(self, row: BatchRow) -> str:
+        wait = min(_LATER, _SOON * 2 ** min(row.polls, 6)) * (0.5 + self._loop.ports.random.random())
+        return f"{round(wait * 1e6)}us"
+
+    def _pause(self, row: BatchRow, since: int) -> str:
+        """The longer it takes, the longer it may take: a twentieth of its age, up to the setting."""
+        most = microseconds(self._loop.settings.batch_poll_interval)
+        return f"{min(most, max(round(_SOON * 1e6), (row.now - since) // 20))}us"

@@ -1,0 +1,25 @@
+"""`holdfast runs cassette`: a stored run as a file that a script plays in tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli.options import ask, json_option, print_json, url_option
+
+
+@click.command()
+@click.argument("id")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where to write it."
+)
+@url_option
+@json_option
+def cassette(id: str, output: Path, url: str | None, as_json: bool) -> None:
+    """Record a run and those that it started, for Script.cassette(FILE); what looks like a secret is left out."""
+    ask(url, lambda app: app.runs[id].cassette(output))
+    if as_json:
+        print_json({"id": id, "cassette": str(output)})
+    else:
+        click.echo(f"{output} has run {id}; look through it before you share it")

@@ -1,0 +1,208 @@
+"""Cassettes: what models were asked and answered in real runs, in a file, so that a script can answer the same again.
+
+What looks like a secret is taken out before anything is written, and thinking loses its signature: whoever plays it
+signs it anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from holdfast.errors import UsageError
+from holdfast.models.expecting import Unexpected
+from holdfast.models.hearing import Heard, Returned, is_said, texts_of
+from holdfast.models.protocol import Wire
+from holdfast.models.script import Script, turns_since_user
+from holdfast.models.signing import blocks_of
+from holdfast.models.steps import Call, Inside, Raw, Say, Think, Turn, read_inside, write_inside
+
+VERSION = 1
+_PAUSED = "pause_turn"
+_SECRETS = (
+    (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), "sk-REDACTED"),
+    (re.compile(r"\b(bearer)\s+(?!REDACTED)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), r"\1 REDACTED"),
+    (re.compile(r"\b(gh[a-z]|github_pat)_[A-Za-z0-9_]{16,}"), r"\1_REDACTED"),
+    (re.compile(r"\bAKIA[A-Z0-9]{12,}"), "AKIA-REDACTED"),
+    (re.compile(r"(://[^/\s:@]+):(?!REDACTED)[^/\s@]+@"), r"\1:REDACTED@"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was new in a request: what the user said, if anything, and what tools returned."""
+
+    text: str | None
+    results: tuple[Returned, ...] = ()
+
+    @classmethod
+    def of(cls, heard: Heard) -> Asked:
+        text = without_secrets(heard.text) if is_said(heard.messages[-1]) else None
+        results = [Returned(each.tool, without_secrets(each.text), each.is_error) for each in heard.results]
+        return cls(text, tuple(results))
+
+    def lines(self) -> list[str]:
+        """For a comparison."""
+        said = [] if self.text is None else ["user:", *self.text.splitlines()]
+        for result in self.results:
+            said += [f"{result.tool} {'failed' if result.is_error else 'returned'}:", *result.text.splitlines()]
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One turn: what the model was asked, and the answer."""
+
+    asked: Asked
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One run: the turns of an agent, in order."""
+
+    agent: str
+    model: str
+    turns: tuple[Answered, ...]
+
+    def place(self, messages: Sequence[Wire]) -> tuple[int, bool]:
+        """Which turn answers these messages, and whether they begin as the run did.
+
+        A user may have spoken in the middle of the run. The answers to that are told by its text.
+        """
+        said = [without_secrets(text) for text in texts_of(messages)]
+        begun = [number for number, each in enumerate(self.turns) if each.asked.text is not None]
+        texts = [self.turns[number].asked.text for number in begun]
+        spoken = max(k for k in range(len(begun)) if k == 0 or (len(said) > k and said[-k:] == texts[1 : k + 1]))
+        same = len(said) > spoken and said[-spoken - 1] == texts[0]
+        end = [*begun, len(self.turns)][spoken + 1]
+        number = self._next(range(begun[spoken], end), messages)
+        return (len(self.turns) if number is None else number), same
+
+    def _next(self, numbers: range, messages: Sequence[Wire]) -> int | None:
+        """Which of these turns is next; none when all have been played. Answers that paused are sent as one message."""
+        answers: list[list[int]] = []
+        for number in numbers:
+            if number > numbers.start and self.turns[number - 1].turn.stop_reason == _PAUSED:
+                answers[-1].append(number)
+            else:
+                answers.append([number])
+        played = turns_since_user(messages)
+        if messages[-1]["role"] != "assistant":
+            return answers[played][0] if played < len(answers) else None
+        sent = len(blocks_of(messages[-1]["content"]))
+        left = iter(answers[played - 1] if played <= len(answers) else ())
+        for number in left:
+            sent -= len(self.turns[number].turn.parts)
+            if sent <= 0:
+                break
+        return next(left, None)
+
+
+class Recorded(Script):
+    """A script that plays recordings: the one whose prompt was the same, or else the first."""
+
+    def __init__(self, recordings: Sequence[Recording], *, strict: bool) -> None:
+        super().__init__()
+        self._recordings = recordings
+        self._strict = strict
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any], *, strict: bool) -> Self:
+        """`ValueError`, `TypeError` or `KeyError` when this is no cassette."""
+        if written.get("cassette") != VERSION:
+            raise ValueError(f"it is no cassette of version {VERSION}, but {written.get('cassette')!r}")
+        recordings = [_read(run) for run in written["runs"]]
+        if not all(each.turns and each.turns[0].asked.text is not None for each in recordings) or not recordings:
+            raise ValueError("a run in it does not begin with what a user said")
+        return cls(recordings, strict=strict)
+
+    def for_agent(self, name: str) -> Script:
+        own = [each for each in self._recordings if each.agent == name]
+        return Recorded(own, strict=self._strict) if own else self
+
+    def turn(self, body: Wire) -> Turn:
+        places = [(each, *each.place(body["messages"])) for each in self._recordings]
+        recording, number, _ = next((each for each in places if each[2]), places[0])
+        if number >= len(recording.turns):
+            problem = f"the recorded run of {recording.agent} was not asked this: it has {len(recording.turns)} turns."
+            if not self._strict:
+                raise UsageError(problem)
+            raise Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")
+        answered = recording.turns[number]
+        if self._strict:
+            _compare(answered.asked, Asked.of(Heard(body)), number, recording)
+        return answered.turn
+
+
+def _compare(recorded: Asked, asked: Asked, number: int, recording: Recording) -> None:
+    if recorded != asked:
+        lines = difflib.ndiff(recorded.lines(), asked.lines())
+        where = f"at turn {number + 1} of the recorded run of {recording.agent} (- recorded, + asked):"
+        raise Unexpected("\n".join([where, *(line.rstrip("\n") for line in lines)]))
+
+
+def write(recordings: Sequence[Recording]) -> str:
+    """The text of a cassette."""
+    runs = [{"agent": each.agent, "model": each.model, "turns": list(map(_written, each.turns))} for each in recordings]
+    return json.dumps({"cassette": VERSION, "runs": redacted(runs)}, ensure_ascii=False, indent=1) + "\n"
+
+
+def part_of(block: Wire) -> Inside | None:
+    """A block of an answer as a part of a step; none for what only its provider can read."""
+    match block.get("type"):
+        case "thinking":
+            return Think(str(block.get("thinking", "")))
+        case "redacted_thinking":
+            return None
+        case "text" if not block.get("citations"):
+            return Say(str(block.get("text", "")))
+        case "tool_use":
+            return Call(str(block["name"]), dict(block["input"]))
+        case _:
+            return Raw(block)
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value without what looks like a secret."""
+    match value:
+        case str():
+            return without_secrets(value)
+        case dict():
+            return {key: redacted(each) for key, each in value.items()}
+        case list():
+            return [redacted(each) for each in value]
+        case _:
+            return value
+
+
+def without_secrets(text: str) -> str:
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _written(answered: Answered) -> dict[str, Any]:
+    asked, turn = answered.asked, answered.turn
+    told: dict[str, Any] = {} if asked.text is None else {"text": asked.text}
+    if asked.results:
+        told["results"] = [{"tool": each.tool, "text": each.text, "is_error": each.is_error} for each in asked.results]
+    written = {"asked": told, "parts": list(map(write_inside, turn.parts)), "stop": turn.stop_reason}
+    more = {"category": turn.category, "usage": turn.usage}
+    return written | {name: value for name, value in more.items() if value is not None}
+
+
+def _read(run: Mapping[str, Any]) -> Recording:
+    return Recording(run["agent"], run["model"], tuple(map(_answered, run["turns"])))
+
+
+def _answered(written: Mapping[str, Any]) -> Answered:
+    told = written["asked"]
+    results = tuple(Returned(each["tool"], each["text"], each["is_error"]) for each in told.get("results", ()))
+    parts = tuple(map(read_inside, written["parts"]))
+    turn = Turn(parts, written["stop"], written.get("category"), written.get("usage"))
+    return Answered(Asked(told.get("text"), results), turn)

@@ -1,0 +1,221 @@
+"""Agents in a lab: what their models were asked, what people are asked, what it all costs, and time for batches.
+
+What a test asks is answered without `await`, so that it cannot be forgotten; what a test does is awaited.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND, nano_of
+from holdfast.agents.handles import Run
+from holdfast.agents.money import Budget, Policy
+from holdfast.agents.people import Inquiry
+from holdfast.agents.recording import record_runs, save
+from holdfast.agents.streams import ENDED
+from holdfast.app import Holdfast
+from holdfast.clock import Ports
+from holdfast.durations import Duration
+from holdfast.errors import BadSetting, UsageError
+from holdfast.kernel.states import State
+from holdfast.models.hearing import Heard
+from holdfast.models.script import Script
+from holdfast.models.spool import MemoryShelf
+from holdfast.testing import asking, bought, enqueued
+from holdfast.testing.bought import Rebought
+from holdfast.testing.clock import LabClock
+from holdfast.testing.crashes import Plan
+from holdfast.testing.crew import Crew, Stuck
+from holdfast.testing.enqueued import Question
+from holdfast.testing.model import LabModel
+
+R = TypeVar("R")
+Asker = Run[Any] | Inquiry | str
+"""A run, an inquiry, or the id of either or of a call."""
+
+_MOST_STEPS = 1_000  # of the clock, until a run has ended
+_WITH_SCRIPT = "open the lab with a script."
+
+
+class AgentsInLab(ABC):
+    """The part of a lab that is about agents."""
+
+    app: Holdfast
+    clock: LabClock
+    plan: Plan
+    _ports: Ports
+    _crew: Crew
+    _model: LabModel | None
+
+    @property
+    def asked(self) -> list[Heard]:
+        """What models were asked, in order: `lab.asked[0].text`, `.results`, `.tools`, `.system`, `.body`."""
+        return list(self._own_model("what models were asked").asked)
+
+    def calls(self, tool: str) -> list[dict[str, Any]]:
+        """What models called this tool, or this agent, with, in order: as they wrote it, and whatever became of it."""
+        kinds = self.app.registry.definitions
+        if TOOL_KIND + tool not in kinds and AGENT_KIND + tool not in kinds:
+            raise UsageError(f"the app of this lab has no tool and no agent {tool!r}.")
+        return self.look(partial(bought.calls_of, tool=tool))
+
+    @property
+    def rebought(self) -> list[Rebought]:
+        """Turns that were bought more often than recorded and unknown together say; it should be empty.
+
+        The witness is the lab's own model, so the lab must have a script.
+        """
+        lines = list(self._own_model("what was bought").witness.lines)
+        return self.look(partial(bought.rebought, witness=lines))
+
+    def inquiries(self, run: Asker | None = None) -> list[Inquiry]:
+        """What people are asked now, the oldest first: by everybody, or by a run and those that it started."""
+        return self.look(partial(asking.open_inquiries, run=None if run is None else _id(run)))
+
+    async def approve(self, run: Asker, *, input: dict[str, Any] | None = None, by: str = "") -> Inquiry:
+        """Let the call run, or the run go on, that a person is asked about. Then drain.
+
+        `run` is the run if it asks just one thing, else the inquiry, or the id of either or of the call.
+        """
+        return await self._decided(self.app.approve(self._meant(run), input=input, by=by))
+
+    async def deny(self, run: Asker, message: str = "", *, by: str = "") -> Inquiry:
+        """Keep it from running; the model is told why."""
+        return await self._decided(self.app.deny(self._meant(run), message=message, by=by))
+
+    async def answer(self, run: Asker, answer: Any, *, by: str = "") -> Inquiry:
+        """Answer the question that a person is asked, or give a call's result in its place."""
+        return await self._decided(self.app.answer(self._meant(run), answer, by=by))
+
+    def price(self, usd: str | Decimal) -> None:
+        """Let every call of a model cost this, whatever it uses; in a batch, half of it. Until the lab closes."""
+        if not isinstance(usd, str | Decimal):
+            raise BadSetting(f'money is written as text, "{usd}", never as a float.')
+        self.app.book.per_call = Decimal(nano_of(str(usd))) / 1_000_000_000
+
+    async def budget(
+        self,
+        cost: str | Decimal,
+        *,
+        tenant: str | None = None,
+        session: Any = None,
+        per: Duration | None = None,
+        policy: Policy = "end",
+    ) -> Budget:
+        """`hf.budgets.set`: what a tenant, a session or everybody may spend."""
+        return await self.app.budgets.set(cost, tenant=tenant, session=session, per=per, policy=policy)
+
+    def spent(self, *, tenant: str | None = None) -> Decimal:
+        """What models have cost in this lab, in USD: everybody, or one tenant."""
+        return self.look(partial(asking.spent, tenant=tenant))
+
+    async def pass_time(self, *runs: Run[Any]) -> None:
+        """Drain, and move the clock to whatever is due next, until each run has ended or waits for a person.
+
+        So batches are made, end and are collected, and pauses pass. Raises `Stuck` when nothing is due any more.
+        """
+        if not runs:
+            raise UsageError("say which runs are to end: await lab.pass_time(run).")
+        self._begin_drain()
+        for _ in range(_MOST_STEPS):
+            await self._drain(last=False)
+            if all([await self._has_ended_or_asks(run) for run in runs]):
+                self.plan.require_met()
+                return
+            await self._advance_to_next()
+        raise Stuck(f"the clock was moved {_MOST_STEPS:,} times, and {_standing(runs)}.")
+
+    async def record(self, path: str | Path, *runs: Run[Any]) -> None:
+        """Write a cassette of these runs and those that they started; without any, of all runs of this lab."""
+        ids = [run.id for run in runs] or [row.id for row in reversed(await self._all_runs()) if row.parent is None]
+        if not ids:
+            raise UsageError("there is no run to record in this lab yet.")
+        await save(await self.app.runtime().transact(record_runs, ids), path)
+
+    async def _all_runs(self) -> list[Any]:
+        return await bought.every_run(self.app.runtime().database)
+
+    async def _has_ended_or_asks(self, run: Run[Any]) -> bool:
+        if (await run.refresh()).state in ENDED:
+            return True
+        return bool(await asking.open_inquiries(self.app.runtime().database, run.id))
+
+    async def _advance_to_next(self) -> None:
+        now = self.clock.wall_us()
+        rows = await enqueued.read_jobs(self.app.runtime().database)
+        waits = [row.due_at for row in rows if row.state in (State.SCHEDULED, State.WAITING) and row.due_at is not None]
+        if not waits:
+            raise Stuck("nothing is due, whatever the time: what a run waits for must come from the test.")
+        await self.clock.advance(f"{max(1, min(waits) - now)}us")
+
+    def _meant(self, thing: Asker) -> str:
+        """The one open inquiry that a run, an inquiry or an id means."""
+        if isinstance(thing, Inquiry):
+            return thing.id
+        found = self.inquiries(thing)
+        if len(found) == 1:
+            return found[0].id
+        if not found and isinstance(thing, str):
+            return thing  # of a call, or of an inquiry that is decided: the app says what about it
+        if not found:
+            raise UsageError(f"nothing is asked of a person by {thing!r}. Drain first; `await run.why()` says more.")
+        listed = "".join(f"\n  {each.id}: {asking.described(each)}" for each in found)
+        raise UsageError(
+            f"{len(found)} things are asked of a person by {thing!r}; give one of lab.inquiries():{listed}"
+        )
+
+    async def _decided(self, deciding: Any) -> Inquiry:
+        inquiry = cast(Inquiry, await deciding)
+        await self.accepted([])  # inline, what follows runs now
+        await self._refresh_handles()
+        return inquiry
+
+    def _own_model(self, what: str) -> LabModel:
+        if self._model is None:
+            raise UsageError(f"{what} is known to the lab's own model: {_WITH_SCRIPT}")
+        return self._model
+
+    def _make_model(self, script: Script) -> LabModel:
+        return LabModel(script, ports=self._ports, agent_of=lambda run: self._crew.seen.agents.get(run, ""))
+
+    def _bind_models(self, undo: ExitStack) -> None:
+        book = self.app.book
+        for name in ("substitute", "shelf", "per_call"):
+            undo.callback(setattr, book, name, getattr(book, name))
+        book.shelf = MemoryShelf()
+        if self._model is not None:
+            book.substitute = self._model
+
+    def _require_expected(self) -> None:
+        __tracebackhide__ = True
+        if self._model is not None:
+            self._model.require_expected()
+
+    @abstractmethod
+    def _begin_drain(self) -> None: ...
+
+    @abstractmethod
+    async def _drain(self, patience: Duration = "30s", *, last: bool = True) -> None: ...
+
+    @abstractmethod
+    async def accepted(self, ids: Sequence[Any]) -> None: ...
+
+    @abstractmethod
+    async def _refresh_handles(self) -> None: ...
+
+    @abstractmethod
+    def look(self, question: Question[R]) -> R: ...
+
+
+def _id(thing: Asker) -> str:
+    return thing if isinstance(thing, str) else thing.id
+
+
+def _standing(runs: Sequence[Run[Any]]) -> str:
+    return ", ".join(f"run {run.id} is {run.state}" for run in runs)

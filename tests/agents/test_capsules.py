@@ -1,0 +1,192 @@
+"""Capsules: a run as one file that another machine can open, without secrets and without anything alive in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import Holdfast
+from holdfast.agents.handles import Agent, Run
+from holdfast.agents.redacting import REDACTED, Redactor, is_secret_name
+from holdfast.errors import NotFound, UsageError
+from holdfast.models.script import Script, call, say
+from holdfast.testing import Lab, Labs
+
+KEY = "sk-ant-api03-abcdefghijklmnop"
+LONG = "x" * 70_000
+
+
+class House:
+    """An agent that calls another one, and tools that return secrets."""
+
+    def __init__(self) -> None:
+        self.hf = Holdfast("sqlite:////nowhere/at-all.db")
+
+        @self.hf.tool
+        def login(user: str, password: str) -> str:
+            """Log in."""
+            return f"Authorization: Bearer {KEY[3:]} {LONG}"
+
+        below: Agent[str] = self.hf.agent("below", model="scripted:below")
+        self.agent: Agent[str] = self.hf.agent("house", model="scripted:", tools=[login], agents=[below])
+        self.script = _ByModel(
+            {
+                "scripted:": Script(
+                    call("login", user="ann", password="hunter2"),
+                    call("below", task="Think"),
+                    say(f"Your key is {KEY}, keep it."),
+                ),
+                "scripted:below": Script(say("thought")),
+            }
+        )
+
+
+class _ByModel(Script):
+    def __init__(self, scripts: dict[str, Script]) -> None:
+        super().__init__()
+        self._scripts = scripts
+
+    def turn(self, body: Any) -> Any:
+        return self._scripts[body["model"]].turn(body)
+
+
+async def played(lab: Lab, house: House) -> Run[str]:
+    session = await house.hf.session("house", metadata={"api_key": "abc", "team": "red"})
+    await session.send("Earlier", house.agent)
+    run = await session.send(
+        f"Use {KEY}", house.agent, variables={"token": "t0k3n", "customer": 42}, metadata={"password": "pass1"}
+    )
+    await session.send("Later", house.agent)
+    await lab.drain()
+    assert run.state == "completed"
+    return run
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_capsule_is_a_database_that_every_reader_reads(labs: Labs, tmp_path: Path) -> None:
+    house = House()
+    lab = await labs.use(house.hf, house.script)
+    run = await played(lab, house)
+    before = await run.refresh()
+    written = await run.export(tmp_path / "run.db", redact=["hunter\\d"])
+    assert files(tmp_path) == ["run.db"]
+    assert (written.run, written.runs) == (run.id, 2)
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
+        other = capsule.runs[run.id]
+        row = await other.refresh()
+        assert (row.state, row.turns, row.cost_nano, row.outcome) == ("completed", 3, before.cost_nano, "answered")
+        assert (await other.result()).text == f"Your key is {REDACTED}, keep it."
+        assert [turn.number for turn in await other.turns()] == [1, 2, 3]
+        assert [(each.name, each.state) for each in await other.calls()] == [
+            ("login", "completed"),
+            ("below", "completed"),
+        ]
+        assert [child.agent_name for child in await other.children()] == ["below"]
+        assert await other.usage() == await run.usage()
+        assert [event.seq for event in await other.events()] == [event.seq for event in await run.events()]
+        messages = await capsule.sessions[row.session].messages()
+        assert [message.text for message in messages if message.kind == "prompt"] == ["Earlier", f"Use {REDACTED}"]
+        assert [agent.name for agent in await capsule.agents.list()] == ["below", "house"]
+        assert "succeeded" in await capsule.why(run.id)
+        assert [job.state for job in await capsule.jobs.list()] == ["succeeded"] * 3
+
+
+async def test_no_secret_and_no_path_is_in_the_file(labs: Labs, tmp_path: Path) -> None:
+    house = House()
+    lab = await labs.use(house.hf, house.script)
+    run = await played(lab, house)
+    written = await run.export(tmp_path / "run.db")
+    assert written.redactions > 5
+    data = (tmp_path / "run.db").read_bytes()
+    for secret in (KEY, KEY[3:], "hunter2", "t0k3n", "pass1", str(tmp_path)):
+        assert secret.encode() not in data, secret
+    file = apsw.Connection(str(tmp_path / "run.db"))
+    said = "\n".join(str(row) for row in file.execute("select data from run_event"))
+    file.close()
+    assert "api03" not in said
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
+        row = await capsule.runs.get(run.id)
+        assert (row.variables, row.metadata) == (
+            f'{{"customer":42,"token":"{REDACTED}"}}',
+            f'{{"password":"{REDACTED}"}}',
+        )
+        assert "red" in (await capsule.sessions.get(row.session)).metadata
+
+
+async def test_more_can_be_called_a_secret(labs: Labs, tmp_path: Path) -> None:
+    house = House()
+    lab = await labs.use(house.hf, house.script)
+    run = await played(lab, house)
+    await run.export(tmp_path / "run.db", redact=["Ear.ier", "a(?=nn)"])
+    assert b"Earlier" not in (tmp_path / "run.db").read_bytes()
+    with pytest.raises(UsageError, match="not a regular expression"):
+        await run.export(tmp_path / "other.db", redact=["("])
+    assert not (tmp_path / "other.db").exists()
+
+
+async def test_nothing_in_a_capsule_is_alive(labs: Labs, tmp_path: Path) -> None:
+    house = House()
+
+    @house.hf.tool(effect="once", approve=True)
+    def fire() -> str:
+        """Fire."""
+        return "fired"
+
+    agent = house.hf.agent("risky", model="scripted:", tools=[fire])
+    lab = await labs.use(house.hf, Script(call("fire"), say("done")))
+    run = await agent.enqueue("Go")
+    await lab.drain()
+    with pytest.raises(UsageError, match="awaiting_input"):
+        await run.export(tmp_path / "run.db")
+    await run.export(tmp_path / "run.db", partial=True)
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
+        row = await capsule.runs.get(run.id)
+        assert (row.state, row.error_type, row.previous_state) == ("cancelled", "exported", "awaiting_input")
+        assert "awaiting_input" in str(row.error)
+        assert [job.state for job in await capsule.jobs.list()] == ["cancelled", "cancelled"]
+        assert [inquiry.state for inquiry in await capsule.inquiries.list(state=None)] == ["withdrawn"]
+    assert (await run.refresh()).state == "awaiting_input"
+
+
+async def test_what_cannot_be_exported_is_said(labs: Labs, tmp_path: Path) -> None:
+    house = House()
+    lab = await labs.use(house.hf, house.script)
+    run = await played(lab, house)
+    (child,) = await run.children()
+    with pytest.raises(UsageError, match="which began it all"):
+        await house.hf.runs[child.id].export(tmp_path / "run.db")
+    with pytest.raises(NotFound):
+        await house.hf.tenant("other").runs[run.id].export(tmp_path / "run.db")
+    (tmp_path / "run.db").write_text("mine")
+    with pytest.raises(UsageError, match="there already"):
+        await run.export(tmp_path / "run.db")
+    assert (tmp_path / "run.db").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("a key sk-ant-api03-abcdefgh here", f"a key {REDACTED} here"),
+        ("risk-assessment-of-a-task", "risk-assessment-of-a-task"),
+        ("AKIAABCDEFGHIJKLMNOP", REDACTED),
+        ("postgresql://ann:pa55@host/db", f"postgresql://{REDACTED}@host/db"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----.", f"{REDACTED}."),
+        ("-----BEGIN PRIVATE KEY-----\nabc", REDACTED),
+        ("bearer of news", "bearer of news"),
+    ],
+)
+def test_a_text_is_known_by_what_it_looks_like(text: str, left: str) -> None:
+    assert Redactor().text(text) == left
+
+
+def test_a_value_is_known_by_the_name_of_its_key() -> None:
+    assert [name for name in ("api_key", "AuthToken", "X-Password", "clientSecret") if not is_secret_name(name)] == []
+    assert [name for name in ("max_tokens", "keyboard", "author", "tokens") if is_secret_name(name)] == []
+    assert is_secret_name("key")
+    assert not is_secret_name("key", "arguments")
