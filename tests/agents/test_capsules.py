@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.handles import Agent, Run
-from holdfast.agents.redacting import REDACTED, Redactor, is_secret_name
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.script import Script, call, say
+from holdfast.redacting import REDACTED, Redactor, is_secret_name
 from holdfast.testing import Lab, Labs
 
 KEY = "sk-ant-api03-abcdefghijklmnop"

@@ -16,7 +16,7 @@ from tests.support.agents import scripted
 
 RUN_METHODS = (
     *("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why"),
-    *("steer", "interrupt", "inquiries", "fork", "export", "cassette"),
+    *("steer", "interrupt", "inquiries", "fork", "forked_from", "export", "cassette"),
 )
 SESSION_METHODS = (
     *("refresh", "send", "messages", "runs", "usage", "update", "delete", "fork", "compact", "compact_if_needed"),

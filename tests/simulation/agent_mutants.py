@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from holdfast.agents import answering, turns
+from holdfast.agents import answering, submissions, turns
 from holdfast.agents.answering import Answer, Decision, Turned
 from holdfast.agents.changes import Changes
 from holdfast.agents.ending import Following, end_run
@@ -15,7 +15,7 @@ from holdfast.agents.records import RunEnd
 from holdfast.agents.statements import Calls, Events, Runs
 from holdfast.agents.turns import Committed, Play
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.records import Ended, Moved
+from holdfast.kernel.records import Ended, Lease, Moved
 from holdfast.kernel.statements import Waiting
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.waiting import park
@@ -117,7 +117,39 @@ def _call_whatever_the_time(world: World) -> None:
         definitions[kind] = replace(definitions[kind], function=play)
 
 
+def _submit_blindly(world: World) -> None:
+    """Submit again what may have been taken, without a look."""
+
+    async def refused(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+        await submissions.refused(tx, lease, id, error)
+
+    world.store.replaced[submissions.search] = refused
+
+
+def _keep_no_intent(world: World) -> None:
+    """Submit first, and store afterwards."""
+
+    async def intend(tx: Transaction, lease: Lease, id: str, size: int, bytes: int) -> bool:
+        return True
+
+    world.store.replaced[submissions.intend] = intend
+
+
 MUTANTS: Final = (
+    Mutant(
+        "batch submitted blindly",
+        "a batch whose submit was lost is submitted again (agentpg)",
+        _submit_blindly,
+    ),
+    Mutant("batch without intent", "a batch is submitted before that is stored (agentpg)", _keep_no_intent),
+    Mutant(
+        "late answer unpaid",
+        "an answer of a batch that nobody waits for is not accounted",
+        rewrite(
+            Runs.end_turns,
+            ("where r.id = value ->> 0 and exists", "where r.finalized_at is null and r.id = value ->> 0 and exists"),
+        ),
+    ),
     Mutant(
         "call after the lease",
         "a worker that was stopped after it stored its intent makes the call when it goes on",

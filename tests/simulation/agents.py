@@ -227,7 +227,7 @@ class AgentWorld(World):
         """I11, I12: a turn that was answered by a batch was bought once, however often it was asked."""
         bought, recorded = self.provider.bay.bought[key], turn["state"] == "completed"
         streamed = self.provider.purchases[key]
-        if not recorded <= bought + streamed <= max(1, recorded + turn["unknown"]):
+        if not recorded <= bought + streamed <= recorded + turn["unknown"]:
             raise Violation("I11 (what was bought is recorded or unknown)", f"{bought} + {streamed} for {dict(turn)}")
 
     def _see(self, audit: AgentAudit) -> None:

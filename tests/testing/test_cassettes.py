@@ -109,8 +109,8 @@ async def test_no_secret_and_no_signature_is_in_the_file(
     assert KEY not in text
     assert "abc.def" not in text
     assert "signature" not in text
-    assert "My key is sk-REDACTED." in text
-    assert "with Bearer REDACTED" in text
+    assert "My key is [redacted]." in text
+    assert "with [redacted]" in text
     (run,) = json.loads(text)["runs"]
     assert (run["agent"], run["model"], [turn["stop"] for turn in run["turns"]]) == (
         "support",
@@ -119,8 +119,8 @@ async def test_no_secret_and_no_signature_is_in_the_file(
     )
     assert run["turns"][1]["asked"]["results"][0]["tool"] == "find_order"
     assert run["turns"][0]["parts"][0] == {"think": "See."}
-    assert run["turns"][2]["parts"] == [{"say": "sk-REDACTED"}]
-    assert run["turns"][0]["parts"][1] == {"call": ["find_order", {"number": "sk-REDACTED"}]}
+    assert run["turns"][2]["parts"] == [{"say": "[redacted]"}]
+    assert run["turns"][0]["parts"][1] == {"call": ["find_order", {"number": "[redacted]"}]}
 
 
 async def test_what_was_used_is_used_again(hf: Holdfast, labs: Labs, support: Agent[str], tmp_path: Path) -> None:
@@ -141,12 +141,12 @@ async def test_what_was_used_is_used_again(hf: Holdfast, labs: Labs, support: Ag
 @pytest.mark.parametrize(
     ("secret", "left"),
     [
-        ("x sk-proj-0123456789 y", "x sk-REDACTED y"),
-        ("Authorization: Bearer eyJhbGciOi.J9.x-y", "Authorization: Bearer REDACTED"),
-        ("authorization: bearer 0123456789", "authorization: bearer REDACTED"),
-        ("ghp_0123456789abcdef0123", "ghp_REDACTED"),
-        ("AKIAIOSFODNN7EXAMPLE", "AKIA-REDACTED"),
-        ("postgresql://ann:hunter2@db/shop", "postgresql://ann:REDACTED@db/shop"),
+        ("x sk-proj-0123456789 y", "x [redacted] y"),
+        ("Authorization: Bearer eyJhbGciOi.J9.x-y", "Authorization: [redacted]"),
+        ("authorization: bearer 0123456789", "authorization: [redacted]"),
+        ("ghp_0123456789abcdef0123", "[redacted]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[redacted]"),
+        ("postgresql://ann:hunter2@db/shop", "postgresql://[redacted]@db/shop"),
         (
             "a task-list and a bearer of news, at http://a.b/c:d@e",
             "a task-list and a bearer of news, at http://a.b/c:d@e",

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agents.capsules import Contents, at_rest, fill
-from holdfast.agents.redacting import Nothing, Redactor
 from holdfast.agents.sealing import sealed
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
+from holdfast.redacting import Nothing, Redactor
 from holdfast.settings import Settings
 
 

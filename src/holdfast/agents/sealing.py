@@ -14,8 +14,8 @@ from holdfast.agents.capsules import Contents
 from holdfast.agents.forking import EDITED
 from holdfast.agents.records import BlockRow
 from holdfast.agents.records_capsules import KeptCall, KeptEvent, KeptInquiry, KeptJob, KeptMessage, KeptRun
-from holdfast.agents.redacting import Redactor
 from holdfast.kernel import encoding
+from holdfast.redacting import Redactor
 
 _DELTAS = ("text_delta", "thinking_delta", "input_delta")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,16 +19,10 @@ from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, turns_since_user
 from holdfast.models.signing import blocks_of
 from holdfast.models.steps import Call, Inside, Raw, Say, Think, Turn, read_inside, write_inside
+from holdfast.redacting import Redactor
 
 VERSION = 1
 _PAUSED = "pause_turn"
-_SECRETS = (
-    (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), "sk-REDACTED"),
-    (re.compile(r"\b(bearer)\s+(?!REDACTED)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), r"\1 REDACTED"),
-    (re.compile(r"\b(gh[a-z]|github_pat)_[A-Za-z0-9_]{16,}"), r"\1_REDACTED"),
-    (re.compile(r"\bAKIA[A-Z0-9]{12,}"), "AKIA-REDACTED"),
-    (re.compile(r"(://[^/\s:@]+):(?!REDACTED)[^/\s@]+@"), r"\1:REDACTED@"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +162,11 @@ def part_of(block: Wire) -> Inside | None:
 
 def redacted(value: Any) -> Any:
     """A JSON value without what looks like a secret."""
-    match value:
-        case str():
-            return without_secrets(value)
-        case dict():
-            return {key: redacted(each) for key, each in value.items()}
-        case list():
-            return [redacted(each) for each in value]
-        case _:
-            return value
+    return Redactor().value(value)
 
 
 def without_secrets(text: str) -> str:
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
+    return Redactor().text(text)
 
 
 def _written(answered: Answered) -> dict[str, Any]:

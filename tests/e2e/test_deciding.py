@@ -1,0 +1,114 @@
+"""`holdfast runs inquiries/approve/deny/answer`, `batches`, `usage` and `budgets`, as people use them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.models.script import Script, call, calls, say
+from holdfast.settings import Settings
+from tests.conftest import Place
+from tests.support.apps import eventually, working
+from tests.support.commands import holdfast
+
+
+class Asked(NamedTuple):
+    url: str
+    run: str
+
+
+def shop(place: Place) -> Holdfast:
+    hf = Holdfast(place.url, embedded=False, settings=Settings().override({"batch_wait": "0s"}))
+
+    @hf.tool(approve=True)
+    def refund(number: str, amount: int) -> str:
+        """Refund."""
+        return f"refunded {amount}"
+
+    hf.book.scripts["till"] = Script(
+        calls(call("refund", number="A1", amount=80), call("ask_person", question="Which?")), say("done")
+    )
+    hf.agent("till", model="scripted:till", tools=[refund, hf.question()])
+    hf.agent("writer", model="scripted:priced")
+    return hf
+
+
+@pytest.fixture
+async def asked(place: Place) -> Asked:
+    """A run that waits for a person, twice."""
+    hf = shop(place)
+    async with hf, working(hf):
+        run = await hf.defined["till"].enqueue("Refund A1")
+
+        async def waits() -> bool:
+            return (await run.refresh()).state == "awaiting_input"
+
+        await eventually(waits)
+    return Asked(place.url, run.id)
+
+
+async def test_what_is_asked_is_listed_and_decided(asked: Asked, place: Place) -> None:
+    heading, *lines = holdfast("runs", "inquiries", "--url", asked.url).lines
+    assert heading.split() == ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED"]
+    assert sorted(line.split()[1] for line in lines) == ["approval", "question"]
+    rows = holdfast("runs", "inquiries", "--run", asked.run, "--url", asked.url, "--json").json
+    by_kind = {row["kind"]: row for row in rows}
+    approval, question = by_kind["approval"], by_kind["question"]
+    assert approval["call"]["input"] == {"number": "A1", "amount": 80}
+    both = holdfast("runs", "approve", asked.run, "--url", asked.url)
+    assert "2 inquiries open" in both.err
+    wrong = holdfast("runs", "approve", approval["id"], "--digest", "other", "--url", asked.url)
+    assert (wrong.code, "digest" in wrong.err) == (3, True)
+    bad = holdfast("runs", "approve", approval["id"], "--input", "[1]", "--url", asked.url)
+    assert "JSON object" in bad.err
+    changed = '{"number": "A1", "amount": 40}'
+    done = holdfast(
+        *("runs", "approve", approval["id"], "--digest", approval["digest"], "--by", "ann", "--input", changed),
+        *("--url", asked.url),
+    )
+    assert done.lines == [f"inquiry {approval['id']} is approved"]
+    late = holdfast("runs", "deny", approval["id"], "--message", "no", "--url", asked.url)
+    assert (late.code, "by ann" in late.err) == (3, True)
+    answered = holdfast("runs", "answer", question["id"], "the left one", "--url", asked.url, "--json").json
+    assert (answered["state"], answered["decision"]) == ("answered", {"answer": "the left one"})
+    assert holdfast("runs", "inquiries", "--url", asked.url).lines == ["nothing is asked of anybody"]
+    hf = shop(place)
+    async with hf, working(hf):
+        assert (await hf.runs[asked.run].result()).text == "done"
+        given = [call.output for call in await hf.runs[asked.run].calls()]
+    assert given == ['"refunded 40"', '"the left one"']
+
+
+async def test_usage_budgets_and_batches_are_told(place: Place) -> None:
+    hf = shop(place)
+    url = ("--url", place.url)
+    async with hf, working(hf):
+        await hf.defined["writer"].run("One", tenant="acme")
+        batched = await hf.defined["writer"].enqueue("Two", tenant="other", mode="batch")
+        await batched.result()
+        (batch,) = await hf.batches.list()
+    total = holdfast("usage", *url, "--json").json
+    assert [row["turns"] for row in total] == [2]
+    apart = holdfast("usage", "--by", "tenant", "--by", "mode", *url, "--json").json
+    assert {(row["tenant"], row["mode"]) for row in apart} == {("acme", "streaming"), ("other", "batch")}
+    assert sum(row["cost_nano"] for row in apart) == total[0]["cost_nano"] > 0
+    heading, line = holdfast("usage", "--by", "agent", *url).lines
+    assert (heading.split()[0], line.split()[:2]) == ("AGENT", ["writer", "2"])
+    assert holdfast("usage", "--since", "2031-01-01", *url).lines == ["nothing was used"]
+
+    made = holdfast("budgets", "set", "20.00", "--tenant", "acme", "--per", "1d", *url, "--json").json
+    assert (made["subject"], made["cost"], made["per_seconds"]) == ("acme", "20", 86_400)
+    assert "tenant acme" in holdfast("budgets", "ls", *url).out
+    assert holdfast("budgets", "set", "much", *url).code == 2
+    assert holdfast("budgets", "rm", made["id"], *url).lines == [f"budget {made['id']} is gone"]
+    assert holdfast("budgets", "ls", *url).lines == ["no budgets"]
+
+    heading, line = holdfast("batches", "ls", *url).lines
+    assert line.split()[:2] == [batch.id, "ended"]
+    shown = holdfast("batches", "show", batch.id, *url).out
+    assert f"{batched.id}_1_1" in shown
+    whole = holdfast("batches", "show", batch.id, *url, "--json").json
+    assert (whole["size"], whole["applied"], whole["requests"][0]["outcome"]) == (1, 1, "succeeded")
+    assert holdfast("batches", "show", "nothing", *url).code == 2
