@@ -12,9 +12,9 @@ from typing import Any, get_overloads
 import holdfast
 from holdfast import errors, events, http, models, outcomes, testing
 from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
-from holdfast.agents.compacting import CompactionStats
-from holdfast.agents.money import Budget, BudgetsList, Used
-from holdfast.agents.people import InquiriesList, Inquiry
+from holdfast.agents.compaction.compacting import CompactionStats
+from holdfast.agents.money.face import Budget, BudgetsList, Used
+from holdfast.agents.people.face import InquiriesList, Inquiry
 from holdfast.events import CallView
 from holdfast.handles import Jobs, Queues, Schedules, Workers
 from holdfast.jobs import Job, JobFunction, Options
@@ -83,17 +83,17 @@ AGENTS: list[tuple[str, Any]] = [
     ("Document", holdfast.Document),
     ("Limits", holdfast.Limits),
     ("Compaction", holdfast.Compaction),
-    ("holdfast.agents.compacting.CompactionStats", CompactionStats),
+    ("holdfast.agents.compaction.compacting.CompactionStats", CompactionStats),
     ("hf.agents", AgentsList),
     ("hf.sessions", SessionsList),
     ("hf.runs", RunsList),
     ("hf.tenant(id)", Tenant),
     ("hf.inquiries", InquiriesList),
-    ("holdfast.agents.people.Inquiry", Inquiry),
+    ("holdfast.agents.people.face.Inquiry", Inquiry),
     ("holdfast.events.CallView", CallView),
     ("hf.budgets", BudgetsList),
-    ("holdfast.agents.money.Budget", Budget),
-    ("holdfast.agents.money.Used", Used),
+    ("holdfast.agents.money.face.Budget", Budget),
+    ("holdfast.agents.money.face.Used", Used),
     ("hf.batches", BatchesList),
 ]
 EVENTS: list[tuple[str, Any]] = [("Event", holdfast.Event)] + [

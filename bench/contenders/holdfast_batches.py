@@ -9,8 +9,9 @@ from typing import Any
 
 from bench.contenders.protocol import Order, async_gate, main, say
 from holdfast import Compaction, Holdfast
-from holdfast.agents import submitting, turns
-from holdfast.agents.collecting import apply
+from holdfast.agents import turns
+from holdfast.agents.batches import submitting
+from holdfast.agents.batches.collecting import apply
 from holdfast.models.script import Script, call
 from holdfast.models.script import say as answer
 from holdfast.models.scripted import ScriptedModel

@@ -1,6 +1,6 @@
 """Holdfast: durable jobs and agents on the database you already have."""
 
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.contents import Document, Image
 from holdfast.agents.conversation import Session
 from holdfast.agents.definitions import Limits

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Compaction, Holdfast
+from holdfast.agents.compaction.partition import partition, prune, read, units
+from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.agents.history import Message, merged, messages
-from holdfast.agents.partition import partition, prune, read, units
 from holdfast.agents.records import WindowBlock
-from holdfast.agents.records_compaction import HistoryBlock
 from holdfast.agents.storing import add_message
 from holdfast.errors import NothingToCompact
 from holdfast.kernel.database import Transaction

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.comparing import Comparison, as_dict
+from holdfast.agents.forks.comparing import Comparison, as_dict
 from holdfast.errors import NotFound
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Labs

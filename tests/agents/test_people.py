@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, Limits, ToolContext
 from holdfast.agents.handles import Run
-from holdfast.agents.people import Inquiry
+from holdfast.agents.people.face import Inquiry
 from holdfast.errors import AlreadyDecided, DigestMismatch, NotFound, UsageError
 from holdfast.events import ApprovalRequested, InputGiven, QuestionAsked
 from holdfast.models.script import Script, call, calls, say, truncate

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from holdfast.agents import answering, submissions, turns
+from holdfast.agents import answering, turns
 from holdfast.agents.answering import Answer, Decision, Turned
+from holdfast.agents.batches import submissions
 from holdfast.agents.changes import Changes
 from holdfast.agents.ending import Following, end_run
 from holdfast.agents.records import RunEnd

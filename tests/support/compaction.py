@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from holdfast import Agent, Compaction, Holdfast, Session
-from holdfast.agents.compacting import look
-from holdfast.agents.records_compaction import HistoryBlock
+from holdfast.agents.compaction.compacting import look
+from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.models import Model, ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.provider.refusing import Refused

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast.agents import budgets
 from holdfast.agents.changes import Changes, created, state_change
 from holdfast.agents.history import result_block
-from holdfast.agents.inquiring import inquire
+from holdfast.agents.money import budgets
+from holdfast.agents.people.inquiring import inquire
+from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import CallRow, EndedTurn, LoadedRun, NewCall, NewRun, RunEnd
-from holdfast.agents.records_people import NewInquiry
 from holdfast.agents.statements import Agents, Calls, Messages, Runs
 from holdfast.agents.storing import Said, add_messages
 from holdfast.kernel import encoding

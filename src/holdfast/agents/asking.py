@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.compaction import PROVIDER_BETA, provider_options
+from holdfast.agents.compaction.config import PROVIDER_BETA, provider_options
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.files import expired, expired_in, present
 from holdfast.agents.history import Message, merged, messages

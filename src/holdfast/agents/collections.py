@@ -6,20 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from holdfast.agents import reading, submissions
-from holdfast.agents.comparing import Comparison, compare, load_side
+from holdfast.agents import reading
+from holdfast.agents.batches import submissions
+from holdfast.agents.batches.records import BatchRow, RequestRow
 from holdfast.agents.contents import Prompt
 from holdfast.agents.conversation import Session
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.forks.comparing import Comparison, compare, load_side
 from holdfast.agents.handles import Agent, Run
 from holdfast.agents.options import RunOptionsDict, check_models
-from holdfast.agents.people import Deciding, InquiriesList
+from holdfast.agents.people.face import Deciding, InquiriesList
 from holdfast.agents.plain import plain
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import AFTER_ALL, LAST
 from holdfast.agents.records import AgentRow, CallRow, RunRow, SessionRow, VersionRow
-from holdfast.agents.records_batches import BatchRow, RequestRow
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import is_id

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from holdfast.agents import applying, reading
-from holdfast.agents.compacting import Acting, CompactionStats
-from holdfast.agents.compaction import Compaction
+from holdfast.agents import reading
+from holdfast.agents.compaction import applying
+from holdfast.agents.compaction.compacting import Acting, CompactionStats
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.contents import Prompt
 from holdfast.agents.creating import SessionWish, open_session
-from holdfast.agents.forking import fork_session
+from holdfast.agents.forks.forking import fork_session
 from holdfast.agents.inbox import During
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import MessageView
 from holdfast.agents.records import RunRow, SessionRow
-from holdfast.agents.records_compaction import CompactionRow
 from holdfast.agents.results import usage_of
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents.answering import Call, Conclusion, Decision
-from holdfast.agents.choosing import BATCHES
+from holdfast.agents.batches.choosing import BATCHES
 from holdfast.agents.definitions import AgentSpec, Delegate, Effect, Limits, ToolSpec
+from holdfast.agents.forks.simulating import NOT_RECORDED, Records, Simulation, told
 from holdfast.agents.history import CONTINUE, text_of, uses
-from holdfast.agents.inquiring import InquiryKind, call_data, digest_of_input, encode_data
+from holdfast.agents.people.inquiring import InquiryKind, call_data, digest_of_input, encode_data
+from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import LoadedRun, NewCall
-from holdfast.agents.records_people import NewInquiry
-from holdfast.agents.simulating import NOT_RECORDED, Records, Simulation, told
 from holdfast.durations import microseconds, show
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding

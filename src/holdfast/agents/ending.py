@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from holdfast.agents import budgets
 from holdfast.agents.changes import Changes, state_change
 from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
 from holdfast.agents.history import answers, result_block, uses
+from holdfast.agents.money import budgets
+from holdfast.agents.people.reviewing import review_unknown
 from holdfast.agents.records import OpenRun, ReadyRun, RunEnd
-from holdfast.agents.reviewing import review_unknown
 from holdfast.agents.statements import Calls, Inquiries, Messages, Runs, Sessions
 from holdfast.agents.storing import Placed, add_message
 from holdfast.kernel import encoding

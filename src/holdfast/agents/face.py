@@ -10,12 +10,15 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from holdfast import durations
-from holdfast.agents import rescuing, submissions
-from holdfast.agents.automatic import compact_definition
+from holdfast.agents import rescuing
+from holdfast.agents.batches import submissions
+from holdfast.agents.batches.submitting import BatchJobs
 from holdfast.agents.book import NO_KEY, ModelBook
+from holdfast.agents.capsules.replaying import Replay, replay
 from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
-from holdfast.agents.compacting import Compactor
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.automatic import compact_definition
+from holdfast.agents.compaction.compacting import Compactor
+from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.conversation import Session, session_wish
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import (
@@ -32,16 +35,14 @@ from holdfast.agents.ending import Following
 from holdfast.agents.handles import Agent, Run
 from holdfast.agents.inbox import During
 from holdfast.agents.loop import RunLoop
-from holdfast.agents.mcp import McpFace
-from holdfast.agents.money import MoneyFace
+from holdfast.agents.mcp.face import McpFace
+from holdfast.agents.money.face import MoneyFace
 from holdfast.agents.options import check_models
-from holdfast.agents.people import PeopleFace
+from holdfast.agents.people.face import PeopleFace
 from holdfast.agents.plain import check_delegates
 from holdfast.agents.reaching import App
-from holdfast.agents.replaying import Replay, replay
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
-from holdfast.agents.submitting import BatchJobs
 from holdfast.agents.system import BATCH, system_definition
 from holdfast.agents.tools import Person, ServerTool, Tool, ToolContext, ToolSignature, argument_schema, tool_name
 from holdfast.agents.uploads import UploadFace

@@ -11,26 +11,26 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 from holdfast import durations
 from holdfast.agents import inbox, reading
-from holdfast.agents.capsules import gather
-from holdfast.agents.choosing import choose
+from holdfast.agents.batches.choosing import choose
+from holdfast.agents.capsules.capsules import gather
+from holdfast.agents.capsules.exporting import Exported, export
+from holdfast.agents.capsules.recording import record_runs, save
 from holdfast.agents.contents import Prompt, blocks_of
 from holdfast.agents.conversation import Session, wish_for
 from holdfast.agents.creating import AgentName, Created, Named, Submission, create_run
 from holdfast.agents.deciding import run_job
 from holdfast.agents.definitions import AgentSpec, Delegate, Limits
-from holdfast.agents.exporting import Exported, export
 from holdfast.agents.files import check_fresh
-from holdfast.agents.forking import find_fork, find_origin, fork_run
-from holdfast.agents.forks import ForkOptions
-from holdfast.agents.inquiries import list_inquiries
+from holdfast.agents.forks.forking import find_fork, find_origin, fork_run
+from holdfast.agents.forks.options import ForkOptions
+from holdfast.agents.forks.simulating import Tools
 from holdfast.agents.options import RunOptions, RunOptionsDict, check_model, chosen, microseconds
-from holdfast.agents.people import Inquiry, inquiry_of
+from holdfast.agents.people.face import Inquiry, inquiry_of
+from holdfast.agents.people.inquiries import list_inquiries
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import Turn
-from holdfast.agents.recording import record_runs, save
 from holdfast.agents.records import CallRow, RunRow
 from holdfast.agents.results import result_of, usage_of
-from holdfast.agents.simulating import Tools
 from holdfast.agents.streams import ENDED
 from holdfast.clock import Clock
 from holdfast.durations import Duration

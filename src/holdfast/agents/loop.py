@@ -21,21 +21,21 @@ from typing import Any, Literal, Protocol
 from holdfast.agents import fallbacks, turns
 from holdfast.agents.answering import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
 from holdfast.agents.asking import Asked, Bounds, ask
-from holdfast.agents.automatic import make_room
-from holdfast.agents.batching import Gathering, body_text, defer
-from holdfast.agents.budgets import Over
-from holdfast.agents.choosing import choose_turn
-from holdfast.agents.compacting import Compactor
+from holdfast.agents.batches.batching import Gathering, body_text, defer
+from holdfast.agents.batches.choosing import choose_turn
+from holdfast.agents.compaction.automatic import make_room
+from holdfast.agents.compaction.compacting import Compactor
 from holdfast.agents.contents import readable
 from holdfast.agents.deciding import Approving, Deciding, exceeded, limits_of, never, run_inquiry
 from holdfast.agents.definitions import AgentSpec, Mode
 from holdfast.agents.history import said_before, server_tool_is_open, text_of
 from holdfast.agents.journal import Journal, Piece
 from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed, lane_of, spent_up
+from holdfast.agents.money.budgets import Over
+from holdfast.agents.money.spending import spent_on
 from holdfast.agents.reading import tree_usage
 from holdfast.agents.records import FailedTurn, LoadedRun
 from holdfast.agents.sizing import estimate
-from holdfast.agents.spending import spent_on
 from holdfast.agents.turns import Committed, Intent, Loaded, Play, interrupted
 from holdfast.clock import Ports
 from holdfast.durations import microseconds

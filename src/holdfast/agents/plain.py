@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.creating import Named
 from holdfast.agents.definitions import Delegate, Limits
 from holdfast.agents.handles import Agent

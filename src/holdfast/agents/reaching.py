@@ -16,7 +16,7 @@ from holdfast.workers.definitions import Registry
 
 if TYPE_CHECKING:
     from holdfast.agents.collections import SessionsList, Tenant
-    from holdfast.agents.compacting import Compactor
+    from holdfast.agents.compaction.compacting import Compactor
     from holdfast.agents.handles import Run
 
 P = ParamSpec("P")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.creating import AgentName
 from holdfast.agents.records import (
     AgentRow,
@@ -25,7 +26,6 @@ from holdfast.agents.records import (
     ValueCount,
     VersionRow,
 )
-from holdfast.agents.records_compaction import CompactionRow
 from holdfast.agents.statements import Agents, Calls, Compactions, Events, Looking, Messages, Providers, Runs, Sessions
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding, retention

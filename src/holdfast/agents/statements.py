@@ -2,6 +2,46 @@
 
 from __future__ import annotations
 
+from holdfast.agents.batches.records import (
+    Applied,
+    BatchId,
+    BatchRow,
+    MovedRun,
+    NewRequest,
+    OpenRequest,
+    RequestBody,
+    RequestId,
+    RequestRow,
+    RequestSize,
+)
+from holdfast.agents.capsules.records import (
+    KeptAgent,
+    KeptCall,
+    KeptEvent,
+    KeptInquiry,
+    KeptJob,
+    KeptMessage,
+    KeptRun,
+    KeptSession,
+    KeptSteer,
+    KeptTurn,
+    KeptVersion,
+    NewSeq,
+)
+from holdfast.agents.compaction.records import (
+    CompactionRow,
+    CompactionUse,
+    Generation,
+    HistoryBlock,
+    LastRun,
+    LastUsage,
+    LiveMessage,
+    NewMade,
+    UnderWay,
+)
+from holdfast.agents.forks.records import Copy, ForkedSession, ForkOf, PastMessage
+from holdfast.agents.money.records import BudgetRow, BudgetState, BudgetUse, CallCost, Reserved, UsedRow
+from holdfast.agents.people.records import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
 from holdfast.agents.records import (
     AgentRow,
     AheadRun,
@@ -42,47 +82,7 @@ from holdfast.agents.records import (
     VersionRow,
     WindowBlock,
 )
-from holdfast.agents.records_batches import (
-    Applied,
-    BatchId,
-    BatchRow,
-    MovedRun,
-    NewRequest,
-    OpenRequest,
-    RequestBody,
-    RequestId,
-    RequestRow,
-    RequestSize,
-)
-from holdfast.agents.records_capsules import (
-    KeptAgent,
-    KeptCall,
-    KeptEvent,
-    KeptInquiry,
-    KeptJob,
-    KeptMessage,
-    KeptRun,
-    KeptSession,
-    KeptSteer,
-    KeptTurn,
-    KeptVersion,
-    NewSeq,
-)
-from holdfast.agents.records_compaction import (
-    CompactionRow,
-    CompactionUse,
-    Generation,
-    HistoryBlock,
-    LastRun,
-    LastUsage,
-    LiveMessage,
-    NewMade,
-    UnderWay,
-)
-from holdfast.agents.records_forks import Copy, ForkedSession, ForkOf, PastMessage
 from holdfast.agents.records_inbox import CurrentRun, Interrupted, Mail, MailOf, Steer
-from holdfast.agents.records_money import BudgetRow, BudgetState, BudgetUse, CallCost, Reserved, UsedRow
-from holdfast.agents.records_people import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
 from holdfast.kernel.records import Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements
 

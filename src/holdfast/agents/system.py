@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agents.choosing import BATCHES
+from holdfast.agents.batches.choosing import BATCHES
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import NewJob, Route

@@ -23,15 +23,15 @@ from holdfast.agents.answering import (
     to_json,
     told_above,
 )
-from holdfast.agents.automatic import compact_after, is_current
-from holdfast.agents.budgets import Over, reserve
 from holdfast.agents.changes import Changes
+from holdfast.agents.compaction.automatic import compact_after, is_current
 from holdfast.agents.ending import end_run, line_of
-from holdfast.agents.inquiring import channel_of, inquire
+from holdfast.agents.forks.simulating import Records, load_records
+from holdfast.agents.money.budgets import Over, reserve
+from holdfast.agents.people.inquiring import channel_of, inquire
+from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, WindowBlock
 from holdfast.agents.records_inbox import Mail, MailOf, Steer
-from holdfast.agents.records_people import NewInquiry
-from holdfast.agents.simulating import Records, load_records
 from holdfast.agents.statements import Inbox, Messages, Providers, Runs, Sessions
 from holdfast.agents.storing import Said, add_message, add_messages
 from holdfast.errors import LeaseLost

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from holdfast.agents.batches.records import BatchRow
 from holdfast.agents.ending import line_of
+from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.records import RunRow
-from holdfast.agents.records_batches import BatchRow
-from holdfast.agents.records_people import InquiryRow
 from holdfast.agents.statements import Batches, Calls, Inquiries, Providers, Runs
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading

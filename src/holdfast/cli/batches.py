@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.agents.records_batches import BatchRow, RequestRow
+from holdfast.agents.batches.records import BatchRow, RequestRow
 from holdfast.app import Holdfast
 from holdfast.cli.options import (
     ask,

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from holdfast.agents.budgets import name_of
-from holdfast.agents.money import Budget, Policy
+from holdfast.agents.money.budgets import name_of
+from holdfast.agents.money.face import Budget, Policy
 from holdfast.cli.options import ask, json_option, print_json, print_table, url_option
 from holdfast.durations import microseconds
 

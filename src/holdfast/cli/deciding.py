@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.agents.people import Inquiry
+from holdfast.agents.people.face import Inquiry
 from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, url_option
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from holdfast.agents.budgets import usd
-from holdfast.agents.comparing import Comparison, as_dict
 from holdfast.agents.conversation import Session
+from holdfast.agents.forks.comparing import Comparison, as_dict
 from holdfast.agents.handles import Run
+from holdfast.agents.money.budgets import usd
 from holdfast.agents.records import CallRow
 from holdfast.app import Holdfast
 from holdfast.cli.options import ask, json_option, plain, print_json, print_table, url_option

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.agents.budgets import usd
+from holdfast.agents.money.budgets import usd
 from holdfast.agents.reading import Turn
 from holdfast.agents.records import CallRow, RunRow
 from holdfast.app import Holdfast

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import click
 
-from holdfast.agents.compacting import CompactionStats
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.compacting import CompactionStats
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.reading import MessageView
 from holdfast.agents.records import SessionRow
-from holdfast.agents.records_compaction import CompactionRow
 from holdfast.app import Holdfast
 from holdfast.cli import forks
 from holdfast.cli.options import (

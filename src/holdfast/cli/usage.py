@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from holdfast.agents.budgets import usd
-from holdfast.agents.money import Used
+from holdfast.agents.money.budgets import usd
+from holdfast.agents.money.face import Used
 from holdfast.cli.options import ask, json_option, print_json, print_table, url_option
 
 _PARTS = ("tenant", "agent", "model", "mode", "day")

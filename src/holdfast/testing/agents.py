@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from holdfast.agents.capsules.recording import record_runs, save
 from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND, nano_of
 from holdfast.agents.handles import Run
-from holdfast.agents.money import Budget, Policy
-from holdfast.agents.people import Inquiry
-from holdfast.agents.recording import record_runs, save
+from holdfast.agents.money.face import Budget, Policy
+from holdfast.agents.people.face import Inquiry
 from holdfast.agents.streams import ENDED
 from holdfast.app import Holdfast
 from holdfast.clock import Ports

@@ -5,9 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from holdfast.agents import reading
-from holdfast.agents.inquiries import list_inquiries
-from holdfast.agents.money import usage_of_all
-from holdfast.agents.people import Inquiry, inquiry_of
+from holdfast.agents.money.face import usage_of_all
+from holdfast.agents.people.face import Inquiry, inquiry_of
+from holdfast.agents.people.inquiries import list_inquiries
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from holdfast.agents.contents import PICTURES, Document, Image, Part, blocks_within, content_of
 from holdfast.agents.definitions import TOOL_KIND, Effect
-from holdfast.agents.mcp_sessions import McpConnections, McpServer
+from holdfast.agents.mcp.sessions import McpConnections, McpServer
 from holdfast.agents.tools import Tool, ToolContext, ToolSignature, tool_name
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, BadSetting, UsageError

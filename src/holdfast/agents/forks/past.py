@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.agents.compaction.records import CompactionRow
+from holdfast.agents.forks.records import PastMessage
 from holdfast.agents.records import RunRow
-from holdfast.agents.records_compaction import CompactionRow
-from holdfast.agents.records_forks import PastMessage
 from holdfast.agents.statements import Compactions, Forks, Runs
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Transaction

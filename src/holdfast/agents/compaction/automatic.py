@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.agents.asking import facts_of
-from holdfast.agents.compacting import Acting, Compactor
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.compacting import Acting, Compactor
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.measuring import Teller
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.measuring import Teller
 from holdfast.agents.statements import Compactions
 from holdfast.agents.system import system_definition, system_job
 from holdfast.errors import NotFound, SessionBusy, UsageError

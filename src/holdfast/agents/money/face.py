@@ -8,10 +8,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from holdfast import durations
-from holdfast.agents.budgets import DAY_US
 from holdfast.agents.definitions import nano_of
+from holdfast.agents.money.budgets import DAY_US
+from holdfast.agents.money.records import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.reaching import App, Reaching
-from holdfast.agents.records_money import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.statements import Budgets
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, NotFound, UsageError

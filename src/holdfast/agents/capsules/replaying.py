@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from holdfast.agents.answering import INTERRUPTED
-from holdfast.agents.capsules import Contents, gather
+from holdfast.agents.capsules.capsules import Contents, gather
+from holdfast.agents.capsules.exporting import export
+from holdfast.agents.capsules.records import KeptInquiry, KeptTurn
 from holdfast.agents.collections import RunsList
-from holdfast.agents.comparing import Comparison, outcome_of
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.exporting import export
-from holdfast.agents.forking import EDITED
+from holdfast.agents.forks.comparing import Comparison, outcome_of
+from holdfast.agents.forks.forking import EDITED
+from holdfast.agents.forks.simulating import Tools
 from holdfast.agents.handles import Run
-from holdfast.agents.inquiries import Decision, decide
+from holdfast.agents.people.inquiries import Decision, decide
 from holdfast.agents.reaching import App
-from holdfast.agents.records_capsules import KeptInquiry, KeptTurn
 from holdfast.agents.serving import run_definition
-from holdfast.agents.simulating import Tools
 from holdfast.agents.statements import Capsules
 from holdfast.clock import Ports
 from holdfast.events import InputRequested

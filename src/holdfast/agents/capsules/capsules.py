@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.past import as_played
-from holdfast.agents.records import BlockRow, NewBlock
-from holdfast.agents.records_capsules import (
+from holdfast.agents.capsules.records import (
     KeptAgent,
     KeptCall,
     KeptEvent,
@@ -24,6 +22,8 @@ from holdfast.agents.records_capsules import (
     KeptTurn,
     KeptVersion,
 )
+from holdfast.agents.forks.past import as_played
+from holdfast.agents.records import BlockRow, NewBlock
 from holdfast.agents.statements import Capsules, Compactions, Forks, Messages, Runs
 from holdfast.agents.storing import LARGE
 from holdfast.errors import NotFound, UsageError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.agents.money.records import BudgetRow, CallCost, Reserved
 from holdfast.agents.records import LoadedRun
-from holdfast.agents.records_money import BudgetRow, CallCost, Reserved
 from holdfast.agents.statements import Budgets
 from holdfast.durations import show
 from holdfast.kernel import encoding

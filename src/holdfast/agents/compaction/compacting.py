@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from holdfast.agents.applying import (
+from holdfast.agents.compaction.applying import (
     Change,
     Intent,
     apply_compaction,
@@ -19,14 +19,14 @@ from holdfast.agents.applying import (
     fail_compaction,
     restore_compaction,
 )
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.measuring import Size, Teller, counted, is_near, measure, request_for
+from holdfast.agents.compaction.partition import Partition, Pruned, Said, Unit, partition, prune
+from holdfast.agents.compaction.partition import read as read_history
+from holdfast.agents.compaction.records import CompactionRow, HistoryBlock, LastRun, LastUsage, LiveMessage
+from holdfast.agents.compaction.summarizing import Task, said_in, summarize, summary_block, summary_request
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.measuring import Size, Teller, counted, is_near, measure, request_for
-from holdfast.agents.partition import Partition, Pruned, Said, Unit, partition, prune
-from holdfast.agents.partition import read as read_history
-from holdfast.agents.records_compaction import CompactionRow, HistoryBlock, LastRun, LastUsage, LiveMessage
 from holdfast.agents.statements import Compactions
-from holdfast.agents.summarizing import Task, said_in, summarize, summary_block, summary_request
 from holdfast.clock import Ports
 from holdfast.errors import NotFound, NothingToCompact, SessionBusy, UsageError
 from holdfast.kernel import encoding

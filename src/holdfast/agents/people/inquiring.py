@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from holdfast.agents.changes import Changes
-from holdfast.agents.records_people import NewInquiry
+from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.statements import Inquiries
 from holdfast.agents.system import EXPIRE, NOTIFY, system_job
 from holdfast.kernel import encoding

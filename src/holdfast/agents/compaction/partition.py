@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.agents.history import THINKING, uses
-from holdfast.agents.records_compaction import HistoryBlock
 from holdfast.agents.sizing import estimate
 from holdfast.kernel import encoding
 

@@ -15,9 +15,9 @@ from holdfast.agents.changes import Changes, state_change
 from holdfast.agents.definitions import AgentSpec, Limits
 from holdfast.agents.ending import end_run
 from holdfast.agents.history import CONTINUE
-from holdfast.agents.inquiring import channel_of
+from holdfast.agents.people.inquiring import channel_of
+from holdfast.agents.people.records import InquiryPlace, InquiryRow
 from holdfast.agents.records import RunEnd
-from holdfast.agents.records_people import InquiryPlace, InquiryRow
 from holdfast.agents.statements import Inquiries, Runs
 from holdfast.agents.storing import add_message
 from holdfast.durations import microseconds

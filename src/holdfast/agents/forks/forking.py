@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.changes import Changes, created
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.past import as_played, check_whole, latest_whole
+from holdfast.agents.forks.past import as_played, check_whole, latest_whole
+from holdfast.agents.forks.records import Copy, PastMessage
 from holdfast.agents.records import CallRow, NewBlock, NewRun, RunRow
-from holdfast.agents.records_forks import Copy, PastMessage
 from holdfast.agents.statements import Agents, Calls, Compactions, Forks, Messages, Runs
 from holdfast.agents.storing import encode_block
 from holdfast.errors import IdempotencyConflict, NotFound, UsageError

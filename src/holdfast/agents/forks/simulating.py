@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.history import result_block
-from holdfast.agents.inquiring import digest_of_input
+from holdfast.agents.people.inquiring import digest_of_input
 from holdfast.agents.records import CallRow, LoadedRun
 from holdfast.agents.statements import Calls, Forks
 from holdfast.kernel import encoding

@@ -12,17 +12,17 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agents import submissions
-from holdfast.agents.batching import Gathering
-from holdfast.agents.collecting import Collector, apply
+from holdfast.agents.batches import submissions
+from holdfast.agents.batches.batching import Gathering
+from holdfast.agents.batches.collecting import Collector, apply
+from holdfast.agents.batches.records import BatchRow, OpenRequest
 from holdfast.agents.deciding import Deciding
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed
 from holdfast.agents.loop import RunLoop, parse
+from holdfast.agents.money.spending import spent_on
 from holdfast.agents.reading import list_lanes
 from holdfast.agents.records import LoadedRun
-from holdfast.agents.records_batches import BatchRow, OpenRequest
-from holdfast.agents.spending import spent_on
 from holdfast.durations import microseconds
 from holdfast.errors import LeaseLost
 from holdfast.kernel import encoding

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.asking import Bounds, ask, facts_of
-from holdfast.agents.compaction import Compaction
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.partition import Said
+from holdfast.agents.compaction.records import HistoryBlock, LastUsage
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.partition import Said
 from holdfast.agents.records import WindowBlock
-from holdfast.agents.records_compaction import HistoryBlock, LastUsage
 from holdfast.agents.sizing import estimate
 from holdfast.models import Model, ModelFailure, Request
 

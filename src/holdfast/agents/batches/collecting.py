@@ -20,18 +20,18 @@ from holdfast.agents.answering import (
     to_json,
     told_above,
 )
-from holdfast.agents.automatic import compact_after
-from holdfast.agents.batching import Gathering, add_requests, channel_of_run
-from holdfast.agents.budgets import charge
+from holdfast.agents.batches.batching import Gathering, add_requests, channel_of_run
+from holdfast.agents.batches.records import Applied, OpenRequest
 from holdfast.agents.changes import Changes, state_change
+from holdfast.agents.compaction.automatic import compact_after
 from holdfast.agents.contents import readable
 from holdfast.agents.deciding import Deciding
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.ending import end_runs
 from holdfast.agents.history import said_before
-from holdfast.agents.inquiring import channel_of
+from holdfast.agents.money.budgets import charge
+from holdfast.agents.people.inquiring import channel_of
 from holdfast.agents.records import LoadedRun, RunEnd
-from holdfast.agents.records_batches import Applied, OpenRequest
 from holdfast.agents.records_inbox import MailOf
 from holdfast.agents.statements import Batches, Inbox, Messages, Runs
 from holdfast.agents.turns import heeding

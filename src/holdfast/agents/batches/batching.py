@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents.answering import moved
-from holdfast.agents.automatic import is_current
-from holdfast.agents.budgets import reserve
+from holdfast.agents.batches.records import NewRequest
 from holdfast.agents.changes import Changes
+from holdfast.agents.compaction.automatic import is_current
+from holdfast.agents.money.budgets import reserve
 from holdfast.agents.records import LoadedRun
-from holdfast.agents.records_batches import NewRequest
 from holdfast.agents.statements import Batches, Runs
 from holdfast.agents.storing import add_message
 from holdfast.agents.system import BATCH, system_job

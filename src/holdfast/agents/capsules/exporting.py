@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agents.capsules import Contents, at_rest, fill
-from holdfast.agents.sealing import sealed
+from holdfast.agents.capsules.capsules import Contents, at_rest, fill
+from holdfast.agents.capsules.sealing import sealed
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import migrate

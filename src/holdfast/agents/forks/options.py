@@ -10,10 +10,10 @@ from holdfast.agents.contents import Prompt, blocks_of
 from holdfast.agents.deciding import run_job
 from holdfast.agents.definitions import Limits
 from holdfast.agents.files import check_fresh
-from holdfast.agents.forking import ForkWish, Origin
+from holdfast.agents.forks.forking import ForkWish, Origin
+from holdfast.agents.forks.simulating import Policy, Tools
 from holdfast.agents.options import check_model
 from holdfast.agents.reaching import App
-from holdfast.agents.simulating import Policy, Tools
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import new_id

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from holdfast import durations
-from holdfast.agents import inquiries
 from holdfast.agents.definitions import TOOL_KIND, ToolSpec
-from holdfast.agents.inquiries import Decision
+from holdfast.agents.people import inquiries
+from holdfast.agents.people.inquiries import Decision
+from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.reaching import App, Reaching
-from holdfast.agents.records_people import InquiryRow
 from holdfast.agents.system import EXPIRE, NOTIFY, system_definition
 from holdfast.agents.tools import Person, Tool, ToolContext, ToolSignature, tool_name
 from holdfast.durations import Duration

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agents.batching import Gathering, gather
+from holdfast.agents.batches.batching import Gathering, gather
+from holdfast.agents.batches.records import BatchRow, OpenRequest, RequestBody, RequestRow
 from holdfast.agents.changes import Changes, state_change
-from holdfast.agents.records_batches import BatchRow, OpenRequest, RequestBody, RequestRow
 from holdfast.agents.statements import Batches
 from holdfast.agents.system import BATCH, system_job
 from holdfast.durations import microseconds

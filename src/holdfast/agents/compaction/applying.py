@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.budgets import charge
 from holdfast.agents.changes import Changes
-from holdfast.agents.partition import Said
+from holdfast.agents.compaction.partition import Said
+from holdfast.agents.compaction.records import CompactionRow, LiveMessage, NewMade
+from holdfast.agents.money.budgets import charge
 from holdfast.agents.records import NewBlock
-from holdfast.agents.records_compaction import CompactionRow, LiveMessage, NewMade
 from holdfast.agents.statements import Compactions, Sessions
 from holdfast.agents.storing import encode_block
 from holdfast.errors import LeaseLost, NotFound, SessionBusy, UsageError

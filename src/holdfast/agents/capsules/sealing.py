@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from holdfast.agents.capsules import Contents
-from holdfast.agents.forking import EDITED
+from holdfast.agents.capsules.capsules import Contents
+from holdfast.agents.capsules.records import KeptCall, KeptEvent, KeptInquiry, KeptJob, KeptMessage, KeptRun
+from holdfast.agents.forks.forking import EDITED
 from holdfast.agents.records import BlockRow
-from holdfast.agents.records_capsules import KeptCall, KeptEvent, KeptInquiry, KeptJob, KeptMessage, KeptRun
 from holdfast.kernel import encoding
 from holdfast.redacting import Redactor
 

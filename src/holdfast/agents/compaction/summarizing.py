@@ -11,9 +11,9 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from holdfast.agents.asking import facts_of
+from holdfast.agents.compaction.partition import SUMMARY, Said, Unit
 from holdfast.agents.contents import readable
 from holdfast.agents.history import THINKING
-from holdfast.agents.partition import SUMMARY, Said, Unit
 from holdfast.agents.sizing import estimate
 from holdfast.kernel import encoding
 from holdfast.models import Folding, Model, ModelFailure, Reply, Request

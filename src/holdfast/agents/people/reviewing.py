@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.agents.changes import Changes, state_change
-from holdfast.agents.inquiring import call_data, digest_of_input, encode_data, inquire
-from holdfast.agents.records_people import NewInquiry, UnknownCall
+from holdfast.agents.people.inquiring import call_data, digest_of_input, encode_data, inquire
+from holdfast.agents.people.records import NewInquiry, UnknownCall
 from holdfast.agents.statements import Inquiries, Runs
 from holdfast.kernel import encoding
 from holdfast.kernel.again import repeat_child

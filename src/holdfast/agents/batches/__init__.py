@@ -1,0 +1,1 @@
+"""Batches: turns of many runs that go to the provider together."""

@@ -1,0 +1,1 @@
+"""Compaction: histories that are too long, made short and back again."""

@@ -1,0 +1,1 @@
+"""Money: budgets, and what was used."""

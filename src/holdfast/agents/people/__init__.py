@@ -1,0 +1,1 @@
+"""People: what only a person can decide."""
