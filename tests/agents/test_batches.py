@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunFailed
+from holdfast.agents.batches import submissions
 from holdfast.events import ModeChosen, RunStateChanged
+from holdfast.kernel.ids import new_id
 from holdfast.models.prices import cost
 from holdfast.models.provider import Provider, simulator
 from holdfast.models.script import Script, call, calls, say
@@ -366,3 +368,98 @@ async def test_ap_06_modes_are_claimed_apart(provided: Labs) -> None:
     started = [(await run.refresh()).started_at for run in batched]
     assert started == sorted(started)  # type: ignore[type-var]
     await pass_time(lab, *batched)
+
+
+class Poisonous(ScriptedModel):
+    """Answers one request with a usage that nobody can add up, and keeps what was submitted."""
+
+    def __init__(self) -> None:
+        super().__init__(batches=MemoryShelf())
+        self.submitted: list[Any] = []
+
+    async def submit_batch(self, items: Any, **more: Any) -> Any:
+        self.submitted.append(items)
+        return await super().submit_batch(items, **more)
+
+    async def batch_results(self, id: str) -> Any:
+        async for line in super().batch_results(id):
+            bad = line.message is not None and "poison" in str(line.message["content"])
+            yield line._replace(message={**line.message, "usage": {"input_tokens": "many"}}) if bad else line
+
+
+async def test_an_answer_that_cannot_be_stored_fails_its_run_alone(provided: Labs) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    hf.book.substitute = Poisonous()
+    lab = await provided.use(hf)
+    runs = [await agent.enqueue("poison" if n == 1 else f"Say {n}", mode="batch") for n in range(4)]
+    await pass_time(lab, *runs)
+    assert [run.state for run in runs] == ["completed", "failed", "completed", "completed"]
+    assert "cannot be stored" in ((await runs[1].refresh()).error or "")
+    assert (await hf.batches.list())[0].state == "ended"
+
+
+async def test_a_batch_that_came_late_takes_nothing_from_the_one_in_its_place(provided: Labs) -> None:
+    """An overtaken worker submits after all: its batch is known and cancelled, and the answers come from the other."""
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    hf.book.substitute = model = Poisonous()
+    lab = await provided.use(hf)
+    runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(3)]
+    await lab.drain()
+    await lab.clock.advance("10s")
+    lab.crash(after="take")
+    await lab.drain()
+    (row,) = await hf.batches.list()
+    late = await model.submit_batch(model.submitted[0], call="late", total=1.0, answered=lambda _: None)
+    orphan = new_id(hf.runtime().ports)
+    if row.state != "ended":
+        assert await hf.runtime().transact(submissions.disown, row.id, late.id, orphan)
+        assert not await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(hf.runtime().ports))
+    await pass_time(lab, *runs)
+    await pass_time_for(lab, hf)
+    assert [(await run.result()).text for run in runs] == [f"Say {n}" for n in range(3)]
+    assert {batch.state for batch in await hf.batches.list()} == {"ended"}
+    assert {turn.attempts for run in runs for turn in await run.turns()} == {1}
+
+
+async def pass_time_for(lab: Lab, hf: Holdfast) -> None:
+    for _ in range(20):
+        await lab.drain()
+        if all(row.ended_at is not None for row in await hf.batches.list()):
+            return
+        await lab.clock.advance("31s")
+
+
+async def test_a_worker_of_another_account_leaves_a_batch_alone(
+    provided: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    async with provided_batches(provided, hf, batch_seconds=700) as (lab, provider):
+        run = await agent.enqueue("Say a", mode="batch")
+        await lab.drain()
+        await lab.clock.advance("10s")
+        await lab.drain()
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-others")
+        for _ in range(3):
+            await lab.clock.advance("20m")
+            await lab.drain()
+        assert run.state == "batch_processing"
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
+        await pass_time(lab, run)
+        assert (await run.result()).text == "Say a"
+        assert len(provider.batches) == 1
+
+
+async def test_a_line_that_cannot_be_read_costs_the_others_nothing(provided: Labs) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    rules = [{"match": {"path": "/v1/messages/batches/*/results", "nth": 1}, "do": {"malformed": {"after": 2}}}]
+    async with provided_batches(provided, hf, rules=rules) as (lab, provider):
+        runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(6)]
+        await pass_time(lab, *runs, times=120)
+        assert [(await run.result()).text for run in runs] == [f"Say {n}" for n in range(6)]
+        turns = [turn for run in runs for turn in await run.turns()]
+        bought = len([line for line in provider.lines if line["event"] == "billed"])
+        assert len(turns) <= bought <= len(turns) + sum(turn.unknown for turn in turns)

@@ -269,7 +269,8 @@ def _nothing_fires_early(old: Row, new: Row, what: _Operation) -> None:
         raise Broken("I21", f"job {seq} woke at {now}, with {new['open_children']} children, from {old['channel']}")
     overdue = old["deadline_at"] is not None and old["deadline_at"] <= now
     resolved = old["state"] == State.WAITING and new["error"] != DEADLINE_ERROR  # by who brought what it waited for
-    if new["state"] == State.FAILED and old["state"] != State.RUNNING and not overdue and not resolved:
+    idle = old["state"] in (State.SCHEDULED, State.PENDING, State.WAITING)
+    if new["state"] == State.FAILED and idle and not overdue and not resolved:
         raise Broken("I21", f"job {seq} has its deadline at {old['deadline_at']} and failed at {now}")
 
 

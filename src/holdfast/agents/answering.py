@@ -219,6 +219,7 @@ async def _add_children(tx: Transaction, turned: Sequence[Turned], changes: Chan
 
 def _child(run: LoadedRun, call: Call, agent: str, name: str, version: int) -> NewRun:
     own = encoding.decode(run.options)
+    tree = own.get("tree") or own.get("limits") or encoding.decode(run.definition).get("limits")
     task = str(encoding.decode(call.row.input).get("task", ""))
     return NewRun(
         id=call.row.id,
@@ -237,7 +238,7 @@ def _child(run: LoadedRun, call: Call, agent: str, name: str, version: int) -> N
         input=encoding.encode([{"type": "text", "text": task or "(no task was given)"}], what="a task", cap=1 << 26),
         variables=run.variables,
         metadata="{}",
-        options=to_json({name: given for name, given in own.items() if name in ("limits", "beyond_budget", "fork")}),
+        options=to_json({"tree": tree} | {name: own[name] for name in ("beyond_budget", "fork") if name in own}),
         deadline_us=None if run.deadline_at is None else max(1, run.deadline_at - run.now),
     )
 

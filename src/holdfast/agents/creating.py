@@ -133,6 +133,8 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     if new.session.key is not None or new.session.known:
         known = await open_session(tx, new.session, job.tenant)
         during = new.during or known.during
+        if during in ("steer", "coalesce") and (before := await inbox.joined_before(tx, job.id)) is not None:
+            return Created(JobId(before), known.id, fresh=False)
         if during in ("steer", "coalesce") and (joined := await _join(tx, new, known.id, during)) is not None:
             return joined
     if new.key is not None and (other := await _owner(tx, new)) is not None:
@@ -188,7 +190,7 @@ async def _join(tx: Transaction, new: Submission, session: str, during: str) -> 
         return None
     if new.key is not None and (other := await _owner(tx, new, target.id)) is not None:
         return other
-    await inbox.join(tx, target, new.key or new.job.id, new.input)
+    await inbox.join(tx, target, inbox.steer_id(new.job.id, new.key, target.id), new.input)
     return Created(JobId(target.id), session, fresh=False)
 
 

@@ -15,7 +15,7 @@ from holdfast.agents.history import CONTINUE, text_of, uses
 from holdfast.agents.people.inquiring import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import LoadedRun, NewCall
-from holdfast.durations import microseconds, show
+from holdfast.durations import Duration, microseconds, show
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId, derived_id
@@ -25,6 +25,7 @@ from holdfast.models.folding import Reply
 from holdfast.settings import Settings
 
 _CAP = 1 << 26
+_DEEPEST = 1 << 30
 
 Approving = Callable[[ToolSpec, str, dict[str, Any]], bool]
 """Whether a person has to approve a call of this tool, with this id and these arguments."""
@@ -88,7 +89,8 @@ class Deciding:
             return Decision(calls, continuation=CONTINUE)
         if policy == "ask":
             data = {"reason": reason, "text": text}
-            return Decision(calls, inquiry=run_inquiry(self._run, self._number, "continuation", data))
+            within = limits_of(self._run, self._spec).within
+            return Decision(calls, inquiry=run_inquiry(self._run, self._number, "continuation", data, within=within))
         return Decision(calls, Conclusion("truncated", text, limited=reason))
 
     def _answered(self, reply: Reply) -> Conclusion:
@@ -227,7 +229,8 @@ class Deciding:
         )
 
     def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> Call:
-        deepest = limits_of(self._run, self._spec).depth
+        tree = encoding.decode(self._run.options).get("tree") or {}
+        deepest = min(limits_of(self._run, self._spec).depth, int(tree.get("depth") or _DEEPEST))
         if self._run.depth + 1 >= deepest:
             return self._refused(place, use, f"Agents may call each other {deepest} levels deep, not deeper.")
         task = use.get("input")
@@ -258,8 +261,10 @@ def _fallback(tool: ToolSpec) -> str | None:
     return encode_data({"verdict": "approved" if tool.otherwise == "approve" else "denied"})
 
 
-def run_inquiry(run: LoadedRun, number: int, kind: InquiryKind, data: dict[str, Any]) -> NewInquiry:
-    """What a run as a whole has to ask of a person."""
+def run_inquiry(
+    run: LoadedRun, number: int, kind: InquiryKind, data: dict[str, Any], *, within: Duration | None = None
+) -> NewInquiry:
+    """What a run as a whole has to ask of a person; when nobody decides in time, it ends as if it had been denied."""
     return NewInquiry(
         id=derived_id(run.id, kind, number, run.continued),
         run=run.id,
@@ -271,7 +276,7 @@ def run_inquiry(run: LoadedRun, number: int, kind: InquiryKind, data: dict[str, 
         digest=encoding.digest(encode_data(data)),
         data=encode_data(data),
         fallback=None,
-        timeout_us=None,
+        timeout_us=None if within is None else microseconds(within),
     )
 
 

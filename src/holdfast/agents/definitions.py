@@ -34,7 +34,7 @@ class Limits:
 
     `turns`, `tokens` and `cost` (in USD, "0.50") end a run with outcome "limited"; `depth` is how deep agents may call
     agents; `time` is the wall clock of the whole run. With `on_limit="ask"` a person is asked first, who may grant as
-    much again.
+    much again; `within` is how long a person has for that, and for an answer that was cut off.
     """
 
     turns: int | None = 50
@@ -43,6 +43,7 @@ class Limits:
     cost: str | None = None
     time: Duration | None = None
     on_limit: OnLimit = "end"
+    within: Duration | None = None
 
     def __post_init__(self) -> None:
         if self.on_limit not in ("end", "ask"):
@@ -56,6 +57,8 @@ class Limits:
         if self.cost is not None:
             object.__setattr__(self, "cost", str(self.cost))
             nano_of(str(self.cost))
+        if self.within is not None:
+            object.__setattr__(self, "within", f"{durations.microseconds(self.within)}us")
         if self.time is not None:
             object.__setattr__(self, "time", f"{durations.microseconds(self.time)}us")
 

@@ -14,9 +14,9 @@ from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
 from holdfast.agents.history import answers, result_block, uses
 from holdfast.agents.money import budgets
 from holdfast.agents.people.reviewing import review_unknown
-from holdfast.agents.records import OpenRun, ReadyRun, RunEnd
-from holdfast.agents.statements import Calls, Inquiries, Messages, Runs, Sessions
-from holdfast.agents.storing import Placed, add_message
+from holdfast.agents.records import FinishedRun, OpenRun, ReadyRun, RunEnd
+from holdfast.agents.statements import Calls, Inbox, Inquiries, Messages, Runs, Sessions
+from holdfast.agents.storing import Placed, Said, add_message, add_messages
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.families import hint
@@ -54,6 +54,8 @@ class Following:
             under_review = await review_unknown(tx, called, changes, notify=self._notify)
             called = [seq for seq in called if seq not in under_review]
         closed = await tx.many(Calls.close_calls, jobs=called) if called else []
+        if any(isinstance(job, Moved) for job in ours if job.parent is not None):  # it may have waited for a person
+            await tx.run(Inquiries.withdraw_calls, calls=[call.id for call in closed])
         for call in closed:
             changes.tell(call.run, "tool_ended", {"call": call.id, "name": call.name, "state": call.state})
         for ready in await tx.many(Calls.ready_runs, runs=sorted({call.run for call in closed})) if closed else []:
@@ -92,8 +94,16 @@ async def _go_on(tx: Transaction, run: ReadyRun, changes: Changes) -> None:
     await add_message(tx, run, "results", run.turns, [result_block(call) for call in calls])
     await tx.run(Runs.move_run, id=run.id, state="pending")
     changes.tell(run.id, "tools_complete", {"run_id": run.id}, topic="tools_complete")
-    state = state_change(run.id, run.session, run.agent_name, run.parent, state="pending", before="pending_tools")
+    state = state_change(run.id, run.session, run.agent_name, run.parent, state="pending", before=run.state)
     changes.tell(run.id, "run_state", state, topic="run_state")
+
+
+async def _keep_unread(tx: Transaction, run: FinishedRun) -> None:
+    """What was said to a run that ended before it read it stays in the history: the next run reads it."""
+    steers = await tx.many(Inbox.open_steers, run=run.id)
+    for steer in steers:
+        await add_messages(tx, [Said(run, "steer", run.turns, encoding.decode(steer.body), steer.id)])
+    await tx.run(Inbox.take_steers, ids=[steer.id for steer in steers], turn=run.turns)
 
 
 async def end_run(tx: Transaction, end: RunEnd, changes: Changes) -> None:
@@ -103,9 +113,11 @@ async def end_run(tx: Transaction, end: RunEnd, changes: Changes) -> None:
 
 async def end_runs(tx: Transaction, ends: Sequence[RunEnd], changes: Changes) -> None:
     done = await tx.many(Runs.finish_runs, ends=ends)
-    if unsettled := [run.id for run in done if run.state != "completed"]:
+    if unsettled := [run.id for run in done if run.reserved]:
         await budgets.free(tx, unsettled)
     for run in done:
+        if run.steered:
+            await _keep_unread(tx, run)
         if run.previous_state == "awaiting_input":
             await tx.run(Inquiries.withdraw_inquiries, run=run.id)
         before = run.previous_state

@@ -7,7 +7,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from holdfast import durations
 from holdfast.agents import rescuing
@@ -44,7 +44,17 @@ from holdfast.agents.reaching import App
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
 from holdfast.agents.system import BATCH, system_definition
-from holdfast.agents.tools import Person, ServerTool, Tool, ToolContext, ToolSignature, argument_schema, tool_name
+from holdfast.agents.tools import (
+    Otherwise,
+    Person,
+    ServerTool,
+    Tool,
+    ToolContext,
+    ToolSignature,
+    Unknown,
+    argument_schema,
+    tool_name,
+)
 from holdfast.agents.uploads import UploadFace
 from holdfast.clock import Ports
 from holdfast.durations import Duration
@@ -63,9 +73,6 @@ from holdfast.workers.slots import BATCHED, TOOLS
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-Otherwise = Literal["deny", "approve"]
-Unknown = Literal["review", "report"]
 
 _INSTANT = RetryPolicy(attempts=2, backoff="constant", base="0s", jitter=0.0)
 
@@ -386,6 +393,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
         made: Agent[Any] = Agent(cast(App, self), key, make, reader)
         self.registry.add(run_definition(name, self._play, queue=queue, requires=requires, priority=priority))
         self._serve_batches()
+        self._serve_people()
         self.registry.preparing.append(lambda tx: put_agent(tx, made.named))
         if compaction is not None:
             self.registry.add(self._compacting)

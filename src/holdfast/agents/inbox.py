@@ -42,12 +42,23 @@ async def joinable(tx: Transaction, session: str, agent: str, during: str) -> Cu
 
 async def join(tx: Transaction, run: CurrentRun, id: str, blocks: str) -> None:
     """Leave a message for the run's next turn; a second time, under the same id, leaves none."""
-    await tx.run(Inbox.add_steer, id=derived_id(id, "steer"), run=run.id, body=blocks)
+    await tx.run(Inbox.add_steer, id=id, run=run.id, body=blocks)
+
+
+def steer_id(job: str, key: str | None, run: str) -> str:
+    """Of a message that joins a run: by its key, if it has one, else by the id that its own run would have had."""
+    return derived_id(run, "steer", key) if key is not None else derived_id(job, "steer")
+
+
+async def joined_before(tx: Transaction, job: str) -> str | None:
+    """The run that a message joined by an earlier call whose answer was lost."""
+    found = await tx.one(Inbox.find_steer, id=derived_id(job, "steer"))
+    return None if found is None else found.run
 
 
 async def steer(tx: Transaction, run: str, id: str, blocks: str) -> None:
     """A message for this very run; `UsageError` when it has ended."""
-    await join(tx, await _alive(tx, run, "send a new message to its session"), id, blocks)
+    await join(tx, await _alive(tx, run, "send a new message to its session"), derived_id(id, "steer"), blocks)
 
 
 async def interrupt(tx: Transaction, run: str, by: str, prefix: str) -> None:

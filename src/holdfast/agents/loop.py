@@ -26,15 +26,15 @@ from holdfast.agents.batches.choosing import choose_turn
 from holdfast.agents.compaction.automatic import make_room
 from holdfast.agents.compaction.compacting import Compactor
 from holdfast.agents.contents import readable
-from holdfast.agents.deciding import Approving, Deciding, exceeded, limits_of, never, run_inquiry
-from holdfast.agents.definitions import AgentSpec, Mode
+from holdfast.agents.deciding import Approving, Deciding, Exceeded, exceeded, limits_of, never, run_inquiry
+from holdfast.agents.definitions import AgentSpec, Limits, Mode
 from holdfast.agents.history import said_before, server_tool_is_open, text_of
 from holdfast.agents.journal import Journal, Piece
 from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed, lane_of, spent_up
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.spending import spent_on
-from holdfast.agents.reading import tree_usage
-from holdfast.agents.records import FailedTurn, LoadedRun
+from holdfast.agents.reading import tree_usage, usage_below
+from holdfast.agents.records import FailedTurn, LoadedRun, UsageBelow, UsageRow
 from holdfast.agents.sizing import estimate
 from holdfast.agents.turns import Committed, Intent, Loaded, Play, interrupted
 from holdfast.clock import Ports
@@ -185,11 +185,11 @@ class _Turn:
             return await self._queue_up()
         if run.interrupted is not None:
             return await self._conclude(Conclusion("truncated", self._said_last(), limited=INTERRUPTED))
-        limits = limits_of(run, self._spec)
-        limit = exceeded(await self._counted(), limits)
+        limit = await self._exceeded()
         if limit is not None:
-            return await self._limited(limit.limit, limit.words, ask=limits.on_limit == "ask")
-        if (wait := closed(self._loaded.lanes, self._lane)) is not None:
+            ask = run.parent is None and limits_of(run, self._spec).on_limit == "ask"
+            return await self._limited(limit.limit, limit.words, ask=ask)
+        if run.mode != "batch" and (wait := closed(self._loaded.lanes, self._lane)) is not None:
             return await self._past(wait, self._lane)
         return "free"
 
@@ -242,14 +242,14 @@ class _Turn:
             return Cancel("cancelled before its end was stored")
         return Settled()
 
-    async def _limited(self, limit: str, words: str, *, ask: bool, budget: str | None = None) -> Outcome:
+    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome:
         """A limit is reached: the run ends, or a person is asked first."""
         if not ask:
             return await self._conclude(Conclusion("limited", self._said_last(), limited=words))
-        data = {"limit": limit, "reason": words, "text": self._said_last()}
-        if budget is not None:
-            data["budget"] = budget
-        inquiry = run_inquiry(self._run, self._number, "limit", data)
+        data: dict[str, Any] = {"limit": limit, "reason": words, "text": self._said_last()}
+        if over is not None:
+            data |= {"budget": over.budget, "portion": over.portion}
+        inquiry = run_inquiry(self._run, self._number, "limit", data, within=limits_of(self._run, self._spec).within)
         if not await self._database.transact(turns.ask_person, self._play, self._prompt, inquiry):
             return Cancel("cancelled before a person was asked")
         return Settled()
@@ -258,12 +258,12 @@ class _Turn:
         """The next call does not fit into a budget any more."""
         if over.policy == "wait":
             return Snooze(f"{over.wait_us or _BUDGET_PAUSE_US}us", over.words)
-        return await self._limited("budget", over.words, ask=over.policy == "ask", budget=over.budget)
+        return await self._limited("budget", over.words, ask=over.policy == "ask", over=over)
 
     async def _defer(self, asked: Asked, intent: Intent) -> Outcome | None:
         """Leave the turn to a batch, and the run waits without a worker."""
         where = Gathering(
-            self._lane,
+            f"{self._lane}/batch",
             self._model,
             self._loop.models.credential(self._model),
             new_id(self._loop.ports),
@@ -289,17 +289,27 @@ class _Turn:
         tier: Tier = "batch" if mode == "batch" else "standard"
         return self._loop.models.most_nano(self._model, estimate(parts), asked.request.max_tokens, tier)
 
-    async def _counted(self) -> LoadedRun:
-        """The run with what everything below it has used; a run that inherits its limits counts the whole tree."""
+    async def _exceeded(self) -> Exceeded | None:
+        """Which limit is reached: the run's own, over all that is below it, or that of the run at the top."""
         run, limits = self._run, limits_of(self._run, self._spec)
-        limited = limits.tokens is not None or limits.cost is not None
-        if not limited or (run.parent is not None and "limits" not in encoding.decode(run.options)):
-            return run
-        used = await self._database.transact(tree_usage, run.root)
-        if used is None:
-            return run
-        tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
-        return run._replace(tokens=int(tokens), cost_nano=int(used.cost_nano))
+        used = await self._used(run, limits)
+        found = exceeded(run if used is None else _with(run, used), limits)
+        tree = encoding.decode(run.options).get("tree")
+        if found is not None or run.parent is None or tree is None:
+            return found
+        above = replace(Limits(**tree), time=None)  # its deadline has been passed on
+        if above.turns is None and above.tokens is None and above.cost is None:
+            return None
+        whole = await self._database.transact(tree_usage, run.root)
+        return None if whole is None else exceeded(_with(run, whole), above)
+
+    async def _used(self, run: LoadedRun, limits: Limits) -> UsageRow | UsageBelow | None:
+        """What the run and all below it have used; None: what is known of itself is all there is."""
+        if not self._spec.agents or (limits.turns, limits.tokens, limits.cost) == (None, None, None):
+            return None
+        if run.parent is None:
+            return await self._database.transact(tree_usage, run.root)
+        return await self._database.transact(usage_below, run.id)
 
     def _said_last(self) -> str:
         """The last text of this run, not of those before it in the session."""
@@ -340,8 +350,9 @@ class _Turn:
         journal, run = self._loop.journal(self._database), self._run.id
         folding, said = Folding(), Counter[int]()
         stream = self._loop.models.open(self._model).stream(asked.request, self._answered)
+        scope = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as scope, journal.interruptible(self._lease, run, scope), aclosing(stream):
+            async with scope, journal.interruptible(self._lease, run, scope), aclosing(stream):
                 async for event in stream:
                     journal.alive(self._lease, run)
                     delta = folding.feed(event)
@@ -351,7 +362,10 @@ class _Turn:
                         said[delta.index] += len(text)
                         kind = _DELTAS[type(delta)]
                         journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
-        except TimeoutError:  # nothing else ends it by time: somebody has interrupted the run
+        except TimeoutError:
+            if not scope.expired():  # it is the model's own, not that of an interruption
+                journal.drop(self._lease, run)
+                raise
             return self._so_far(folding)
         except BaseException:
             journal.drop(self._lease, run)
@@ -464,3 +478,9 @@ class _Turn:
     def _spread(self, seconds: float) -> str:
         """A wait that others have too: they need not all come back in the same moment."""
         return f"{round(seconds * 1e6 * (1 + 0.1 * self._loop.ports.random.random()))}us"
+
+
+def _with(run: LoadedRun, used: UsageRow | UsageBelow) -> LoadedRun:
+    """A run with what it and all below it have used in place of its own."""
+    tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
+    return run._replace(tokens=int(tokens), cost_nano=int(used.cost_nano), turns=int(used.turns))

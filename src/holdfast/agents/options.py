@@ -65,6 +65,10 @@ def chosen(options: Mapping[str, Any]) -> RunOptions:
         raise UsageError(f"{unknown[0]!r} is not an option of a run; there are {known}.")
     made = RunOptions(**options)
     check_during(made.during)
+    if made.tx is not None and made.during in ("steer", "interrupt", "coalesce"):
+        raise UsageError(
+            f"during={made.during!r} touches a run that is under way, and your transaction would hold it: leave tx out."
+        )
     if made.limits is not None and not isinstance(made.limits, Limits):
         raise UsageError(f"limits is Limits(…), not {type(made.limits).__name__}.")
     return made

@@ -284,6 +284,7 @@ async def delete_session(tx: Transaction, id: str) -> None:
         Sessions.delete_steers,
         Sessions.delete_batched,
         Sessions.forget_batched,
+        Sessions.delete_session_reservations,
         Sessions.delete_session_uses,
         Sessions.delete_session_budgets,
         Sessions.delete_runs,

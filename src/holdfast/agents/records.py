@@ -215,6 +215,8 @@ class FinishedRun(NamedTuple):
     call: str | None
     agent_name: str
     turns: int
+    reserved: int  # calls that were reserved and never answered
+    steered: int  # messages that came for it and were not read
 
 
 class OpenRun(NamedTuple):
@@ -389,6 +391,7 @@ class ReadyRun(NamedTuple):
     turns: int
     agent_name: str
     parent: str | None
+    state: str
 
 
 class CallRow(NamedTuple):

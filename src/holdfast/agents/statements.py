@@ -130,6 +130,7 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     delete_steers: Exec
     delete_batched: Exec
     forget_batched: Exec
+    delete_session_reservations: Exec
     delete_session_uses: Exec
     delete_session_budgets: Exec
     delete_runs: Exec
@@ -218,8 +219,10 @@ class Inquiries(
     list_inquiries: Many[InquiryRow]
     inquiry_place: One[InquiryPlace]
     decide_inquiry: One[InquiryRow]
+    count_asked: One[Counted]
     count_open: One[Counted]
     withdraw_inquiries: Exec
+    withdraw_calls: Exec
     change_options: Exec
     unknown_calls: Many[UnknownCall]
     hand_over: Exec
@@ -243,7 +246,7 @@ class Compactions(
     begin_compaction: One[CompactionRow]
     find_compaction: One[CompactionRow]
     list_compactions: Many[CompactionRow]
-    charge_compaction: Exec
+    charge_compaction: One[BatchId]
     overtaken: Exec
     fail_compaction: Exec
     end_compaction: One[CompactionRow]
@@ -262,6 +265,7 @@ class Budgets(Statements, package=_PACKAGE, file="budgets.sql", rows={"reserved"
     set_budget: One[BudgetRow]
     delete_budget: One[BudgetRow]
     delete_uses: Exec
+    delete_reservations: Exec
     list_budgets: Many[BudgetState]
     open_uses: Many[BudgetUse]
     budgets_of: Many[BudgetRow]
@@ -269,14 +273,17 @@ class Budgets(Statements, package=_PACKAGE, file="budgets.sql", rows={"reserved"
     settle: Exec
     charge_budgets: Exec
     reserved_turns: Many[TurnKey]
+    prune_uses: Exec
     note_wait: Exec
     usage: Many[UsedRow]
 
 
 class Inbox(Statements, package=_PACKAGE, file="inbox.sql"):
     add_steer: Exec
+    find_steer: One[Steer]
     open_steers: Many[Steer]
     take_steers: Exec
+    prune_steers: Exec
     mail: One[Mail]
     mails: Many[MailOf]
     interrupt: One[Interrupted]
@@ -306,10 +313,12 @@ class Batches(Statements, package=_PACKAGE, file="batches.sql", rows={"requests"
     take_batch: One[BatchId]
     offer_batch: One[BatchId]
     add_orphan: One[BatchId]
+    split_batch: One[BatchId]
+    note_download: Exec
     note_unknown: Exec
     send_requests: Exec
     runs_to_move: Many[MovedRun]
-    move_runs: Exec
+    move_runs: Many[MovedRun]
     note_poll: Exec
     note_error: Exec
     wanted_requests: One[Counted]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from holdfast.agents.contents import content_of
 from holdfast.agents.definitions import Effect, ToolSpec
@@ -25,6 +25,9 @@ from holdfast.workers.signatures import Signature
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+Otherwise = Literal["deny", "approve"]
+Unknown = Literal["review", "report"]
 
 
 class ToolContext:

@@ -25,20 +25,21 @@ from holdfast.agents.answering import (
 )
 from holdfast.agents.changes import Changes
 from holdfast.agents.compaction.automatic import compact_after, is_current
-from holdfast.agents.ending import end_run, line_of
+from holdfast.agents.ending import answer_open_calls, end_run, line_of
 from holdfast.agents.forks.simulating import Records, load_records
 from holdfast.agents.money.budgets import Over, reserve
 from holdfast.agents.people.inquiring import channel_of, inquire
 from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, WindowBlock
 from holdfast.agents.records_inbox import Mail, MailOf, Steer
-from holdfast.agents.statements import Inbox, Messages, Providers, Runs, Sessions
+from holdfast.agents.statements import Inbox, Inquiries, Messages, Providers, Runs, Sessions
 from holdfast.agents.storing import Said, add_message, add_messages
 from holdfast.errors import LeaseLost
 from holdfast.kernel import encoding
 from holdfast.kernel.complete import complete, complete_and_settle, error_json
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.families import lock_order
+from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Ending, Lease
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
@@ -237,6 +238,7 @@ async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]]
     """End a run without another call. False: a cancel came first."""
     if not await _hold_and_prompt(tx, play, prompt):
         return False
+    await answer_open_calls(tx, play.run)
     await _conclude(tx, play.lease, play.run, conclusion, Changes(play.prefix))
     return True
 
@@ -246,6 +248,8 @@ async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any
     if not await _hold_and_prompt(tx, play, prompt):
         return False
     changes = Changes(play.prefix)
+    asked = await tx.one(Inquiries.count_asked, run=play.run.id)
+    inquiry = inquiry._replace(id=derived_id(inquiry.id, asked.n if asked else 0))  # it may have asked this before
     await inquire(tx, [inquiry], changes, notify=play.notify)
     await tx.run(Runs.move_run, id=play.run.id, state="awaiting_input")
     changes.tell(play.run.id, "run_state", moved(play.run, "awaiting_input", play.run.state), topic="run_state")

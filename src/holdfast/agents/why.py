@@ -40,7 +40,7 @@ async def why(tx: Transaction, id: str) -> list[Reason]:
 async def _tools(tx: Transaction, run: RunRow) -> Reason:
     calls = await tx.many(Calls.calls_of, run=run.id, turn=run.turns)
     still = [f"{call.name} ({call.state})" for call in calls if call.state in ("pending", "running")]
-    return Reason("tools", f"it waits for its tools: {', '.join(still)}")
+    return Reason("tools", f"it waits for its tools: {', '.join(still) or 'all of them have ended'}")
 
 
 def _inquiry(row: InquiryRow) -> Reason:

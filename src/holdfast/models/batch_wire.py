@@ -99,6 +99,9 @@ def rfc3339(us: int | None) -> str | None:
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+UNREADABLE = "unreadable"
+
+
 async def read_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[BatchLine, None]:
     """The lines of results in a stream of bytes until it ends."""
     parts: list[bytes] = []
@@ -109,7 +112,7 @@ async def read_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[BatchLine, 
             data = b"".join(parts)
             parts, begin = [], end + 1
             if data.strip():
-                yield line_of(data)
+                yield _readable(data)
         if begin < len(chunk):
             parts.append(chunk[begin:])
     if rest := b"".join(parts).strip():
@@ -118,6 +121,14 @@ async def read_lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[BatchLine, 
         except ModelFailure as failure:  # half a line is how a download ends that nobody finished
             raise ModelFailure("cut", "the results end in the middle of a line.") from failure
         yield line
+
+
+def _readable(data: bytes) -> BatchLine:
+    """A line, or that there is one which cannot be read: those behind it can."""
+    try:
+        return line_of(data)
+    except ModelFailure as failure:
+        return BatchLine("", UNREADABLE, None, {"type": UNREADABLE, "message": str(failure)})
 
 
 def line_of(data: bytes) -> BatchLine:

@@ -96,8 +96,8 @@ class Batches(Protocol):
     def batch_results(self, id: str) -> AsyncGenerator[BatchLine, None]:
         """The results of a batch that has ended, in any order, as they come in: one line is held at a time.
 
-        A line may come twice, or not at all. The iteration fails with `cut` where the download breaks off, `malformed`
-        at a line that cannot be read, `not_found` where there are no results: not yet, or not any more.
+        A line may come twice, or not at all; one that cannot be read comes without custom id. The iteration fails with
+        `cut` where the download breaks off, and `not_found` where there are no results, or none yet.
         """
 
 

@@ -47,6 +47,7 @@ from holdfast.models.batches import BatchLine
 from holdfast.models.folding import Reply
 
 BATCH_ERROR = "batch_error"
+MISSING = "missing"
 # Errors of one request after which asking again would be answered the same way.
 _FINAL = frozenset(
     {"invalid_request_error", "not_found_error", "request_too_large", "permission_error", "authentication_error"}
@@ -56,6 +57,7 @@ _FINAL = frozenset(
 class Collector(NamedTuple):
     """What applying results needs beside them."""
 
+    batch: str
     deciding: Callable[[LoadedRun, AgentSpec, int], Deciding]
     spent: Callable[[str, dict[str, Any]], Any]
     parse: Callable[[str], AgentSpec]
@@ -81,7 +83,8 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
         raise LeaseLost(lease.id, lease.fence)
     by_id = {line.custom_id: line for line in lines}
-    requests = await tx.many(Batches.find_requests, ids=sorted(by_id))
+    found = await tx.many(Batches.find_requests, ids=sorted(by_id))
+    requests = [each for each in found if each.batch == by.batch or by_id[each.custom_id].message is not None]
     if not requests:
         return 0
     loaded = {run.id: run for run in await tx.many(Runs.load_runs, jobs=[each.job for each in requests])}
@@ -91,8 +94,9 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     changes = Changes(by.prefix)
     live = [case for case in cases if case.wanted and case.run.job in waiting]
     late = [case for case in cases if not (case.wanted and case.run.job in waiting)]
-    await _apply_succeeded(tx, [case for case in live if case.line.message is not None], by, changes)
-    await _apply_failed(tx, [case for case in live if case.line.message is None], by, changes, where)
+    usable = {case.request.custom_id for case in live if _is_usable(case.line)}
+    await _apply_succeeded(tx, [case for case in live if case.request.custom_id in usable], by, changes)
+    await _apply_failed(tx, [case for case in live if case.request.custom_id not in usable], by, changes, where)
     await _account(tx, [case for case in late if case.line.message is not None], by)
     await tx.run(
         Batches.apply_requests, applied=[Applied(each.custom_id, by_id[each.custom_id].type) for each in requests]
@@ -161,10 +165,17 @@ def _turned(case: _Case, by: Collector, mail: MailOf | None, before: str) -> Tur
     return Turned(run, number, answer, heeding(mail, _decided(case, reply, by, before)))
 
 
+def _is_usable(line: BatchLine) -> bool:
+    """Whether an answer can be stored: its calls have names, and ids that tell them apart."""
+    if line.message is None:
+        return False
+    uses = [block for block in line.message.get("content") or () if block.get("type") == "tool_use"]
+    ids = [use.get("id") for use in uses]
+    named = all(isinstance(use.get("id"), str) and use.get("name") for use in uses)
+    return named and len(set(ids)) == len(ids) and isinstance(line.message.get("usage") or {}, dict)
+
+
 def _decided(case: _Case, reply: Reply, by: Collector, before: str) -> Decision:
-    ids = [use.get("id") for use in reply.tool_uses]
-    if len(set(ids)) < len(ids) or not all(isinstance(id, str) for id in ids):
-        return Decision(conclusion=Conclusion("failed", "the answer has calls whose ids cannot be told apart"))
     return by.deciding(case.run, by.parse(case.run.definition), case.request.turn).decide(reply, before)
 
 
@@ -204,6 +215,8 @@ async def _apply_failed(
 
 
 def _trouble(line: BatchLine) -> tuple[str, str]:
+    if line.message is not None:
+        return "malformed", "the answer cannot be stored: its calls cannot be told apart"
     error: dict[str, Any] = line.error or {}
     inner = error.get("error") if isinstance(error.get("error"), dict) else error
     kind = str((inner or {}).get("type") or line.type)
@@ -235,11 +248,18 @@ async def _ask_again(tx: Transaction, cases: Sequence[_Case], changes: Changes, 
                 run.id, run.session, run.agent_name, run.parent, state="batch_submitting", before=run.state
             )
             changes.tell(run.id, "run_state", moved, topic="run_state")
-    await tx.run(Batches.retry_turns, runs=[case.run.id for case in cases], error=to_json({"kind": BATCH_ERROR}))
+    for unknown in (0, 1):  # what is missing or cannot be read may have been bought all the same
+        ids = [case.run.id for case in cases if _may_be_bought(case.line) == bool(unknown)]
+        if ids:
+            await tx.run(Batches.retry_turns, runs=ids, error=to_json({"kind": BATCH_ERROR}), unknown=unknown)
     for state in {case.run.state for case in cases}:
         ids = [case.run.id for case in cases if case.run.state == state]
-        await tx.run(Batches.move_runs, ids=ids, state="batch_submitting", before=state)
+        await tx.many(Batches.move_runs, ids=ids, state="batch_submitting", before=state)
     await add_requests(tx, where, requests)
+
+
+def _may_be_bought(line: BatchLine) -> bool:
+    return line.type == MISSING or line.message is not None
 
 
 async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> None:

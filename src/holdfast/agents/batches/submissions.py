@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.agents.batches.batching import Gathering, gather
 from holdfast.agents.batches.records import BatchRow, OpenRequest, RequestBody, RequestRow
 from holdfast.agents.changes import Changes, state_change
-from holdfast.agents.statements import Batches
+from holdfast.agents.statements import Batches, Budgets, Inbox
 from holdfast.agents.system import BATCH, system_job
 from holdfast.durations import microseconds
 from holdfast.errors import LeaseLost, NotFound
@@ -22,8 +22,8 @@ from holdfast.models.batches import MOST_BYTES, MOST_REQUESTS
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Chore
 
-MOST_DOWNLOADS = 8
 _PAGE = 1_000
+_USES_US = 400 * 86_400_000_000  # how long what was spent in a period is kept
 _CAP = 1 << 20
 _ENVELOPE = 100  # bytes around each request, beside its custom id
 _LAST, _AFTER_ALL = 1 << 62, "\U0010ffff"
@@ -56,11 +56,14 @@ async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) 
 
 
 async def split(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
-    """Give the second half to a batch of its own."""
+    """Give the second half to a batch of its own; a second time, with the same new id, gives nothing."""
     await _hold(tx, lease)
+    if await tx.one(Batches.split_batch, id=where.fresh, batch=row.id) is None:
+        return
+    job, route = system_job(BATCH, where.fresh, {"batch": where.fresh})
+    await enqueue(tx, [job], [route])
     ids = [each.custom_id for each in await tx.many(Batches.request_sizes, batch=row.id)]
-    into = await gather(tx, where._replace(lane=f"{row.lane}", wait_us=0))
-    await tx.run(Batches.move_requests, ids=ids[len(ids) // 2 :], into=into)
+    await tx.run(Batches.move_requests, ids=ids[len(ids) // 2 :], into=where.fresh)
 
 
 @reading
@@ -145,10 +148,9 @@ async def move_runs(tx: Transaction, lease: Lease, id: str, *, before: str, stat
     runs = await tx.many(Batches.runs_to_move, batch=id, state=before, limit=_PAGE)
     if runs:
         changes = Changes(prefix)
-        for run in runs:
+        for run in await tx.many(Batches.move_runs, ids=[run.id for run in runs], state=state, before=before):
             moved = state_change(run.id, run.session, run.agent_name, run.parent, state=state, before=run.state)
             changes.tell(run.id, "run_state", moved, topic="run_state")
-        await tx.run(Batches.move_runs, ids=[run.id for run in runs], state=state, before=before)
         await changes.write(tx)
     return len(runs)
 
@@ -167,6 +169,13 @@ async def note_poll(tx: Transaction, lease: Lease, id: str, state: str, counts: 
 async def note_error(tx: Transaction, lease: Lease, id: str, error: str) -> None:
     await _hold(tx, lease)
     await tx.run(Batches.note_error, id=id, error=encoding.clip(error, 2_000))
+
+
+async def note_download(tx: Transaction, lease: Lease, id: str, downloads: int, error: str) -> None:
+    """The results could not be read, so many times by now."""
+    await _hold(tx, lease)
+    held = encoding.encode({"downloads": downloads}, what="a count", cap=_CAP)
+    await tx.run(Batches.note_download, id=id, held=held, error=encoding.clip(error, 2_000))
 
 
 async def lose(tx: Transaction, lease: Lease, id: str, error: str) -> None:
@@ -201,12 +210,14 @@ async def batch_requests(tx: Transaction, id: str, *, after: str = "", limit: in
 
 
 async def prune(tx: Transaction, settings: Settings) -> int:
-    """Forget batches that ended long ago."""
+    """Forget batches that ended long ago, messages that were read, and what was spent in periods long over."""
     age_us = microseconds(settings.batch_retention)
     ids = [row.id for row in await tx.many(Batches.prune_batches, age_us=age_us, limit=_PAGE)]
     if ids:
         await tx.run(Batches.delete_requests, ids=ids)
         await tx.run(Batches.delete_batches, ids=ids)
+    await tx.run(Budgets.prune_uses, age_us=_USES_US)
+    await tx.run(Inbox.prune_steers, age_us=age_us)
     return len(ids)
 
 

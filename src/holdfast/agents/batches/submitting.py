@@ -7,6 +7,7 @@ results that they are not this one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 from holdfast.agents.batches import submissions
 from holdfast.agents.batches.batching import Gathering
-from holdfast.agents.batches.collecting import Collector, apply
+from holdfast.agents.batches.collecting import MISSING, Collector, apply
 from holdfast.agents.batches.records import BatchRow, OpenRequest
 from holdfast.agents.deciding import Deciding
 from holdfast.agents.definitions import AgentSpec
@@ -24,7 +25,7 @@ from holdfast.agents.money.spending import spent_on
 from holdfast.agents.reading import list_lanes
 from holdfast.agents.records import LoadedRun
 from holdfast.durations import microseconds
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
@@ -40,6 +41,8 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 _SKEW_US = 300_000_000  # by which the provider's clock may be behind the database's
 _MISSING = "the provider's results do not mention this request"
 _SOON, _LATER = 1.0, 60.0
+_MOST_SUBMITS, _MOST_DOWNLOADS = 10, 8
+_SETTLED_US = 3_600_000_000  # results that are not there so long after a batch has ended are gone
 
 
 class BatchJobs:
@@ -63,12 +66,23 @@ class _BatchJob:
         return await self._ctx.database.transact(operation, self._ctx.lease, *args, **more)
 
     async def play(self) -> Outcome:
+        """Whatever goes wrong here, the batch is looked at again: its runs have nobody else."""
+        try:
+            return await self._play()
+        except Unavailable as problem:
+            return Snooze("1s", str(problem))
+        except (LeaseLost, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("batch %s could not get on; it is looked at again", self._id)
+            return Snooze("30s", "something went wrong: see the log")
+
+    async def _play(self) -> Outcome:
         while True:
             row = await self._ctx.database.transact(submissions.find_batch, self._id)
             if row is None:
                 return Done("there is no such batch any more")
-            lanes = await self._ctx.database.transact(list_lanes)
-            if (wait := closed(lanes, row.lane)) is not None:
+            if (wait := await self._held_back(row)) is not None:
                 return wait
             try:
                 outcome = await self._step(row)
@@ -76,6 +90,14 @@ class _BatchJob:
                 return await self._failed(row, failure)
             if outcome is not None:
                 return outcome
+
+    async def _held_back(self, row: BatchRow) -> Outcome | None:
+        """Another account's batches are not ours to ask for; a closed lane stops what is submitted, nothing else."""
+        if self._loop.models.credential(row.model) != row.credential:
+            return Snooze("30s", "this worker has the key to another account than the batch's")
+        if row.state in ("gathering", "submitting"):
+            return closed(await self._ctx.database.transact(list_lanes), row.lane)
+        return None
 
     async def _step(self, row: BatchRow) -> Outcome | None:
         """One step of a batch; None: the next one follows at once."""
@@ -158,15 +180,20 @@ class _BatchJob:
     async def _refused(self, row: BatchRow, size: int, failure: ModelFailure) -> Outcome | None:
         """The provider has not taken it. One bad request does not sink the rest: halves are tried."""
         await self._do(submissions.refused, self._id, str(failure))
+        if row.attempts + 1 >= _MOST_SUBMITS:
+            return await self._give_up(row, f"it was submitted {row.attempts + 1} times in vain: {failure}")
         if failure.kind in ("bad_request", "context_window") and size > 1:
             await self._do(submissions.split, row, self._where(row))
             return None
         if failure.kind in ("bad_request", "context_window", "not_found"):
-            error = {"type": "invalid_request_error", "message": str(failure)}
-            await self._answer_all(row, "errored", error)
-            await self._do(submissions.end, self._id, "failed", str(failure))
-            return Done(str(failure))
+            return await self._give_up(row, str(failure))
         raise failure
+
+    async def _give_up(self, row: BatchRow, why: str) -> Outcome:
+        """Its runs fail, with the reason."""
+        await self._answer_all(row, "errored", {"type": "invalid_request_error", "message": why})
+        await self._do(submissions.end, self._id, "failed", why)
+        return Done(why)
 
     async def _search(self, row: BatchRow) -> Outcome | None:
         """Look for the batch among the provider's; only when none of them can be it is it submitted again."""
@@ -183,11 +210,15 @@ class _BatchJob:
         possible = [each for each in possible if each.id not in taken]
         for each in possible:
             if each.ended:
-                if await self._is_ours(model, each.id):
-                    await self._take(model, each)
-                    return None
-                excluded.add(each.id)
-        waiting = [each.id for each in possible if not each.ended]
+                match await self._is_ours(model, each, row.now):
+                    case True:
+                        await self._take(model, each)
+                        return None
+                    case False:
+                        excluded.add(each.id)
+                    case None:
+                        pass
+        waiting = [each.id for each in possible if each.id not in excluded]
         await self._do(submissions.hold, self._id, {"candidates": waiting, "excluded": sorted(excluded)})
         if waiting:
             return Snooze(
@@ -195,17 +226,24 @@ class _BatchJob:
             )
         log.warning("batch %s is not among the provider's; it is submitted again", self._id)
         await self._do(submissions.give_up_search, self._id)
+        if row.attempts >= _MOST_SUBMITS:
+            return await self._give_up(row, f"it was submitted {row.attempts} times, and never seen")
         return None
 
-    async def _is_ours(self, model: Batches, id: str) -> bool:
-        """By the first of its results. One without any may be ours, and taking it costs nothing: it has no answers."""
+    async def _is_ours(self, model: Batches, status: BatchStatus, now: int) -> bool | None:
+        """By the first of its results; None: they are not to be had yet.
+
+        A batch without any result may be ours, and taking it costs nothing: it has no answers.
+        """
         try:
-            async for line in model.batch_results(id):
-                return bool(await self._ctx.database.transact(submissions.is_request, self._id, line.custom_id))
+            async for line in model.batch_results(status.id):
+                if line.custom_id:
+                    return bool(await self._ctx.database.transact(submissions.is_request, self._id, line.custom_id))
         except ModelFailure as failure:
             if failure.kind != "not_found":
                 raise
-            return False
+            fresh = status.ended_us is None or now - status.ended_us < _SETTLED_US
+            return None if fresh else False
         return True
 
     async def _poll(self, row: BatchRow) -> Outcome | None:
@@ -254,6 +292,8 @@ class _BatchJob:
         weight = 0
         try:
             async for line in self._model(row).batch_results(row.provider_id):
+                if not line.custom_id:
+                    continue  # it cannot be read; what it was about is asked again
                 chunk.append(line)
                 weight += len(str(line.message)) if line.message is not None else 0
                 if len(chunk) >= _CHUNK or weight >= _CHUNK_BYTES:
@@ -262,18 +302,31 @@ class _BatchJob:
             await self._apply(row, chunk)
         except ModelFailure as failure:
             await self._apply(row, chunk)
-            hopeless = failure.kind in ("not_found", "malformed")
-            if not hopeless or row.polls < submissions.MOST_DOWNLOADS:
-                await self._do(submissions.note_poll, self._id, "collecting", encoding.decode(row.counts) or {})
-                return Snooze(self._backoff(row), f"the results could not be read: {failure}")
-        await self._answer_all(row, "missing", {"type": "missing", "message": _MISSING})
+            downloads = 1 + int((encoding.decode(row.held) or {}).get("downloads", 0))
+            if failure.kind != "not_found" or downloads < _MOST_DOWNLOADS:
+                await self._do(submissions.note_download, self._id, downloads, str(failure))
+                return Snooze(self._backoff(downloads), f"the results could not be read: {failure}")
+        await self._answer_all(row, MISSING, {"type": MISSING, "message": _MISSING})
         await self._do(submissions.end, self._id, "ended", None)
         return Done("collected")
 
     async def _apply(self, row: BatchRow, lines: list[BatchLine]) -> None:
-        if lines:
-            self._ctx.require_lease()
+        if not lines:
+            return
+        self._ctx.require_lease()
+        try:
             await self._do(apply, lines, self._collector(), self._where(row))
+        except (LeaseLost, Unavailable, asyncio.CancelledError):
+            raise
+        except Exception as problem:
+            if len(lines) > 1:  # one of them cannot be stored; the others can
+                for line in lines:
+                    await self._apply(row, [line])
+                return
+            log.exception("the answer to %s cannot be stored; its run fails", lines[0].custom_id)
+            error = {"type": "invalid_request_error", "message": f"the answer cannot be stored: {problem}"}
+            line = BatchLine(lines[0].custom_id, "errored", None, error)
+            await self._do(apply, [line], self._collector(), self._where(row))
 
     async def _answer_all(self, row: BatchRow, type: str, error: dict[str, Any]) -> None:
         """Give what is left of the batch one answer."""
@@ -288,7 +341,7 @@ class _BatchJob:
             return Deciding(run, spec, number, loop.settings, loop.approving)
 
         spent: Callable[[str, dict[str, Any]], Any] = lambda model, usage: spent_on(loop.models, model, usage, "batch")  # noqa: E731
-        return Collector(deciding, spent, parse, self._prefix(), loop.notify())
+        return Collector(self._id, deciding, spent, parse, self._prefix(), loop.notify())
 
     async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome:
         """The provider did not do what was asked; the batch stays as it is and is looked at again."""
@@ -299,13 +352,13 @@ class _BatchJob:
             await self._ctx.database.transact(close_lane, row.lane, wait_us, person=person, reason=str(failure))
             return Snooze(PERSON_PAUSE if person else f"{round(wait * 1e6)}us", str(failure))
         await self._do(submissions.note_error, self._id, str(failure))
-        return Snooze(self._backoff(row), str(failure))
+        return Snooze(self._backoff(max(row.polls, row.attempts)), str(failure))
 
     def _grace(self) -> str:
         return f"{microseconds(self._loop.settings.batch_grace)}us"
 
-    def _backoff(self, row: BatchRow) -> str:
-        wait = min(_LATER, _SOON * 2 ** min(row.polls, 6)) * (0.5 + self._loop.ports.random.random())
+    def _backoff(self, times: int) -> str:
+        wait = min(_LATER, _SOON * 2 ** min(times, 6)) * (0.5 + self._loop.ports.random.random())
         return f"{round(wait * 1e6)}us"
 
     def _pause(self, row: BatchRow, since: int) -> str:

@@ -98,9 +98,15 @@ async def fail_compaction(
     """Note that there is no summary, and what the attempt has cost all the same."""
     text = encoding.clip(error, 2_000)
     if spent is not None:
-        await tx.run(Compactions.charge_compaction, id=intent.id, **spent)
-        await charge(tx, intent.session, spent["cost_nano"])
+        await _charge(tx, intent, spent)
     await tx.run(Compactions.fail_compaction, id=intent.id, attempts=intent.attempts, error=text, unknown=int(unknown))
+
+
+async def _charge(tx: Transaction, intent: Intent, spent: dict[str, Any]) -> None:
+    """Account for a call of the summariser, once."""
+    charged = await tx.one(Compactions.charge_compaction, id=intent.id, attempts=intent.attempts or 1, **spent)
+    if charged is not None:
+        await charge(tx, intent.session, spent["cost_nano"])
 
 
 async def apply_compaction(
@@ -113,8 +119,7 @@ async def apply_compaction(
     if done is not None and (done.state, done.attempts) == ("done", intent.attempts or 1):
         return done  # an earlier call did it, and its answer was lost
     if spent is not None:
-        await tx.run(Compactions.charge_compaction, id=intent.id, **spent)
-        await charge(tx, intent.session, spent["cost_nano"])
+        await _charge(tx, intent, spent)
         await tx.run(Compactions.overtaken, id=intent.id, attempts=intent.attempts)
     if (moved := await _moved_on(tx, change, intent)) is not None:
         await tx.run(Compactions.fail_compaction, id=intent.id, attempts=intent.attempts, error=moved, unknown=0)

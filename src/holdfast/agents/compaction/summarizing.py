@@ -86,8 +86,8 @@ async def summarize(model: Model, request: Request) -> Reply:
 
 
 def said_in(reply: Reply) -> str:
-    """The summary in an answer; "" when it has none."""
-    if reply.stop_reason == "refusal":
+    """The summary in an answer; "" when it has none, or not a whole one."""
+    if reply.stop_reason not in ("end_turn", "stop_sequence"):
         return ""
     return str(readable(reply.text)).strip()
 

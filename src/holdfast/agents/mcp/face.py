@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from holdfast.agents.contents import PICTURES, Document, Image, Part, blocks_within, content_of
 from holdfast.agents.definitions import TOOL_KIND, Effect
-from holdfast.agents.mcp.sessions import McpConnections, McpServer
-from holdfast.agents.tools import Tool, ToolContext, ToolSignature, tool_name
+from holdfast.agents.mcp.sessions import ConnectionLost, McpConnections, McpServer
+from holdfast.agents.people.reviewing import OUTCOME_UNKNOWN
+from holdfast.agents.tools import Otherwise, Tool, ToolContext, ToolSignature, Unknown, tool_name
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, BadSetting, UsageError
+from holdfast.events import CallView
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.outcomes import Fail
+from holdfast.outcomes import Fail, Retry
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
@@ -108,6 +110,10 @@ class McpFace:
         requires: Iterable[str] = (),
         concurrency: int | None = None,
         defer: bool = False,
+        approve: bool | Callable[[CallView], bool] = False,
+        within: Duration | None = None,
+        otherwise: Otherwise = "deny",
+        unknown: Unknown = "review",
     ) -> list[Tool[Any, Any]]:
         """The tools of an MCP server, as tools of this app: `await hf.mcp("files", command=["python", "-m", "files"])`.
 
@@ -134,6 +140,10 @@ class McpFace:
                 "requires": tuple(requires),
                 "concurrency": concurrency,
                 "defer": defer,
+                "approve": approve,
+                "within": within,
+                "otherwise": otherwise,
+                "unknown": unknown,
             },
         )
         listed = await self._mcp.list_tools(server)
@@ -180,7 +190,10 @@ class McpFace:
 
         async def remote(ctx: ToolContext | None = None, /, **arguments: Any) -> Any:
             key = None if ctx is None else ctx.idempotency_key
-            return value_of(await connections.call_tool(server, name, arguments, key))
+            try:
+                return value_of(await connections.call_tool(server, name, arguments, key))
+            except ConnectionLost as problem:
+                return Retry(error=str(problem), type=OUTCOME_UNKNOWN)
 
         remote.__name__ = remote.__qualname__ = title
         self._remote[title] = (server, name, remote)

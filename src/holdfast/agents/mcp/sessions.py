@@ -29,6 +29,10 @@ _CONNECT = 30.0
 _KEY = "holdfast/idempotency-key"
 
 
+class ConnectionLost(Unavailable):
+    """A server went away during a call: whether it took effect is not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
     """Where a server is: a command that speaks on its standard streams, or a URL."""
@@ -86,7 +90,9 @@ class McpConnections:
             except Exception as problem:
                 if not connection.broke(problem):
                     raise
-                raise Unavailable(f"the connection to MCP server {server.name!r} was lost: {_said(problem)}") from None
+                raise ConnectionLost(
+                    f"the connection to MCP server {server.name!r} was lost: {_said(problem)}"
+                ) from None
 
     def _connection(self, server: McpServer) -> _Connection:
         mine = self._open.setdefault(asyncio.get_running_loop(), {})

@@ -28,11 +28,12 @@ class Over(NamedTuple):
     words: str
     policy: str
     wait_us: int  # until its next period begins; 0: it has none
+    portion: int = 0  # how much of it there is
 
 
 async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over | None:
     """Reserve what a call may cost in every budget that the run is under, or say which of them it does not fit."""
-    let_go = encoding.decode(run.options).get("beyond_budget", ())  # budgets that a person lets it pass
+    let_go = encoding.decode(run.options).get("beyond_budget", {})  # how far a person lets it pass each of them
     await settle(tx, [(run, turn, 0)])  # what an earlier attempt of this turn reserved
     rules = {rule.id: rule for rule in await tx.many(Budgets.budgets_of, session=run.session, tenant=run.tenant)}
     if not rules:
@@ -40,7 +41,7 @@ async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over
     uses = await tx.many(Budgets.open_uses, session=run.session, tenant=run.tenant)
     for use in uses:
         rule = rules.get(use.budget)
-        if rule is None or rule.id in let_go:
+        if rule is None or run.cost_nano + nano <= let_go.get(rule.id, -1):
             continue
         if use.spent_nano + use.reserved_nano + nano > rule.limit_nano:
             over = _over(rule, use.spent_nano, use.reserved_nano, nano, run.now)
@@ -63,11 +64,14 @@ def _over(rule: BudgetRow, spent: int, reserved: int, nano: int, now: int) -> Ov
         f"the budget of {subject_of(rule)} is {usd(rule.limit_nano)} USD{period}: {usd(spent)} spent{held}, "
         f"and the next call may cost {usd(nano)}"
     )
+    if rule.scope == "everybody":  # what others spend is nobody's business
+        words = f"the budget of everybody{period} does not hold the next call, which may cost {usd(nano)} USD"
     if (
         reserved and spent + nano <= rule.limit_nano
     ):  # there is money yet, if the calls under way cost less than they may
         return Over(rule.id, words, "wait", _SOON_US)
-    return Over(rule.id, words, rule.policy, rule.period_us - now % rule.period_us if rule.period_us else 0)
+    left_us = rule.period_us - now % rule.period_us if rule.period_us else 0
+    return Over(rule.id, words, rule.policy, left_us, rule.limit_nano)
 
 
 def subject_of(rule: BudgetRow) -> str:

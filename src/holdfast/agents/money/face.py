@@ -136,6 +136,7 @@ async def delete_budget(tx: Transaction, id: str) -> None:
     if await tx.one(Budgets.delete_budget, id=id) is None:
         raise NotFound(f"there is no budget {id} in this database.")
     await tx.run(Budgets.delete_uses, id=id)
+    await tx.run(Budgets.delete_reservations, id=id)
 
 
 @reading

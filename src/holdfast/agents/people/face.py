@@ -138,7 +138,9 @@ class Deciding(Reaching):
     async def _fits(self, id: str, input: dict[str, Any]) -> None:
         """`UsageError` when these are no arguments of the tool, as far as this program knows it."""
         row = await self._transact(inquiries.find_inquiry, id)
-        definition = self._app.registry.definitions.get(TOOL_KIND + row.name) if row is not None else None
+        if row is None or self._tenant not in (None, row.tenant):
+            return  # it is not found when it is decided
+        definition = self._app.registry.definitions.get(TOOL_KIND + row.name)
         if definition is not None:
             try:
                 definition.signature.decode(input)

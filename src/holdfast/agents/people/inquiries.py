@@ -17,7 +17,7 @@ from holdfast.agents.ending import end_run
 from holdfast.agents.history import CONTINUE
 from holdfast.agents.people.inquiring import channel_of
 from holdfast.agents.people.records import InquiryPlace, InquiryRow
-from holdfast.agents.records import RunEnd
+from holdfast.agents.records import RunEnd, UsageRow
 from holdfast.agents.statements import Inquiries, Runs
 from holdfast.agents.storing import add_message
 from holdfast.durations import microseconds
@@ -109,6 +109,8 @@ def _check(row: InquiryRow, wish: Decision) -> None:
         raise UsageError(f"inquiry {row.id} is a {row.kind}: there are no arguments to change.")
     if wish.input is not None and encoding.decode(row.data).get("agent"):
         raise UsageError(f"inquiry {row.id} is about an agent, whose task stays: answer in its place, or deny it.")
+    if row.kind == "limit" and wish.verdict == "answered":
+        raise UsageError(f"inquiry {row.id} is about a limit: approve it, or deny it.")
     if row.kind == "question" and wish.verdict == "approved":
         raise UsageError(f"inquiry {row.id} is a question: answer it, or deny it.")
 
@@ -167,7 +169,9 @@ async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: De
         text = str(said.answer) if said.answer not in (None, "") else CONTINUE
         await add_message(tx, place, "continuation", place.turns, [{"type": "text", "text": text}])
     else:
-        options = _granted(row, place)
+        used = await tx.one(Runs.tree_usage, root=place.root)
+        assert used is not None, "a sum has one row"
+        options = _granted(row, place, used)
         await tx.run(Inquiries.change_options, id=row.run, options=_json(options))
     await tx.run(Runs.move_run, id=row.run, state="pending")
     changes.tell(row.run, "run_state", _moved(place, "pending"), topic="run_state")
@@ -175,27 +179,30 @@ async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: De
     await resolve(tx, [Resolution(place.job, channel_of(row.id), State.PENDING)], [place.parent])
 
 
-def _granted(row: InquiryRow, place: InquiryPlace) -> dict[str, Any]:
+def _granted(row: InquiryRow, place: InquiryPlace, used: UsageRow) -> dict[str, Any]:
     """The run's options with as much again of what it had used up."""
     options: dict[str, Any] = encoding.decode(place.options)
     data = encoding.decode(row.data)
     field = data.get("limit")
     if field == "budget":
-        return {**options, "beyond_budget": [*options.get("beyond_budget", ()), data["budget"]]}
-    own = AgentSpec.parse(place.definition).limits
-    limits = Limits(**options["limits"]) if options.get("limits") else own
+        until = {**options.get("beyond_budget", {}), data["budget"]: place.cost_nano + int(data["portion"])}
+        return {**options, "beyond_budget": until}
+    first = options.get("portion") or options.get("limits") or asdict(AgentSpec.parse(place.definition).limits)
+    portion = Limits(**first)
+    limits = Limits(**options["limits"]) if options.get("limits") else portion
+    tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
     match field:
         case "turns":
-            limits = replace(limits, turns=place.turns + (limits.turns or 1))
+            limits = replace(limits, turns=max(place.turns, int(used.turns)) + (portion.turns or 1))
         case "tokens":
-            limits = replace(limits, tokens=place.tokens + (limits.tokens or 1))
+            limits = replace(limits, tokens=int(tokens) + (portion.tokens or 1))
         case "cost":
-            nano = place.cost_nano + (limits.cost_nano or 0)
+            nano = int(used.cost_nano) + (portion.cost_nano or 0)
             limits = replace(limits, cost=f"{nano // 10**9}.{nano % 10**9:09}")
         case _:
-            more = microseconds(limits.time) if limits.time is not None else 0
+            more = microseconds(portion.time) if portion.time is not None else 0
             limits = replace(limits, time=f"{place.age_us + more}us")
-    return {**options, "limits": asdict(limits)}
+    return {**options, "limits": asdict(limits), "portion": first}
 
 
 async def _end(tx: Transaction, row: InquiryRow, place: InquiryPlace, changes: Changes) -> None:

@@ -58,6 +58,7 @@ class InquiryPlace(NamedTuple):
     call_job: int | None
     finalized_at: int | None
     age_us: int
+    root: str
 
 
 class UnknownCall(NamedTuple):

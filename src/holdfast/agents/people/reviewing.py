@@ -19,7 +19,8 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import JobId, derived_id
 
 # How a job ends that has not said what it did.
-_UNKNOWN = frozenset({"rescue_failed", "timeout", "process_died", "instance_disconnected"})
+OUTCOME_UNKNOWN = "outcome_unknown"
+_UNKNOWN = frozenset({"rescue_failed", "timeout", "process_died", "instance_disconnected", OUTCOME_UNKNOWN})
 
 
 async def review_unknown(

@@ -116,6 +116,16 @@ from holdfast.batch b where b.id = :batch
 on conflict do nothing
 returning id;
 
+-- name: split_batch :one
+-- A batch of its own for one half of the requests of another.
+insert into holdfast.batch (id, lane, model, credential, state, created_at)
+select :id, b.lane, b.model, b.credential, 'submitting', holdfast.now_us() from holdfast.batch b where b.id = :batch
+on conflict do nothing
+returning id;
+
+-- name: note_download :exec
+update holdfast.batch set held = :held, error = :error, polled_at = holdfast.now_us() where id = :id;
+
 -- name: note_unknown :exec
 -- What became of a submit is not known, and its requests are asked again: they may have been bought.
 update holdfast.turn set unknown = unknown + 1
@@ -131,16 +141,17 @@ select r.id, r.session, r.agent_name, r.parent, r.state from holdfast.batch_requ
 where q.batch = :batch and q.state in ('waiting', 'sent') and r.state = :state
 order by r.id limit :limit;
 
--- name: move_runs :exec
+-- name: move_runs :many
 update holdfast.run set previous_state = state, state = :state, progressed_at = holdfast.now_us()
-where id = any(cast(:ids as text[])) and state = :before and finalized_at is null;
+where id = any(cast(:ids as text[])) and state = :before and finalized_at is null
+returning id, session, agent_name, parent, previous_state as state;
 
 -- name: note_poll :exec
 update holdfast.batch set state = :state, polls = polls + 1, polled_at = holdfast.now_us(), counts = :counts, error = null
 where id = :id and state not in ('ended', 'failed');
 
 -- name: note_error :exec
-update holdfast.batch set error = :error where id = :id;
+update holdfast.batch set error = :error, polls = polls + 1 where id = :id;
 
 -- name: wanted_requests :one
 -- How many of a batch's runs still wait for it.
@@ -185,7 +196,7 @@ from json_each(:applied) where q.custom_id = value ->> :applied.custom_id and q.
 
 -- name: retry_turns :exec
 -- Tried once more: that attempt counts as one that failed.
-update holdfast.turn set attempts = attempts + 1, failures = failures + 1, error = :error
+update holdfast.turn set attempts = attempts + 1, failures = failures + 1, unknown = unknown + :unknown, error = :error
 where run = any(cast(:runs as text[])) and state = 'batched';
 
 -- name: fail_batched :exec

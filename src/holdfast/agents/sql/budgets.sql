@@ -13,6 +13,9 @@ delete from holdfast.budget where id = :id returning id, scope, subject, period_
 -- name: delete_uses :exec
 delete from holdfast.budget_use where budget = :id;
 
+-- name: delete_reservations :exec
+delete from holdfast.reservation where budget = :id;
+
 -- name: list_budgets :many
 -- With what is spent and reserved of them now.
 select b.id, b.scope, b.subject, b.period_us, b.limit_nano, b.policy, coalesce(u.spent_nano, 0) as spent_nano,
@@ -102,6 +105,12 @@ on conflict (budget, period) do update set spent_nano = budget_use.spent_nano + 
 -- name: reserved_turns :many
 -- Of runs that have ended without settling.
 select distinct run, turn as number from holdfast.reservation where run = any(cast(:runs as text[]));
+
+-- name: prune_uses :exec
+-- Of periods that are long over.
+delete from holdfast.budget_use where reserved_nano = 0 and exists (select 1 from holdfast.budget b
+    where b.id = budget_use.budget and b.period_us > 0
+        and (budget_use.period + 1) * b.period_us < holdfast.now_us() - :age_us);
 
 -- name: note_wait :exec
 -- What the run waits for; it says so until it has ended otherwise.

@@ -51,8 +51,8 @@ where run = :run and state is null;
 
 -- name: ready_runs :many
 -- Runs that wait for tools of which none is open any more.
-select r.id, r.session, r.branch, r.turns, r.agent_name, r.parent from holdfast.run r
-where r.id = any(cast(:runs as text[])) and r.state = 'pending_tools'
+select r.id, r.session, r.branch, r.turns, r.agent_name, r.parent, r.state from holdfast.run r
+where r.id = any(cast(:runs as text[])) and r.state in ('pending_tools', 'awaiting_input')
     and not exists (select 1 from holdfast.tool_call c where c.run = r.id and c.state is null)
 order by r.job;
 

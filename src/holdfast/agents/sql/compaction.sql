@@ -91,12 +91,13 @@ select id, session, run, state, strategy, trigger, model, config, before_generat
 from holdfast.compaction where session = :session
 order by started_at desc, id desc limit :limit;
 
--- name: charge_compaction :exec
--- What a call of the summariser used, whatever becomes of what it said.
+-- name: charge_compaction :one
+-- What a call of the summariser used, whatever becomes of what it said; each call once.
 update holdfast.compaction set usage = :usage, input_tokens = input_tokens + :input_tokens,
     output_tokens = output_tokens + :output_tokens, cache_write_tokens = cache_write_tokens + :cache_write_tokens,
-    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano
-where id = :id;
+    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano, charged = :attempts
+where id = :id and charged < :attempts
+returning id;
 
 -- name: overtaken :exec
 -- Somebody else has begun it again and counted our call as unknown; it is known now.

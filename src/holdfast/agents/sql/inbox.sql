@@ -4,11 +4,18 @@
 insert into holdfast.steer (id, run, body, sent_at) values (:id, :run, :body, holdfast.now_us())
 on conflict (id) do nothing;
 
+-- name: find_steer :one
+select id, run, body from holdfast.steer where id = :id;
+
 -- name: open_steers :many
 select id, run, body from holdfast.steer where run = :run and turn is null order by sent_at, id;
 
 -- name: take_steers :exec
 update holdfast.steer set turn = :turn where id = any(cast(:ids as text[])) and turn is null;
+
+-- name: prune_steers :exec
+-- What was read long ago stands in the history.
+delete from holdfast.steer where turn is not null and sent_at < holdfast.now_us() - :age_us;
 
 -- name: mail :one
 -- What has come for a run since it was loaded.

@@ -50,7 +50,7 @@ order by asked_at, id limit :limit;
 -- What an inquiry is about: its run, and the jobs that wait for it.
 select r.id, r.session, r.branch, r.job, j.parent, r.turns, r.state, r.agent_name, r.parent as parent_run, r.options,
     r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens, r.cost_nano, r.continued,
-    v.definition, c.job as call_job, r.finalized_at, holdfast.now_us() - r.created_at as age_us
+    v.definition, c.job as call_job, r.finalized_at, holdfast.now_us() - r.created_at as age_us, r.root
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 left join holdfast.job j on j.seq = r.job
 left join holdfast.tool_call c on c.id = :call
@@ -62,11 +62,19 @@ where id = :id and state = 'open'
 returning id, run, session, tenant, kind, call, name, digest, data, state, fallback, asked_at, expires_at, decided_at,
     decided_by, decision;
 
+-- name: count_asked :one
+select count(*) as n from holdfast.inquiry where run = :run;
+
 -- name: count_open :one
 select count(*) as n from holdfast.inquiry where run = :run and state = 'open';
 
 -- name: withdraw_inquiries :exec
 update holdfast.inquiry set state = 'withdrawn', decided_at = holdfast.now_us() where run = :run and state = 'open';
+
+-- name: withdraw_calls :exec
+-- Of calls that have ended otherwise: nobody needs to decide about them any more.
+update holdfast.inquiry set state = 'withdrawn', decided_at = holdfast.now_us()
+where call = any(cast(:calls as text[])) and state = 'open';
 
 -- name: change_options :exec
 -- Of a run that a person lets go on under other conditions.

@@ -146,7 +146,9 @@ from unnest(
     cast(:ends.error as text[])
 ) as e (id, state, outcome, output, refusal, limited, error_type, error)
 where r.id = e.id and r.finalized_at is null
-returning r.id, r.session, r.branch, r.ordinal, r.state, r.previous_state, r.parent, r.call, r.agent_name, r.turns;
+returning r.id, r.session, r.branch, r.ordinal, r.state, r.previous_state, r.parent, r.call, r.agent_name, r.turns,
+    (select count(*) from holdfast.reservation v where v.run = r.id) as reserved,
+    (select count(*) from holdfast.steer i where i.run = r.id and i.turn is null) as steered;
 
 -- name: finish_runs :many on sqlite
 -- Forked for the list of records.
@@ -156,7 +158,10 @@ update holdfast.run as r set previous_state = r.state, state = value ->> :ends.s
     finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
 from json_each(:ends)
 where r.id = value ->> :ends.id and r.finalized_at is null
-returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns;
+returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns,
+    (select count(*) from holdfast.reservation v where v.run = id) as reserved,
+    (select count(*) from (select s.run as steered, s.turn from holdfast.steer s) as i
+        where i.steered = id and i.turn is null) as steered;
 
 -- name: open_runs :many
 -- Runs whose job has ended without their saying so: by a cancel, a deadline, or the limit of rescues.

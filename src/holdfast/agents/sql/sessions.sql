@@ -154,6 +154,10 @@ delete from holdfast.batch_request where run in (select r.id from holdfast.run r
 update holdfast.batch_request set state = 'dropped', body = null
 where run in (select r.id from holdfast.run r where r.session = :id);
 
+-- name: delete_session_reservations :exec
+delete from holdfast.reservation
+where budget in (select b.id from holdfast.budget b where b.scope = 'session' and b.subject = :id);
+
 -- name: delete_session_uses :exec
 delete from holdfast.budget_use
 where budget in (select b.id from holdfast.budget b where b.scope = 'session' and b.subject = :id);

@@ -128,6 +128,7 @@ create table compaction (
     summary text,
     attempts integer not null default 1,
     unknown integer not null default 0,
+    charged integer not null default 0,
     usage text,
     input_tokens integer not null default 0,
     output_tokens integer not null default 0,
