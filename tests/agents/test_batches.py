@@ -384,7 +384,7 @@ class Poisonous(ScriptedModel):
     async def batch_results(self, id: str) -> Any:
         async for line in super().batch_results(id):
             bad = line.message is not None and "poison" in str(line.message["content"])
-            yield line._replace(message={**line.message, "usage": {"input_tokens": "many"}}) if bad else line
+            yield line._replace(message={**(line.message or {}), "usage": {"input_tokens": "many"}}) if bad else line
 
 
 async def test_an_answer_that_cannot_be_stored_fails_its_run_alone(provided: Labs) -> None:
