@@ -131,7 +131,7 @@ def check(rows: Sequence[HistoryBlock]) -> None:
     check_conversation({"messages": sent}, facts_for("scripted:"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories, marks, configs)
 def test_whatever_is_taken_out_pairs_stay_whole(history: Any, marked: set[int], config: Compaction) -> None:
     rows = rows_of(history, marked)
@@ -158,7 +158,7 @@ def test_whatever_is_taken_out_pairs_stay_whole(history: Any, marked: set[int], 
             assert pruned.saved > 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories, st.lists(lines(), max_size=1), marks, st.lists(configs, min_size=1, max_size=3))
 async def test_what_is_stored_is_accepted_and_comes_back_byte_for_byte(
     hf: Holdfast, history: Any, child: Any, marked: set[int], several: list[Compaction]

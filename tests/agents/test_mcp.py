@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.agents.definitions import Effect
 from holdfast.agents.tools import Tool
 from holdfast.errors import BadSetting, MissingExtra, Unavailable, UsageError
 from holdfast.kernel.retry import RetryPolicy
@@ -39,7 +40,8 @@ def listening(tmp_path: Path) -> Iterator[Listening]:
 
 @pytest.fixture
 async def tools(hf: Holdfast, notes: Notes) -> Tools:
-    made = await hf.mcp("notes", command=notes.command(), env={"NOTES_OWNER": "me"}, effects={"die": "once"})
+    once: dict[str, Effect] = {"die": "once"}
+    made = await hf.mcp("notes", command=notes.command(), env={"NOTES_OWNER": "me"}, effects=once, unknown="report")
     return {tool.name: tool for tool in made}
 
 
@@ -130,6 +132,22 @@ async def test_a_call_that_loses_its_connection_is_an_ordinary_failure(
     assert "the connection to MCP server 'notes' was lost" in lost["content"]
     assert notes.calls == ["die"], "its effect is once: it is not started again"
     assert fine["content"] == "note a of me"
+
+
+async def test_a_once_call_that_loses_its_connection_waits_for_a_person(hf: Holdfast, notes: Notes) -> None:
+    tools = await hf.mcp("n", command=notes.command(), only=["die"], effect="once")
+    agent = hf.agent("note taker", model=scripted(hf, call("n_die"), say("done")), tools=tools)
+    await hf.ensure_worker()
+    run = await agent.enqueue("Go")
+
+    async def waits() -> bool:
+        return bool(await run.inquiries())
+
+    await eventually(waits)
+    (inquiry,) = await run.inquiries()
+    assert (inquiry.kind, notes.calls) == ("review", ["die"])
+    await hf.answer(run.id, "it is gone")
+    assert (await run.result()).text == "done"
 
 
 async def test_it_is_retried_by_its_policy(hf: Holdfast, notes: Notes) -> None:

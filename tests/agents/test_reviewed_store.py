@@ -280,9 +280,9 @@ async def test_a_deleted_session_leaves_nothing_of_what_was_asked_or_allowed(hf:
     agent = hf.agent("payer", model=scripted(hf, call("pay", amount=3), say("done")), tools=[pay])
     session = await hf.session("s")
     await hf.budgets.set("5", session=session)
-    await hf.ensure_worker()
     run = await agent.enqueue("Pay", session=session)
-    await run.steer("And be quick.")
+    await run.steer("And be quick.")  # before anybody has the run
+    await hf.ensure_worker()
     while not await run.inquiries():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await hf.approve(run.id)

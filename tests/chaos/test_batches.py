@@ -48,14 +48,8 @@ def worker(scene: Scene, provider: Provider, **settings: Any) -> Member:
 
 @pytest.mark.parametrize(
     ("point", "moment", "submits"),
-    [
-        ("take", "before", 1),
-        ("take", "after", 1),
-        ("intend", "after", 2),
-        ("apply", "before", 1),
-        ("apply", "after", 1),
-    ],
-    ids=["K10", "submitted", "intended", "results here", "results applied"],
+    [("take", "before", 1), ("intend", "after", 2), ("apply", "after", 1)],
+    ids=["K10", "intended", "results applied"],
 )
 async def test_a_worker_killed_around_a_batch_costs_nothing_twice(
     scene: Scene, point: str, moment: str, submits: int
@@ -85,7 +79,7 @@ async def test_runs_in_batch_mode_survive_a_night_of_kills(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
-    report = await overnight(url, runs=60, folder=tmp_path, pause=3, batch_seconds=1.0, most_kills=4)
+    report = await overnight(url, runs=24, folder=tmp_path, pause=3, batch_seconds=1.0, most_kills=2)
     assert report.answered == report.runs
     assert report.kills >= 1
     assert report.recorded == 2 * report.runs

@@ -77,7 +77,7 @@ class BatchBay:
 
     def _make(self, items: Sequence[BatchItem]) -> SimBatch:
         now = self._store.now()
-        lasts = self._chance.choice((0.0, 5.0, 20.0, 60.0))
+        lasts = self._chance.choice((0.0, 2.0, 10.0, 20.0))
         id = f"msgbatch_{len(self.batches) + 1}"
         fates = {item.custom_id: self._ending() for item in items}
         for item in items:

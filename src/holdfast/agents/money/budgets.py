@@ -28,7 +28,7 @@ class Over(NamedTuple):
     words: str
     policy: str
     wait_us: int  # until its next period begins; 0: it has none
-    portion: int = 0  # how much of it there is
+    portion: int = 0  # how much a person may let pass: as much again, and the call that was asked for
 
 
 async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over | None:
@@ -71,7 +71,7 @@ def _over(rule: BudgetRow, spent: int, reserved: int, nano: int, now: int) -> Ov
     ):  # there is money yet, if the calls under way cost less than they may
         return Over(rule.id, words, "wait", _SOON_US)
     left_us = rule.period_us - now % rule.period_us if rule.period_us else 0
-    return Over(rule.id, words, rule.policy, left_us, rule.limit_nano)
+    return Over(rule.id, words, rule.policy, left_us, rule.limit_nano + nano)
 
 
 def subject_of(rule: BudgetRow) -> str:
