@@ -79,7 +79,7 @@ async def test_runs_in_batch_mode_survive_a_night_of_kills(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
-    report = await overnight(url, runs=24, folder=tmp_path, pause=3, batch_seconds=1.0, most_kills=2)
+    report = await overnight(url, runs=12, folder=tmp_path, pause=2, batch_seconds=1.0, most_kills=1)
     assert report.answered == report.runs
     assert report.kills >= 1
     assert report.recorded == 2 * report.runs

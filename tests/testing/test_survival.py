@@ -45,7 +45,7 @@ def refuse_folder(*_: object) -> Any:
     raise AssertionError("a lab needs no folder for its batches")
 
 
-@pytest.mark.parametrize(("mode", "at_most"), [("streaming", 10), ("batch", 6)])
+@pytest.mark.parametrize(("mode", "at_most"), [("streaming", 10), ("batch", 8)])
 async def test_a_run_that_waits_for_approval_survives_every_crash(
     hf: Holdfast, labs: Labs, mode: Any, at_most: int
 ) -> None:
