@@ -134,6 +134,11 @@ class Settings:
         if self.fence_margin >= self.lease_ttl - self.heartbeat:
             raise BadSetting("fence_margin must be shorter than lease_ttl - heartbeat.")
 
+    @property
+    def announced(self) -> str:
+        """The prefix of the channels on which changes of runs are announced; empty: they are not."""
+        return self.topic_prefix if self.public_topics else ""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         environ = os.environ if environ is None else environ

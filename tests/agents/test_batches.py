@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Holdfast, RunFailed
 from holdfast.agents.batches import submissions
+from holdfast.clock import Ports
 from holdfast.events import ModeChosen, RunStateChanged
 from holdfast.kernel.ids import new_id
 from holdfast.models.prices import cost
@@ -373,9 +374,10 @@ async def test_ap_06_modes_are_claimed_apart(provided: Labs) -> None:
 class Poisonous(ScriptedModel):
     """Answers one request with a usage that nobody can add up, and keeps what was submitted."""
 
-    def __init__(self) -> None:
-        super().__init__(batches=MemoryShelf())
+    def __init__(self, *, ports: Ports | None = None, batch_time: float = 0.0) -> None:
+        super().__init__(batches=MemoryShelf(), ports=ports, batch_time=batch_time)
         self.submitted: list[Any] = []
+        self.empty: set[str] = set()  # batches of which nothing was answered
 
     async def submit_batch(self, items: Any, **more: Any) -> Any:
         self.submitted.append(items)
@@ -383,6 +385,9 @@ class Poisonous(ScriptedModel):
 
     async def batch_results(self, id: str) -> Any:
         async for line in super().batch_results(id):
+            if id in self.empty:
+                yield line._replace(type="canceled", message=None)
+                continue
             bad = line.message is not None and "poison" in str(line.message["content"])
             yield line._replace(message={**(line.message or {}), "usage": {"input_tokens": "many"}}) if bad else line
 
@@ -402,20 +407,24 @@ async def test_an_answer_that_cannot_be_stored_fails_its_run_alone(provided: Lab
 async def test_a_batch_that_came_late_takes_nothing_from_the_one_in_its_place(provided: Labs) -> None:
     """An overtaken worker submits after all: its batch is known and cancelled, and the answers come from the other."""
     hf = app()
-    agent = hf.agent("writer", model=MODEL)
-    hf.book.substitute = model = Poisonous()
+    agent = hf.agent("writer", model=MODEL, attempts=1)
     lab = await provided.use(hf)
+    ports = hf.runtime().ports
+    hf.book.substitute = model = Poisonous(ports=ports, batch_time=300.0)
     runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(3)]
     await lab.drain()
     await lab.clock.advance("10s")
-    lab.crash(after="take")
     await lab.drain()
     (row,) = await hf.batches.list()
+    assert row.state == "processing"
     late = await model.submit_batch(model.submitted[0], call="late", total=1.0, answered=lambda _: None)
-    orphan = new_id(hf.runtime().ports)
-    if row.state != "ended":
-        assert await hf.runtime().transact(submissions.disown, row.id, late.id, orphan)
-        assert not await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(hf.runtime().ports))
+    assert await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(ports))
+    assert not await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(ports))
+    model.empty = {late.id}  # it was cancelled before anything was answered
+    await model.cancel_batch(late.id)
+    await lab.drain()
+    assert [batch.state for batch in await hf.batches.list()] == ["ended", "processing"]
+    assert {run.state for run in runs} == {"batch_processing"}
     await pass_time(lab, *runs)
     await pass_time_for(lab, hf)
     assert [(await run.result()).text for run in runs] == [f"Say {n}" for n in range(3)]

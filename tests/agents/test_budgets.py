@@ -102,6 +102,7 @@ async def test_fifty_runs_at_once_do_not_overspend(make_app: MakeApp, monkeypatc
     await hf.ensure_worker()
     watching = asyncio.ensure_future(_watch(hf, budget.id))
     results = [await run.result() for run in runs]
+    assert not watching.done(), watching.exception()  # it looked until now, and never saw more than there is
     watching.cancel()
     outcomes = {result.outcome for result in results}
     assert "limited" in outcomes

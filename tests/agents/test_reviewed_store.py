@@ -283,8 +283,11 @@ async def test_a_deleted_session_leaves_nothing_of_what_was_asked_or_allowed(hf:
     run = await agent.enqueue("Pay", session=session)
     await run.steer("And be quick.")  # before anybody has the run
     await hf.ensure_worker()
-    while not await run.inquiries():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+
+    async def asks() -> bool:
+        return bool(await run.inquiries())
+
+    await eventually(asks)
     await hf.approve(run.id)
     assert (await run.result()).outcome == "answered"
     await session.delete()

@@ -84,8 +84,7 @@ async def test_runs_in_batch_mode_survive_a_night_of_kills(
     assert report.kills >= 1
     assert report.recorded == 2 * report.runs
     assert report.recorded <= report.bought <= report.recorded + report.unknown
-    if report.bought == report.recorded:
-        assert report.ours == report.theirs
+    assert (report.ours == report.theirs) == (report.bought == report.recorded)
 
 
 async def _settled(provider: Provider) -> bool:

@@ -169,7 +169,7 @@ class AgentAudit(Audit):
         match table:
             case "turn" if old is not None and old["state"] == "completed" and row != old:
                 raise Violation("I10 (a recorded answer does not change)", f"{dict(old)} became {dict(row)}")
-            case "run" if old is not None and old["state"] in ENDED and changed(old, row) - PAID - set(COUNTERS):
+            case "run" if old is not None and old["state"] in ENDED and changed(old, row) - self._still_paid(row):
                 raise Violation("I2 (what has ended does not change)", f"{dict(old)} became {dict(row)}")
             case "tool_call" if old is not None and old["state"] is not None and row != old:
                 raise Violation("a call is answered once", f"{dict(old)} became {dict(row)}")
@@ -183,6 +183,11 @@ class AgentAudit(Audit):
                 self._in_accepted_order(row)
             case _:
                 pass
+
+    @staticmethod
+    def _still_paid(run: Row) -> frozenset[str]:
+        """What may change of a run that has ended: the answer of a batch is paid for, though nobody waits for it."""
+        return PAID.union(COUNTERS) if run["mode"] == "batch" else frozenset()
 
     def _in_accepted_order(self, message: Row) -> None:
         """I18: a run of a session begins when all that were accepted before it have ended."""

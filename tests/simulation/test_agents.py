@@ -1,6 +1,6 @@
 """Agents in worlds full of faults keep every promise, and each planted bug is noticed.
 
-HOLDFAST_SIMULATION_SEEDS=n runs a sixth as many of them; that nothing rare was missed is asked of twelve or more.
+HOLDFAST_SIMULATION_SEEDS=n runs a third as many of them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.rare import AGENT_EVENTS
 from tests.simulation.run import simulate
 
-SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "36")) // 6)
+SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "36")) // 3)
 CHAOS_S = 300.0
-ENOUGH = 12
 MOST_SEEDS = 30
 
 
@@ -30,7 +29,7 @@ def test_runs_keep_every_promise_in_worlds_full_of_faults() -> None:
         assert not checked.run.problem, checked.run.report
         batch.add(checked)
     print(batch.summary())
-    blind = batch.rare.blind_spots(AGENT_EVENTS) if SEEDS >= ENOUGH else []
+    blind = batch.rare.blind_spots(AGENT_EVENTS)
     assert not blind, f"blind spots of the simulation: {blind}"
 
 

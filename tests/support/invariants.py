@@ -131,6 +131,7 @@ _WHILE_RUNNING: Final = frozenset({"lease_until", "cancel_requested_at", "error"
 _WHILE_PENDING: Final = frozenset({"gate", "open_children"})  # its lane holds it back, or lets it through
 _COUNTER: Final = frozenset({"open_children"})
 _WHILE_WAITING: Final = frozenset({"open_children", "channel", "due_at"})  # for something else, by a resolution
+_BROUGHT: Final = ("batch ", "inquiry ")  # channels of what is brought by another job, or by a person
 _VERBS: Final = {  # how an attempt ended, and the verb that ended it
     "succeeded": Verb.COMPLETE,
     "failed": Verb.FAIL,
@@ -217,10 +218,16 @@ def _change_is_legal(old: Row, new: Row) -> None:
         return
     if _pair(old) != _pair(new):
         return  # a claim of a running job; I6 says more
-    open_states = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING, State.WAITING: _WHILE_WAITING}
-    allowed = open_states.get(State(old["state"]), _COUNTER)
+    allowed = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING}.get(State(old["state"]), _COUNTER)
+    if _is_resolvable(old):
+        allowed = _WHILE_WAITING
     if other := names - allowed:
         raise Broken("I3", f"job {old['seq']} stayed {old['state']}, but {columns(old, new, other)}")
+
+
+def _is_resolvable(job: Row) -> bool:
+    """Whether it waits for what somebody else brings, who may then settle it without a worker."""
+    return job["state"] == State.WAITING and (job["channel"] or "").startswith(_BROUGHT)
 
 
 def _tokens_rise(old: Row, new: Row) -> None:
@@ -228,7 +235,8 @@ def _tokens_rise(old: Row, new: Row) -> None:
     claimed = new["state"] == State.RUNNING and old["state"] != State.RUNNING
     if now < was or (was != now and new["token"] <= old["token"]) or (claimed and now == was):
         raise Broken("I4", f"job {old['seq']} had token {was} as {old['state']}, then {now} as {new['state']}")
-    ends_at_once = new["state"] in TERMINAL and old["state"] != State.RUNNING
+    ends = (State.CANCELLED, State.FAILED, *([State.SUCCEEDED] if _is_resolvable(old) else []))
+    ends_at_once = new["state"] in ends and old["state"] != State.RUNNING
     if now != was and new["state"] != State.RUNNING and not ends_at_once:
         raise Broken("I4", f"job {old['seq']} got token {now} from {old['state']} to {new['state']}")
     if ends_at_once and old["state"] not in TERMINAL and now == was:
@@ -236,7 +244,7 @@ def _tokens_rise(old: Row, new: Row) -> None:
 
 
 def _worker_columns_are_fenced(old: Row, new: Row) -> None:
-    resolved = (old["state"], new["state"]) == (State.WAITING, State.SUCCEEDED)
+    resolved = _is_resolvable(old) and new["state"] == State.SUCCEEDED
     if old["state"] != State.RUNNING and not resolved and (other := changed(old, new) & {"progress", "result"}):
         raise Broken("I5", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
     if new["state"] == State.RUNNING and _pair(old) == _pair(new) and old["worker"] != new["worker"]:
@@ -264,11 +272,10 @@ def _nothing_fires_early(old: Row, new: Row, what: _Operation) -> None:
     due = old["due_at"] is not None and old["due_at"] <= now
     if step == (State.SCHEDULED, State.PENDING) and not due:
         raise Broken("I21", f"job {seq} was due at {old['due_at']} and woke at {now}")
-    agents = old["kind"].startswith("agent:")  # whoever brings an answer wakes its run
-    if step == (State.WAITING, State.PENDING) and not due and not agents and not _was_awaited(old, new, what):
+    if step == (State.WAITING, State.PENDING) and not due and not _was_awaited(old, new, what):
         raise Broken("I21", f"job {seq} woke at {now}, with {new['open_children']} children, from {old['channel']}")
     overdue = old["deadline_at"] is not None and old["deadline_at"] <= now
-    resolved = old["state"] == State.WAITING and new["error"] != DEADLINE_ERROR  # by who brought what it waited for
+    resolved = _is_resolvable(old) and new["error"] != DEADLINE_ERROR
     idle = old["state"] in (State.SCHEDULED, State.PENDING, State.WAITING)
     if new["state"] == State.FAILED and idle and not overdue and not resolved:
         raise Broken("I21", f"job {seq} has its deadline at {old['deadline_at']} and failed at {now}")

@@ -16,7 +16,7 @@ from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.forks.comparing import Comparison, compare, load_side
 from holdfast.agents.handles import Agent, Run
 from holdfast.agents.options import RunOptionsDict, check_models
-from holdfast.agents.people.face import Deciding, InquiriesList
+from holdfast.agents.people.face import InquiriesList, Rulings
 from holdfast.agents.plain import plain
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import AFTER_ALL, LAST
@@ -285,7 +285,7 @@ class StoredAgent(Reaching):
         return await (await self.load()).run(prompt, **options)
 
 
-class Tenant(Deciding):
+class Tenant(Rulings):
     """The app as one tenant sees it."""
 
     def __init__(self, app: App, id: str) -> None:

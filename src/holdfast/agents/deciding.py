@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents.answering import Call, Conclusion, Decision
-from holdfast.agents.batches.choosing import BATCHES
 from holdfast.agents.definitions import AgentSpec, Delegate, Effect, Limits, ToolSpec
 from holdfast.agents.forks.simulating import NOT_RECORDED, Records, Simulation, told
 from holdfast.agents.history import CONTINUE, text_of, uses
 from holdfast.agents.people.inquiring import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import LoadedRun, NewCall
+from holdfast.agents.system import BATCH
 from holdfast.durations import Duration, microseconds, show
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding
@@ -296,7 +296,7 @@ def run_job(  # noqa: PLR0913  what a job can be told
 ) -> tuple[NewJob, Route]:
     """The job of a run. Its payload is empty: what it is about stands in the run's row."""
     kind = f"agent:{agent}"
-    route = route_for(queue, kind, [*requires, BATCHES] if mode == "batch" else requires)
+    route = route_for(queue, kind, [*requires, BATCH] if mode == "batch" else requires)
     job = NewJob(
         id=id,
         kind=kind,

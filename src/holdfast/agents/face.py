@@ -445,7 +445,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
             self.registry.add(system_definition(BATCH, BatchJobs(self._loop).play, line=BATCHED))
 
     def _following(self) -> Following:
-        return Following(self.settings.topic_prefix if self.settings.public_topics else "", self._notifies)
+        return Following(self.settings.announced, self._notifies)
 
 
 class _Output(Generic[T]):

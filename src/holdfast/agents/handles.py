@@ -150,9 +150,7 @@ class Agent(Generic[T]):
         new = self._submission(intake, blocks, options)
         if options.require_worker:
             await self._require_worker(intake)
-        topics = intake.settings
-        prefix = topics.topic_prefix if topics.public_topics else ""
-        created: Created = await intake.transact(create_run, new, prefix)
+        created: Created = await intake.transact(create_run, new, intake.settings.announced)
         if options.tx is None and self._stored is None:  # what a transaction may undo is not remembered
             self._stored = created.agent
         return Run(self._app, created.run, self._decode, session_id=created.session)
@@ -309,8 +307,7 @@ class Run(Reaching, Generic[T]):
     async def interrupt(self, by: str = "its owner") -> None:
         """End the run where it is: what it has said is kept, as an answer that was cut off. Its tools are cancelled."""
         await self.check()
-        topics = self._app.settings
-        await self._transact(inbox.interrupt, self.id, by, topics.topic_prefix if topics.public_topics else "")
+        await self._transact(inbox.interrupt, self.id, by, self._app.settings.announced)
 
     async def inquiries(self) -> list[Inquiry]:
         """What the run waits for a person to decide."""
@@ -380,8 +377,7 @@ class Run(Reaching, Generic[T]):
         wish = ForkOptions(at, prompt, model, results or {}, tools, limits, key)
         origin = await self._transact(find_origin, self.id, self.tenant)
         made = wish.for_origin(origin, self._app, self.tenant)
-        topics = self._app.settings
-        forked = await self._transact(fork_run, made, topics.topic_prefix if topics.public_topics else "")
+        forked = await self._transact(fork_run, made, self._app.settings.announced)
         return Run(self._app, forked.run, self._decode, session_id=forked.session, tenant=self.tenant)
 
     async def forked_from(self) -> tuple[str, int] | None:

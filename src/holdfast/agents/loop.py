@@ -154,8 +154,7 @@ class _Turn:
         self._model = self._spec.model_for(options.get("model"), loaded.run.fallback)
         self._prompt = [] if loaded.run.prompted else encoding.decode(loaded.run.input)
         self._number = loaded.run.turns + 1
-        prefix = loop.settings.topic_prefix if loop.settings.public_topics else ""
-        self._play = Play(ctx.lease, loaded.run, self._number, prefix, loop.notify())
+        self._play = Play(ctx.lease, loaded.run, self._number, loop.settings.announced, loop.notify())
         self._steers = [] if server_tool_is_open(loaded.window) else loaded.steers
         self._lane = lane_of(loop.models.credential(self._model), self._model)
         self._request_id: str | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agents.batches.choosing import BATCHES
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import NewJob, Route
@@ -16,7 +15,8 @@ from holdfast.workers.role import SYSTEM_QUEUE
 from holdfast.workers.signatures import Signature
 from holdfast.workers.slots import JOBS
 
-EXPIRE, NOTIFY, BATCH = "system:expire", "system:notify", BATCHES
+EXPIRE, NOTIFY = "system:expire", "system:notify"
+BATCH = "system:batch"  # what a worker can that serves runs in batch mode, too
 
 _CAP = 1 << 20
 _ATTEMPTS, _RESCUES = 10, 1_000

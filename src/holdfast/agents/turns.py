@@ -30,7 +30,7 @@ from holdfast.agents.forks.simulating import Records, load_records
 from holdfast.agents.money.budgets import Over, reserve
 from holdfast.agents.people.inquiring import channel_of, inquire
 from holdfast.agents.people.records import NewInquiry
-from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, WindowBlock
+from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, TurnState, WindowBlock
 from holdfast.agents.records_inbox import Mail, MailOf, Steer
 from holdfast.agents.statements import Inbox, Inquiries, Messages, Providers, Runs, Sessions
 from holdfast.agents.storing import Said, add_message, add_messages
@@ -40,7 +40,7 @@ from holdfast.kernel.complete import complete, complete_and_settle, error_json
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.families import lock_order
 from holdfast.kernel.ids import derived_id
-from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.records import Ending, Fence, Lease
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
@@ -124,30 +124,9 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
     fence = await tx.one(Waiting.hold, **lease.held._asdict())
     if fence is None:
         raise LeaseLost(lease.id, lease.fence)
-    if fence.cancel_requested_at is not None:
-        return "cancelled"
-    if not run.prompted and not await is_current(tx, run):
-        return "again"
-    if run.budgets and (over := await reserve(tx, run, number, intent.nano)) is not None:
-        return over
-    if not run.prompted:
-        await add_message(tx, run, "prompt", 0, prompt)
-    await take_steers(tx, run, number, intent.steers)
-    turn = await tx.one(
-        Runs.begin_turn,
-        run=run.id,
-        number=number,
-        model=intent.model,
-        request_hash=intent.request_hash,
-        fingerprint=intent.fingerprint,
-        epoch=lease.epoch,
-        token=lease.token,
-        state="calling",
-        mode="streaming",
-        next="streaming",
-    )
-    if turn is None:
-        return "begun"  # by an earlier call whose answer was lost
+    turn = await open_turn(tx, play, prompt, intent, fence, STREAMED)
+    if not isinstance(turn, TurnState):
+        return turn
     changes = Changes(prefix)
     if intent.reason:
         changes.tell(run.id, "mode_chosen", {"mode": "streaming", "reason": intent.reason})
@@ -161,7 +140,51 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
     return "begun"
 
 
-async def take_steers(tx: Transaction, run: LoadedRun, number: int, steers: Sequence[Steer]) -> None:
+class How(NamedTuple):
+    """In which way a model is asked: the states of the turn and of its run meanwhile."""
+
+    mode: str
+    turn: str
+    run: str
+
+
+STREAMED = How("streaming", "calling", "streaming")
+
+
+async def open_turn(  # noqa: PLR0917  one beginning for every way of asking
+    tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent, fence: Fence, how: How
+) -> TurnState | Begun:
+    """Under a lease that is held: the prompt, what came since, and the intent; or why the model is not asked now.
+
+    "begun": by an earlier call whose answer was lost.
+    """
+    lease, run, number = play.lease, play.run, play.number
+    if fence.cancel_requested_at is not None:
+        return "cancelled"
+    if not run.prompted and not await is_current(tx, run):
+        return "again"
+    if run.budgets and (over := await reserve(tx, run, number, intent.nano)) is not None:
+        return over
+    if not run.prompted:
+        await add_message(tx, run, "prompt", 0, prompt)
+    await _take_steers(tx, run, number, intent.steers)
+    turn = await tx.one(
+        Runs.begin_turn,
+        run=run.id,
+        number=number,
+        model=intent.model,
+        request_hash=intent.request_hash,
+        fingerprint=intent.fingerprint,
+        epoch=lease.epoch,
+        token=lease.token,
+        state=how.turn,
+        mode=how.mode,
+        next=how.run,
+    )
+    return "begun" if turn is None else turn
+
+
+async def _take_steers(tx: Transaction, run: LoadedRun, number: int, steers: Sequence[Steer]) -> None:
     """What came for the run is said now, after everything that was said before."""
     for steer in steers:
         await add_messages(tx, [Said(run, "steer", number, encoding.decode(steer.body), steer.id)])

@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 from holdfast.agents.answering import moved
 from holdfast.agents.batches.records import NewRequest
 from holdfast.agents.changes import Changes
-from holdfast.agents.compaction.automatic import is_current
-from holdfast.agents.money.budgets import reserve
-from holdfast.agents.records import LoadedRun
+from holdfast.agents.records import LoadedRun, TurnState
 from holdfast.agents.statements import Batches, Runs
-from holdfast.agents.storing import add_message
 from holdfast.agents.system import BATCH, system_job
-from holdfast.agents.turns import Begun, Intent, Play, take_steers
-from holdfast.errors import LeaseLost
+from holdfast.agents.turns import Begun, How, Intent, Play, open_turn
+from holdfast.errors import LeaseLost, StoreBusy
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
@@ -29,6 +26,7 @@ from holdfast.kernel.waiting import park
 
 _CAP = 1 << 28
 _TRIES = 20
+_BATCHED = How("batch", "batched", "batch_submitting")
 
 
 class Gathering(NamedTuple):
@@ -50,19 +48,17 @@ def custom_id(run: str, turn: int, attempt: int) -> str:
     return f"{run}_{turn}_{attempt}"
 
 
-async def gather(tx: Transaction, where: Gathering, offset: int = 0) -> str:
+async def gather(tx: Transaction, where: Gathering) -> str:
     """The batch that is gathering for a lane; opened, with its job, if there is none."""
-    found = await tx.one(Batches.find_gathering, lane=where.lane)
-    if found is not None:
-        return found.id
     given = {"lane": where.lane, "model": where.model, "credential": where.credential}
-    if await tx.one(Batches.open_batch, id=where.fresh, **given) is not None:
-        job, route = system_job(BATCH, where.fresh, {"batch": where.fresh}, where.wait_us)
-        await enqueue(tx, [job], [route])
-        return where.fresh
-    if offset >= _TRIES:
-        raise AssertionError(f"lane {where.lane} has a gathering batch that nobody can find")
-    return await gather(tx, where, offset + 1)
+    for _ in range(_TRIES):
+        if (found := await tx.one(Batches.find_gathering, lane=where.lane)) is not None:
+            return found.id
+        if await tx.one(Batches.open_batch, id=where.fresh, **given) is not None:
+            job, route = system_job(BATCH, where.fresh, {"batch": where.fresh}, where.wait_us)
+            await enqueue(tx, [job], [route])
+            return where.fresh
+    raise StoreBusy(f"batches of lane {where.lane} are closed as often as they are opened; try again.")
 
 
 async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
@@ -73,29 +69,9 @@ async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
     fence = await tx.one(Waiting.hold, **lease.held._asdict())
     if fence is None:
         return await _done_before(tx, play)
-    if fence.cancel_requested_at is not None:
-        return "cancelled"
-    if not run.prompted and not await is_current(tx, run):
-        return "again"
-    if run.budgets and (over := await reserve(tx, run, number, intent.nano)) is not None:
-        return over
-    if not run.prompted:
-        await add_message(tx, run, "prompt", 0, prompt)
-    await take_steers(tx, run, number, intent.steers)
-    turn = await tx.one(
-        Runs.begin_turn,
-        run=run.id,
-        number=number,
-        model=intent.model,
-        request_hash=intent.request_hash,
-        fingerprint=intent.fingerprint,
-        epoch=lease.epoch,
-        token=lease.token,
-        state="batched",
-        mode="batch",
-        next="batch_submitting",
-    )
-    assert turn is not None, "a lease that is held has not begun this turn: it would have given the lease up with it"
+    turn = await open_turn(tx, play, prompt, intent, fence, _BATCHED)
+    if not isinstance(turn, TurnState):
+        return turn
     await add_requests(tx, where, [(run, number, turn.attempts, body)])
     changes = Changes(play.prefix)
     if run.state != "batch_submitting":

@@ -10,8 +10,6 @@ from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
 from holdfast.settings import Settings
 
-BATCHES = "system:batch"  # what a worker can that serves runs in batch mode
-
 
 class Choice(NamedTuple):
     mode: Mode

@@ -6,13 +6,14 @@ answered, or not for good, is asked again with the next one, as often as its age
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents.answering import (
     Answer,
     Conclusion,
     Decision,
+    Spent,
     Turned,
     end_of,
     retire_refused,
@@ -59,7 +60,7 @@ class Collector(NamedTuple):
 
     batch: str
     deciding: Callable[[LoadedRun, AgentSpec, int], Deciding]
-    spent: Callable[[str, dict[str, Any]], Any]
+    spent: Callable[[str, dict[str, Any]], Spent]
     parse: Callable[[str], AgentSpec]
     prefix: str
     notify: bool
@@ -79,16 +80,20 @@ class _Case(NamedTuple):
 
 
 async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: Collector, where: Gathering) -> int:
-    """Apply results to the runs that wait for them; returns how many were new."""
+    """Apply results to the runs that wait for them; returns how many were new.
+
+    A batch that came late may bring answers to requests which have been submitted again since: an answer is one, but
+    that it has none says nothing about the other batch.
+    """
     if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
         raise LeaseLost(lease.id, lease.fence)
     by_id = {line.custom_id: line for line in lines}
-    found = await tx.many(Batches.find_requests, ids=sorted(by_id))
+    locked = await tx.many(Jobs.lock_jobs, seqs=await _family(tx, by_id))
+    found = await tx.many(Batches.find_requests, ids=sorted(by_id))  # as they are now that nobody else changes them
     requests = [each for each in found if each.batch == by.batch or by_id[each.custom_id].message is not None]
     if not requests:
         return 0
     loaded = {run.id: run for run in await tx.many(Runs.load_runs, jobs=[each.job for each in requests])}
-    locked = await tx.many(Jobs.lock_jobs, seqs=await _family(tx, requests))
     waiting = {job.seq for job in locked if job.state == State.WAITING}
     cases = [_Case(each, loaded[each.run], by_id[each.custom_id]) for each in requests if each.run in loaded]
     changes = Changes(by.prefix)
@@ -105,9 +110,10 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     return len(requests)
 
 
-async def _family(tx: Transaction, requests: Sequence[OpenRequest]) -> list[int]:
-    jobs = [request.job for request in requests]
-    kin = await tx.many(Jobs.parents_of, seqs=jobs)
+async def _family(tx: Transaction, ids: Iterable[str]) -> list[int]:
+    """The jobs of the runs that these requests are of, and their parents, in the order in which they are locked."""
+    requests = await tx.many(Batches.find_requests, ids=sorted(ids))
+    kin = await tx.many(Jobs.parents_of, seqs=[request.job for request in requests])
     return lock_order(kin)
 
 

@@ -7,12 +7,11 @@ results that they are not this one.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Any
 
+from holdfast.agents.answering import Spent
 from holdfast.agents.batches import submissions
 from holdfast.agents.batches.batching import Gathering
 from holdfast.agents.batches.collecting import MISSING, Collector, apply
@@ -71,7 +70,7 @@ class _BatchJob:
             return await self._play()
         except Unavailable as problem:
             return Snooze("1s", str(problem))
-        except (LeaseLost, asyncio.CancelledError):
+        except LeaseLost:
             raise
         except Exception:
             log.exception("batch %s could not get on; it is looked at again", self._id)
@@ -276,12 +275,10 @@ class _BatchJob:
         return Snooze(self._pause(row, row.submitted_at or row.now), f"the provider's batch is {status.status}")
 
     async def _tell_runs(self, before: str, state: str) -> None:
-        while await self._do(submissions.move_runs, self._id, before=before, state=state, prefix=self._prefix()):
+        while await self._do(
+            submissions.move_runs, self._id, before=before, state=state, prefix=self._loop.settings.announced
+        ):
             self._ctx.require_lease()
-
-    def _prefix(self) -> str:
-        settings = self._loop.settings
-        return settings.topic_prefix if settings.public_topics else ""
 
     async def _collect(self, row: BatchRow) -> Outcome:
         """Apply every result, then ask again what was not answered."""
@@ -316,7 +313,7 @@ class _BatchJob:
         self._ctx.require_lease()
         try:
             await self._do(apply, lines, self._collector(), self._where(row))
-        except (LeaseLost, Unavailable, asyncio.CancelledError):
+        except (LeaseLost, Unavailable):
             raise
         except Exception as problem:
             if len(lines) > 1:  # one of them cannot be stored; the others can
@@ -340,8 +337,10 @@ class _BatchJob:
         def deciding(run: LoadedRun, spec: AgentSpec, number: int) -> Deciding:
             return Deciding(run, spec, number, loop.settings, loop.approving)
 
-        spent: Callable[[str, dict[str, Any]], Any] = lambda model, usage: spent_on(loop.models, model, usage, "batch")  # noqa: E731
-        return Collector(self._id, deciding, spent, parse, self._prefix(), loop.notify())
+        def spent(model: str, usage: dict[str, Any]) -> Spent:
+            return spent_on(loop.models, model, usage, "batch")
+
+        return Collector(self._id, deciding, spent, parse, loop.settings.announced, loop.notify())
 
     async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome:
         """The provider did not do what was asked; the batch stays as it is and is looked at again."""

@@ -24,7 +24,7 @@ from holdfast.agents.forks.comparing import Comparison, outcome_of
 from holdfast.agents.forks.forking import EDITED
 from holdfast.agents.forks.simulating import Tools
 from holdfast.agents.handles import Run
-from holdfast.agents.people.inquiries import Decision, decide
+from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.reaching import App
 from holdfast.agents.serving import run_definition
 from holdfast.agents.statements import Capsules
@@ -208,7 +208,7 @@ async def _follow(app: Stage, fork: Run[Any], inquiries: Sequence[KeptInquiry]) 
         left.remove(same)
         said = encoding.decode(same.decision) or {}
         verdict: Any = "denied" if same.state == "expired" else same.state
-        decision = Decision(event.inquiry, verdict, answer=said.get("answer"), message=str(said.get("message") or ""))
+        decision = Ruling(event.inquiry, verdict, answer=said.get("answer"), message=str(said.get("message") or ""))
         await app.runtime().transact(decide, decision, "")
 
 

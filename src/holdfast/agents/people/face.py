@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from holdfast import durations
 from holdfast.agents.definitions import TOOL_KIND, ToolSpec
 from holdfast.agents.people import inquiries
-from holdfast.agents.people.inquiries import Decision
+from holdfast.agents.people.inquiries import Ruling
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.system import EXPIRE, NOTIFY, system_definition
@@ -117,7 +117,7 @@ class InquiriesList(Reaching):
         return [inquiry_of(row) for row in rows]
 
 
-class Deciding(Reaching):
+class Rulings(Reaching):
     """`approve`, `deny` and `answer`, for everybody or as one tenant sees it."""
 
     _app: App
@@ -133,7 +133,7 @@ class Deciding(Reaching):
         """
         if input is not None:
             await self._fits(id, input)
-        return await self._decide(Decision(id, "approved", by, digest, input=input))
+        return await self._decide(Ruling(id, "approved", by, digest, input=input))
 
     async def _fits(self, id: str, input: dict[str, Any]) -> None:
         """`UsageError` when these are no arguments of the tool, as far as this program knows it."""
@@ -149,19 +149,18 @@ class Deciding(Reaching):
 
     async def deny(self, id: str, *, digest: str | None = None, by: str = "", message: str = "") -> Inquiry:
         """Keep a call from running, and tell the model why; end a run that asked to go on."""
-        return await self._decide(Decision(id, "denied", by, digest, message=message))
+        return await self._decide(Ruling(id, "denied", by, digest, message=message))
 
     async def answer(self, id: str, answer: Any, *, digest: str | None = None, by: str = "") -> Inquiry:
         """Answer a question; give the result of a call in its place; say how a run that was cut off goes on."""
-        return await self._decide(Decision(id, "answered", by, digest, answer=answer))
+        return await self._decide(Ruling(id, "answered", by, digest, answer=answer))
 
-    async def _decide(self, wish: Decision) -> Inquiry:
-        topics = self._app.settings
-        prefix = topics.topic_prefix if topics.public_topics else ""
-        return inquiry_of(await self._transact(inquiries.decide, wish._replace(tenant=self._tenant), prefix))
+    async def _decide(self, wish: Ruling) -> Inquiry:
+        wish = wish._replace(tenant=self._tenant)
+        return inquiry_of(await self._transact(inquiries.decide, wish, self._app.settings.announced))
 
 
-class PeopleFace(Deciding):
+class PeopleFace(Rulings):
     """What the app offers for people."""
 
     settings: Settings
@@ -258,10 +257,9 @@ class PeopleFace(Deciding):
             self.registry.add(system_definition(NOTIFY, self._notify))
 
     async def _expire(self, ctx: JobContext, inquiry: str) -> Outcome:
-        wish = Decision(inquiry, "expired")
-        topics = self.settings
+        wish = Ruling(inquiry, "expired")
         try:
-            await ctx.database.transact(inquiries.decide, wish, topics.topic_prefix if topics.public_topics else "")
+            await ctx.database.transact(inquiries.decide, wish, self.settings.announced)
         except NotFound:
             return Done("its run is gone")
         return Done()

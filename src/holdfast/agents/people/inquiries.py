@@ -37,7 +37,7 @@ DENIED = "denied"
 _CAP = 1 << 26
 
 
-class Decision(NamedTuple):
+class Ruling(NamedTuple):
     """What a person says: `input` replaces the arguments of a call, `answer` is what is told in its place."""
 
     id: str  # of the inquiry, or of the call or run that has just one
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
     tenant: str | None = None  # None: of any
 
 
-async def decide(tx: Transaction, wish: Decision, prefix: str) -> InquiryRow:
+async def decide(tx: Transaction, wish: Ruling, prefix: str) -> InquiryRow:
     """Decide an inquiry and do what follows. Doing it again says the same; deciding otherwise is refused."""
     found = await _meant(tx, wish)
     if found.state != "open":
@@ -77,7 +77,7 @@ async def decide(tx: Transaction, wish: Decision, prefix: str) -> InquiryRow:
     return decided
 
 
-async def _meant(tx: Transaction, wish: Decision) -> InquiryRow:
+async def _meant(tx: Transaction, wish: Ruling) -> InquiryRow:
     open_ones = [row for row in await tx.many(Inquiries.open_inquiries, id=wish.id) if _sees(wish, row)]
     exact = [row for row in open_ones if row.id == wish.id]
     if len(open_ones) == 1 or exact:
@@ -90,11 +90,11 @@ async def _meant(tx: Transaction, wish: Decision) -> InquiryRow:
     return row
 
 
-def _sees(wish: Decision, row: InquiryRow) -> bool:
+def _sees(wish: Ruling, row: InquiryRow) -> bool:
     return wish.tenant in (None, row.tenant)
 
 
-def _again(row: InquiryRow, wish: Decision) -> InquiryRow:
+def _again(row: InquiryRow, wish: Ruling) -> InquiryRow:
     decided = encoding.decode(row.decision) or {}
     same = (decided.get("input"), decided.get("answer")) == (wish.input, wish.answer)
     if wish.verdict == "expired" or (wish.verdict == row.state and same):
@@ -102,7 +102,7 @@ def _again(row: InquiryRow, wish: Decision) -> InquiryRow:
     raise AlreadyDecided(row.id, row.state, row.decided_by)
 
 
-def _check(row: InquiryRow, wish: Decision) -> None:
+def _check(row: InquiryRow, wish: Ruling) -> None:
     if wish.digest is not None and wish.digest != row.digest:
         raise DigestMismatch(row.id)
     if wish.input is not None and (row.call is None or row.kind == "question"):
@@ -115,10 +115,10 @@ def _check(row: InquiryRow, wish: Decision) -> None:
         raise UsageError(f"inquiry {row.id} is a question: answer it, or deny it.")
 
 
-def _default(row: InquiryRow) -> Decision:
+def _default(row: InquiryRow) -> Ruling:
     """What nobody said in time."""
     given: Mapping[str, Any] = encoding.decode(row.fallback) or {"verdict": "denied"}
-    return Decision(
+    return Ruling(
         row.id,
         given["verdict"],
         message=str(given.get("message") or "Nobody decided in time, so this call was not run."),
@@ -126,7 +126,7 @@ def _default(row: InquiryRow) -> Decision:
     )
 
 
-async def _follow(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Decision, changes: Changes) -> None:
+async def _follow(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
     if place.finalized_at is not None:
         await changes.write(tx)
     elif row.call is not None:
@@ -137,7 +137,7 @@ async def _follow(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: D
         await _go_on(tx, row, place, said, changes)
 
 
-async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Decision, changes: Changes) -> None:
+async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
     """The call is run, or answered without being run; its siblings are not concerned."""
     left = await tx.one(Inquiries.count_open, run=row.run)
     if left is not None and left.n == 0 and place.state == "awaiting_input":
@@ -163,7 +163,7 @@ async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, sa
     await resolve(tx, [resolution], [place.job, place.parent])
 
 
-async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Decision, changes: Changes) -> None:
+async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
     """The run goes on: with what the person said, or past its limit."""
     if row.kind == "continuation":
         text = str(said.answer) if said.answer not in (None, "") else CONTINUE
