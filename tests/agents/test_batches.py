@@ -30,7 +30,7 @@ SETTINGS = Settings().override({"batch_wait": "10s", "batch_grace": "30s", "batc
 
 @asynccontextmanager
 async def provided_batches(
-    labs: Labs, hf: Holdfast, *, script: Script | None = None, rules: Any = (), batch_seconds: float = 60.0
+    labs: Labs, hf: Holdfast, *, script: Script | None = None, rules: Any = (), batch_seconds: float = 5.0
 ) -> AsyncIterator[tuple[Lab, Provider]]:
     """A lab whose app asks a simulated provider that lives by the lab's clock."""
     lab = await labs.use(hf)

@@ -11,7 +11,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import SessionBusy
-from holdfast.models.script import say
+from holdfast.models import ModelFailure
+from holdfast.models.script import Script, ends, say
+from holdfast.models.scripted import ScriptedModel
 from holdfast.models.wire import usage_of
 from tests.agents.test_races import intercept
 from tests.support.agents import Gated
@@ -108,6 +110,36 @@ async def test_of_two_compactions_one_is_applied_and_both_are_paid(hf: Holdfast,
     assert sum(row.output_tokens for row in rows) == 2 * in_tokens(SUMMARY)
     assert all(row.unknown == 0 for row in rows)
     await talk(session, agent, 1)
+
+
+async def test_a_call_that_was_overtaken_is_paid_when_it_ends_last(hf: Holdfast) -> None:
+    gated = Gated(say(SUMMARY))
+    agent, _ = talker(hf, {"scripted:gated": gated})
+    session = await hf.session("s")
+    await talk(session, agent, 3)
+    slow = asyncio.create_task(session.compact(SUMMARIZE))
+    await gated.reached(1)
+    assert (await session.compact(replace(SMALL, strategy="summarize"))).unknown == 1
+    gated.gate.set()
+    with pytest.raises(SessionBusy):
+        await slow
+    (row,) = await session.compactions()
+    assert (row.state, row.attempts, row.unknown) == ("done", 2, 0)
+    assert row.output_tokens == 2 * in_tokens(SUMMARY)
+
+
+async def test_a_summariser_that_never_says_anything_is_asked_and_charged_as_often_as_one_likes(hf: Holdfast) -> None:
+    agent, _ = talker(hf, {"scripted:silent": ScriptedModel(Script(lambda _: ends("max_tokens", say("So"))))})
+    session = await hf.session("s")
+    await talk(session, agent, 3)
+    before = await sent_now(hf, session)
+    for _ in range(70):
+        with pytest.raises(ModelFailure, match="wrote no summary"):
+            await session.compact(replace(SUMMARIZE, summarizer="scripted:silent"))
+    rows = await session.compactions()
+    assert sorted(row.attempts for row in rows) == [10, 60]
+    assert sum(row.output_tokens for row in rows) == 70 * in_tokens("So")
+    assert await sent_now(hf, session) == before
 
 
 def in_tokens(text: str) -> int:

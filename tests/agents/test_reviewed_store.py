@@ -199,8 +199,7 @@ def _literal(value: object) -> str:
     return str(value) if isinstance(value, int) else f"'{value}'"
 
 
-@pytest.mark.parametrize("state", ["pending", "streaming", "failed", "completed", "cancelled"])
-async def test_runs_are_listed_by_the_state_they_are_shown_in(make_app: MakeApp, state: str) -> None:
+async def test_runs_are_listed_by_the_state_they_are_shown_in(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     ends = hf.agent("ends", model=scripted(hf, say("done")))
     fails = hf.agent("fails", model="scripted:nowhere")
@@ -212,9 +211,10 @@ async def test_runs_are_listed_by_the_state_they_are_shown_in(make_app: MakeApp,
     left = await ends.enqueue("4")
     everyone = await hf.runs.list()
     assert sorted(row.state for row in everyone) == ["cancelled", "completed", "failed", "pending"]
-    expected = [row.id for row in everyone if row.state == state]
-    assert [row.id for row in await hf.runs.list(state=state)] == expected
-    assert await hf.runs.list(state=state, tenant="other") == []
+    for state in ("pending", "streaming", "failed", "completed", "cancelled"):
+        expected = [row.id for row in everyone if row.state == state]
+        assert [row.id for row in await hf.runs.list(state=state)] == expected
+        assert await hf.runs.list(state=state, tenant="other") == []
     assert (await left.refresh()).state == "pending"
 
 

@@ -11,7 +11,7 @@ from tests.chaos.jobs import block, block_until, quick
 from tests.chaos.scene import Scene
 from tests.support.apps import eventually
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.timed
 
 
 async def test_a_loop_that_is_blocked_for_less_than_a_lease_keeps_it(scene: Scene) -> None:

@@ -29,7 +29,7 @@ from tests.support.apps import eventually, outcomes, settings_with, working
 from tests.support.postgres import Server
 from tests.support.proxy import EXECUTE, Proxy
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.timed
 
 TTL = 4.0
 SHORT = {"lease_ttl": f"{TTL}s", "heartbeat": "1s", "worker_ttl": f"{TTL}s"}

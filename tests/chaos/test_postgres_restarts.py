@@ -21,7 +21,7 @@ from tests.support.apps import eventually, settings_with
 from tests.support.invariants import check_whole
 from tests.support.postgres import Server, StopMode
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.timed
 
 # A claim whose answer is lost in the restart is only found when its lease ends. Polls far apart: hints do the work.
 SETTINGS = {"lease_ttl": "5s", "heartbeat": "1s", "duty_ttl": "2s", "poll_interval": "30s"}

@@ -138,6 +138,7 @@ class Watch:
             if await self._is_free():
                 return
             member.thaw()
+            await asyncio.sleep(0.1)  # or it is stopped again before it came any further
 
     async def _is_free(self) -> bool:
         if not isinstance(self.database, SqliteDatabase):

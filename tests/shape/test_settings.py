@@ -17,14 +17,16 @@ SETTINGS = fields(Settings)
 
 
 def attributes_read() -> set[str]:
-    """Every name that some module but the settings' own reads as an attribute."""
-    read: set[str] = set()
-    for path in modules():
-        if path != SOURCE / "settings.py":
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    read.add(node.attr)
-    return read
+    """Every name that some module but the settings' own reads as an attribute, itself or by a property of them."""
+    own = SOURCE / "settings.py"
+    read = set().union(*(loaded(ast.parse(path.read_text())) for path in modules() if path != own))
+    methods = [node for node in ast.walk(ast.parse(own.read_text())) if isinstance(node, ast.FunctionDef)]
+    properties = [node for node in methods if any(ast.unparse(each) == "property" for each in node.decorator_list)]
+    return read.union(*(loaded(node) for node in properties if node.name in read))
+
+
+def loaded(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
 def test_a_setting_nobody_reads_does_not_exist() -> None:

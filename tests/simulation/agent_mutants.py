@@ -141,6 +141,7 @@ MUTANTS: Final = (
         "batch submitted blindly",
         "a batch whose submit was lost is submitted again (agentpg)",
         _submit_blindly,
+        soon=12,
     ),
     Mutant("batch without intent", "a batch is submitted before that is stored (agentpg)", _keep_no_intent),
     Mutant(
@@ -150,12 +151,12 @@ MUTANTS: Final = (
             Runs.end_turns,
             ("where r.id = value ->> 0 and exists", "where r.finalized_at is null and r.id = value ->> 0 and exists"),
         ),
+        soon=22,
     ),
     Mutant(
         "call after the lease",
         "a worker that was stopped after it stored its intent makes the call when it goes on",
         _call_whatever_the_time,
-        soon=16,
     ),
     Mutant(
         "calls launched later",

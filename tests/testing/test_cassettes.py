@@ -51,7 +51,7 @@ def support(hf: Holdfast) -> Agent[str]:
 async def provided(labs: Labs, hf: Holdfast, script: Script) -> AsyncIterator[tuple[Lab, Provider]]:
     """A lab whose app asks a simulated provider over HTTP."""
     lab = await labs.use(hf)
-    async with simulator(script=script, ports=hf.runtime().ports, batch_seconds=60) as provider:
+    async with simulator(script=script, ports=hf.runtime().ports, batch_seconds=5) as provider:
         hf.settings = replace(hf.settings, provider_url=provider.url)
         yield lab, provider
         await lab.close()

@@ -308,7 +308,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._marks = self._tasks_made = self._futures_hashed = 0
         self._trace = 0
         self._agens: dict[int, Node] = {}  # by id: looked up, never iterated
-        self._running = self._stopping = self._closed = self._debug = False
+        self._running = self._stopping = self._closed = self._debug = self._frozen = False
         self._exception_handler: ExceptionHandler | None = None
 
     def create_node(self, name: str) -> Node:
@@ -513,9 +513,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("this loop is closed, or a loop is running in this thread already.")
         hooks, collecting = sys.get_asyncgen_hooks(), gc.isenabled()
         # Finalizers are part of the run, so when garbage is collected must be too: after so many callbacks
-        # and at the end, not after so many allocations of the process; and nothing older than the run.
+        # and at the end, not after so many allocations of the process; and nothing older than the loop.
         gc.disable()
-        gc.freeze()
+        if not self._frozen:
+            self._frozen = True
+            gc.freeze()
         sys.set_asyncgen_hooks(firstiter=self._agen_started, finalizer=self._agen_dropped)
         asyncio._set_running_loop(self)
         self._running = True
@@ -526,7 +528,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._running = self._stopping = False
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-            gc.unfreeze()
             if collecting:
                 gc.enable()
 
@@ -565,6 +566,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             gc.collect()
         finally:
             sys.unraisablehook = complain
+            if self._frozen:
+                gc.unfreeze()
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: abandoned generators are closed when dropped, the others end with their task."""

@@ -23,6 +23,9 @@ from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Lease
 from holdfast.kernel.statements import Waiting
 
+# Which calls of a row are charged is told by the bits of one number: after so many attempts, a new row is begun.
+MOST_ATTEMPTS = 60
+
 
 class Intent(NamedTuple):
     """A compaction that is about to be made. `attempts` tells who holds it: it rises whenever somebody begins it."""
@@ -104,7 +107,8 @@ async def fail_compaction(
 
 async def _charge(tx: Transaction, intent: Intent, spent: dict[str, Any]) -> None:
     """Account for a call of the summariser, once."""
-    charged = await tx.one(Compactions.charge_compaction, id=intent.id, attempts=intent.attempts or 1, **spent)
+    call = 1 << (max(intent.attempts, 1) - 1)
+    charged = await tx.one(Compactions.charge_compaction, id=intent.id, call=call, **spent)
     if charged is not None:
         await charge(tx, intent.session, spent["cost_nano"])
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.agents.compaction.applying import (
+    MOST_ATTEMPTS,
     Change,
     Intent,
     apply_compaction,
@@ -296,7 +297,7 @@ class Compactor:
 
     def _intent(self, judged: Judged, acting: Acting, model: str, *, fresh: bool) -> Intent:
         read = judged.read
-        again = None if fresh else read.open
+        again = None if fresh or read.open is None or read.open.attempts >= MOST_ATTEMPTS else read.open
         return Intent(
             id=new_id(self._ports()) if again is None else again.id,
             session=read.session,

@@ -92,11 +92,12 @@ from holdfast.compaction where session = :session
 order by started_at desc, id desc limit :limit;
 
 -- name: charge_compaction :one
--- What a call of the summariser used, whatever becomes of what it said; each call once.
+-- What a call of the summariser used, whatever becomes of what it said; each call once, in whatever order they end.
 update holdfast.compaction set usage = :usage, input_tokens = input_tokens + :input_tokens,
     output_tokens = output_tokens + :output_tokens, cache_write_tokens = cache_write_tokens + :cache_write_tokens,
-    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano, charged = :attempts
-where id = :id and charged < :attempts
+    cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
+    charged = charged | cast(:call as bigint)
+where id = :id and (charged & cast(:call as bigint)) = 0
 returning id;
 
 -- name: overtaken :exec

@@ -132,7 +132,7 @@ create table holdfast.compaction (
     summary text,
     attempts integer not null default 1,
     unknown integer not null default 0,
-    charged integer not null default 0,
+    charged bigint not null default 0,
     usage json,
     input_tokens bigint not null default 0,
     output_tokens bigint not null default 0,
