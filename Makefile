@@ -72,8 +72,9 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))
 
-soak: $(READY) ## RUNS=n runs in batch mode while workers are killed; the bill of the witness must be ours
-	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS)
+soak: $(READY) ## RUNS=n runs in batch mode on each database while workers are killed; the witness's bill must be ours
+	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS) --on sqlite
+	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS) --on postgres
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

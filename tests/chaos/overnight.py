@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from holdfast.models.prices import cost
 from holdfast.models.provider import Provider, simulator
 from holdfast.settings import Settings
 from tests.chaos import agents
+from tests.support.postgres import running_cluster
 
 _SETTINGS = {
     "batch_wait": "2s",
@@ -119,6 +120,7 @@ async def overnight(
     seed: int = 1,
     most_kills: int | None = None,
     limit: float = 3600.0,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Report:
     """Enqueue so many runs, kill a worker every `pause` seconds until all have ended, and add up."""
     hf, began = agents.hf, time.monotonic()
@@ -134,9 +136,13 @@ async def overnight(
                 prompts = [f"Word {number}" for number in range(first, min(runs, first + 500))]
                 await agents.caller.enqueue_many(prompts, deadline="12h", variables=variables)
             while await _is_open() and time.monotonic() - began < limit:
-                await asyncio.sleep(1)
+                for _ in range(10):
+                    if not await _is_open():
+                        break
+                    await asyncio.sleep(1)
                 if killing.done():
                     await killing
+                tell(f"{time.monotonic() - began:4.0f} s: {await _recorded():,} turns recorded, {crew.kills} kills")
             killing.cancel()
             return await _report(runs, began, crew.kills, provider)
     finally:
@@ -150,6 +156,10 @@ async def _kill(crew: Crew, chance: random.Random, pause: float, most: int | Non
         await crew.kill_one(chance)
         await crew.fill()
     await asyncio.get_running_loop().create_future()
+
+
+async def _recorded() -> int:
+    return sum(row.turns for row in await agents.hf.used())
 
 
 async def _is_open() -> bool:
@@ -209,14 +219,20 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--pause", type=float, default=3.0, help="seconds between kills, about")
-    parser.add_argument("--url", help="a fresh database; default: a file")
+    parser.add_argument("--on", choices=["sqlite", "postgres"], default="sqlite", help="a fresh database of this kind")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     os.environ.setdefault("ANTHROPIC_API_KEY", "sk-simulated")
-    with tempfile.TemporaryDirectory() as folder:
-        url = given.url or f"sqlite:///{folder}/overnight.db"
+    print(f"{given.runs:,} runs in batch mode on {given.on}, seed {given.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder, _database(given.on, Path(folder)) as url:
         night = overnight(
-            url, runs=given.runs, folder=Path(folder), workers=given.workers, pause=given.pause, seed=given.seed
+            url,
+            runs=given.runs,
+            folder=Path(folder),
+            workers=given.workers,
+            pause=given.pause,
+            seed=given.seed,
+            tell=lambda line: print(line, file=sys.stderr, flush=True),
         )
         report = asyncio.run(night)
     print(report)
@@ -225,6 +241,16 @@ def main() -> int:
     print("every run has its answer, and the bills are equal" if whole else "the bills differ", end="")
     print("" if whole or not explained else ", by attempts that are explained")
     return 0 if whole or (report.answered == report.runs and explained) else 1
+
+
+@contextmanager
+def _database(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/overnight.db"
+        return
+    with running_cluster() as cluster:
+        yield cluster.create_database("overnight")
+        cluster.drop_database("overnight")
 
 
 if __name__ == "__main__":
