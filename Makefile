@@ -49,8 +49,8 @@ fix: $(READY) ## format, and mend what the linter can mend
 test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
 	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
 	part -n $(JOBS) --dist worksteal -m 'not chaos and not timed'; \
-	part -n 2 --dist worksteal -m chaos; \
-	part -m timed; \
+	part -n 2 --dist worksteal -m chaos tests/chaos tests/e2e; \
+	part -m timed tests/chaos; \
 	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
 
 test-long: $(READY) ## the tests that try many cases, with eight times as many

@@ -86,8 +86,14 @@ def settings() -> str:
     )
 
 
+ERRORS = """\
+Exit codes: 0 done, 1 the answer is no, 2 called wrongly, 3 the store or a model's provider refused, 4 one of them is
+unavailable, 70 a fault of Holdfast itself, 130 interrupted. An error is a line on stderr; with `--json` it is also
+`{"error": "NotFound", "message": "there is no run …"}` on stdout."""
+
+
 def commands() -> str:
-    parts = ["# Commands", ""]
+    parts = ["# Commands", "", ERRORS, ""]
     context = click.Context(group, info_name="holdfast", max_content_width=100)
     for name in COMMANDS:
         command = group.get_command(context, name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
-from holdfast import durations
+from holdfast import checking, durations
 from holdfast.agents.face import AgentFace
 from holdfast.agents.topics import TopicEvent, topics
 from holdfast.agents.why import why
@@ -33,6 +33,7 @@ from holdfast.kernel.drivers import connect
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import NewSchedule
+from holdfast.kernel.waiting import check_channel
 from holdfast.observe import Callback, EventStream, Listening
 from holdfast.queues import Queue, check_limits
 from holdfast.rates import rate
@@ -199,7 +200,7 @@ class Holdfast(AgentFace):
             drive(self._signal(self.intake(tx, sync=True), channel, payload, key))
 
     async def _signal(self, intake: Intake, channel: str, payload: Any, key: str | None) -> None:
-        encoding.check_text(channel, what="a channel")
+        check_channel(channel)
         text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
         await intake.signal(channel, text, key)
 
@@ -420,14 +421,12 @@ class Holdfast(AgentFace):
         policy = self._policies.get(queue, Queue())
         limit = policy.timeout if timeout is None else timeout
         kind = encoding.check_text(name or kind_of(function), what="a job's name")
-        if isolate not in (None, "process"):
-            raise BadSetting(f'isolate is "process" or nothing, not {isolate!r}.')
         definition = Definition(
             kind=kind,
             function=function,
             signature=Signature(kind, function),
             queue=encoding.check_text(queue, what="a queue name"),
-            requires=frozenset(requires),
+            requires=checking.capabilities(requires),
             retry=retry or policy.retry or RetryPolicy(),
             timeout_us=None if limit is None else durations.microseconds(limit),
             deadline_us=None if deadline is None else durations.microseconds(deadline),

@@ -18,6 +18,7 @@ _UNITS_US = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
+_TOO_LONG = 2**61  # from now on, what both databases hold
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 
 
@@ -31,6 +32,8 @@ def microseconds(value: Duration) -> int:
         raise BadSetting(f'a duration is text such as "10s" or a timedelta, not {value!r}.')
     if total < 0:
         raise BadSetting(f"a duration cannot be negative: {value!r}.")
+    if total >= _TOO_LONG:
+        raise BadSetting(f"a duration is shorter than that: {value!r}.")
     return total
 
 

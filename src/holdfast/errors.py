@@ -5,7 +5,7 @@
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store is well and says no                             retry = "never"
         LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy  NothingToCompact
-        AlreadyDecided  DigestMismatch
+        AlreadyDecided  DigestMismatch  BudgetUsedUp
         SchemaTooOld  SchemaTooNew  StoreUnfit  StatementDrift
       Unavailable       the world failed; the same call may work in a moment      retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
@@ -108,10 +108,13 @@ class DuplicateWorker(StoreRefused):
 class RunFailed(StoreRefused):
     """The job or run whose result was asked for ended as failed or cancelled, or without what was asked for."""
 
-    def __init__(self, job: str, state: str, error: object, type: str = "", *, what: str = "job") -> None:
+    def __init__(
+        self, job: str, state: str, error: object, type: str = "", *, what: str = "job", session: str | None = None
+    ) -> None:
         super().__init__(f"{what} {job} ended as {state}: {error}")
         self.job, self.state, self.error, self.type = job, state, error, type
         self.run = job if what == "run" else None  # its id, if it is one
+        self.session = session  # of a run
         self.error_type = type  # what went wrong, in one word
 
 
@@ -145,6 +148,14 @@ class NothingToCompact(StoreRefused):
             f"nothing in session {session} may be compacted: {kept} messages are protected or recent. "
             f"Lower protected_tokens or preserve_last to touch more."
         )
+
+
+class BudgetUsedUp(StoreRefused):
+    """A budget does not hold what the call may cost."""
+
+    def __init__(self, what: str, budget: str, words: str) -> None:
+        super().__init__(f"{what}: {words}. Raise the budget (hf.budgets.set), or wait for its next period.")
+        self.budget = budget
 
 
 class SchemaTooOld(StoreRefused):

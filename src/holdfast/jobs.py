@@ -19,7 +19,7 @@ from holdfast.observe import TRACE
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.transactions import Intake
-from holdfast.workers.definitions import Definition, Unique
+from holdfast.workers.definitions import Definition, Registry, Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +31,9 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 class App(Protocol):
     """As much of the app as jobs need."""
+
+    @property
+    def registry(self) -> Registry: ...
 
     def runtime(self) -> Runtime: ...
 
@@ -89,7 +92,12 @@ class Job(Generic[R]):
         return self._unpack(ended)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> str:
-        """Cancel the job and its family; returns its state now. `running` means that its worker was told."""
+        """Cancel the job and its family; returns its state now. `running` means that its worker was told.
+
+        `UsageError` for a job of the runtime's own that others depend on: it says what to do instead.
+        """
+        if self._definition is None and (kind := (await self.refresh()).kind) in self._app.registry.kept:
+            raise UsageError(f"job {self.id} ({kind}) is not cancelled by hand: {self._app.registry.kept[kind]}.")
         self.state = await self._app.runtime().cancel(self.id, reason)
         return self.state
 
@@ -184,7 +192,8 @@ class JobFunction(Generic[P, R]):
         self, intake: Intake, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
     ) -> Job[R]:
         job, route = self._new(args, kwargs, options, id=new_id(intake.ports), settings=intake.settings)
-        accepted = await intake.enqueue(job, route, key=options.key, notify=options.notify)
+        key = None if options.key is None else encoding.stored_key(options.key)
+        accepted = await intake.enqueue(job, route, key=key, notify=options.notify)
         return Job(self._app, accepted, self.definition)
 
     async def _enqueue_many(self, intake: Intake, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
@@ -223,8 +232,6 @@ class JobFunction(Generic[P, R]):
         timeout = definition.timeout_us if options.timeout is None else durations.microseconds(options.timeout)
         deadline = definition.deadline_us if options.deadline is None else durations.microseconds(options.deadline)
         route = definition.route
-        if options.key is not None:
-            encoding.check_text(options.key, what="an idempotency key")
         unique = unique_rule(options.unique, options.on_duplicate, options.debounce) or definition.unique
         if unique is not None and options.key is not None:
             raise UsageError("a job has an idempotency key or is unique, not both: each has its own answer to repeats.")
@@ -234,7 +241,7 @@ class JobFunction(Generic[P, R]):
             kind=definition.kind,
             queue=definition.queue,
             route=route.id,
-            tenant=encoding.check_text(options.tenant, what="a tenant") if options.tenant else "",
+            tenant=encoding.check_tenant(options.tenant),
             priority=_priority(definition.priority if options.priority is None else options.priority),
             delay_us=unique.delay_us if unique is not None and unique.delay_us is not None else delay_us,
             due_at=None if options.at is None else _moment(options.at),

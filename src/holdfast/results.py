@@ -95,4 +95,4 @@ class Result(Generic[T]):
             raise self._without(f"its answer is not of the type that was asked for: {problem}", OUTPUT_ERROR) from None
 
     def _without(self, reason: str, type: str) -> RunFailed:
-        return RunFailed(self.run_id, "completed", reason, type, what="run")
+        return RunFailed(self.run_id, "completed", reason, type, what="run", session=self.session_id)

@@ -371,6 +371,18 @@ async def test_ap_06_modes_are_claimed_apart(provided: Labs) -> None:
     await pass_time(lab, *batched)
 
 
+async def test_ap_22_a_nested_run_is_asked_in_the_mode_of_its_parent(provided: Labs) -> None:
+    hf = app()
+    inner = hf.agent("inner", model="scripted:inner")
+    outer = hf.agent("outer", model="scripted:outer", agents=[inner])
+    scripts = {"outer": Script(call("inner", task="the task"), say("outer")), "inner": Script(say("inner"))}
+    lab = await provided.use(hf, Script.by_agent(scripts))
+    run = await outer.enqueue("Go", mode="batch")
+    await pass_time(lab, run)
+    (child,) = await run.children()
+    assert (run.state, child.state, child.mode) == ("completed", "completed", "batch")
+
+
 class Poisonous(ScriptedModel):
     """Answers one request with a usage that nobody can add up, and keeps what was submitted."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ async def test_a_capsule_is_a_database_that_every_reader_reads(labs: Labs, tmp_p
         messages = await capsule.sessions[row.session].messages()
         assert [message.text for message in messages if message.kind == "prompt"] == ["Earlier", f"Use {REDACTED}"]
         assert [agent.name for agent in await capsule.agents.list()] == ["below", "house"]
-        assert "succeeded" in await capsule.why(run.id)
+        assert (await capsule.why(run.id)).endswith("UTC, answered")
         assert [job.state for job in await capsule.jobs.list()] == ["succeeded"] * 3
 
 
@@ -117,6 +119,47 @@ async def test_no_secret_and_no_path_is_in_the_file(labs: Labs, tmp_path: Path) 
             f'{{"password":"{REDACTED}"}}',
         )
         assert "red" in (await capsule.sessions.get(row.session)).metadata
+
+
+async def test_secrets_are_found_where_programs_put_them_and_the_rest_is_replayed(labs: Labs, tmp_path: Path) -> None:
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+
+    @hf.tool
+    def login(user: str, password: str, headers: dict[str, str]) -> dict[str, Any]:
+        """Log in."""
+        return {
+            "session_token": "tok-hunter1-xyz",
+            "headers": {"Authorization": "Basic aHVudGVyMg=="},
+            "nested": json.dumps({"api_key": "nestedhunter3"}),
+        }
+
+    options = {"mcp_servers": [{"type": "url", "url": "https://x/y", "name": "n", "authorization_token": "OPThunter4"}]}
+    agent = hf.agent("a", model="scripted:", tools=[login], options=options)
+    headers = {"Authorization": "Basic HDRhunter5", "nested": json.dumps({"password": "INNERhunter6"})}
+    asked = call("login", user="ann", password="ARGhunter7", headers=headers)
+    lab = await labs.use(hf, Script(asked, say("ok")))
+    run = await agent.enqueue("Go", variables={"blob": json.dumps({"token": "VARhunter8"})})
+    await lab.drain()
+    await run.export(tmp_path / "run.db")
+    await run.cassette(tmp_path / "run.json")
+    for file in ("run.db", "run.json"):
+        data = (tmp_path / file).read_bytes()
+        assert b"ann" in data
+        assert re.findall(rb"\w*hunter\d\w*|aHVudGVyMg", data) == []
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
+        (told,) = await capsule.runs[run.id].calls()
+        assert json.loads(json.loads(told.output or ""))["session_token"] == REDACTED
+        assert json.loads(told.input)["password"] == REDACTED
+        (agent_row,) = await capsule.agents.list()
+        (version,) = await capsule.agents.versions(agent_row.id)
+        definition = json.loads(version.definition)
+        assert definition["options"]["mcp_servers"][0] == options["mcp_servers"][0] | {"authorization_token": REDACTED}
+        assert definition["tools"][0]["schema"]["properties"]["password"] == {"type": "string"}
+        replayed = await capsule.replay(run.id)
+        assert (replayed.differences, replayed.known_requests) == ((), 0)
+    await lab.close()
+    await labs.use(hf, Script.cassette(tmp_path / "run.json", strict=True))
+    assert (await agent.run("Go")).text == "ok"
 
 
 async def test_more_can_be_called_a_secret(labs: Labs, tmp_path: Path) -> None:
@@ -147,7 +190,7 @@ async def test_nothing_in_a_capsule_is_alive(labs: Labs, tmp_path: Path) -> None
     await run.export(tmp_path / "run.db", partial=True)
     async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
         row = await capsule.runs.get(run.id)
-        assert (row.state, row.error_type, row.previous_state) == ("cancelled", "exported", "awaiting_input")
+        assert (row.state, row.error_type, row.previous_state) == ("cancelled", "cancelled", "awaiting_input")
         assert "awaiting_input" in str(row.error)
         assert [job.state for job in await capsule.jobs.list()] == ["cancelled", "cancelled"]
         assert [inquiry.state for inquiry in await capsule.inquiries.list(state=None)] == ["withdrawn"]
@@ -179,14 +222,34 @@ async def test_what_cannot_be_exported_is_said(labs: Labs, tmp_path: Path) -> No
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----.", f"{REDACTED}."),
         ("-----BEGIN PRIVATE KEY-----\nabc", REDACTED),
         ("bearer of news", "bearer of news"),
+        ("Authorization: Basic dXNlcjpwYXNzd29yZA==", f"Authorization: {REDACTED}"),
+        ("a Basic understanding, and authorization: required", "a Basic understanding, and authorization: required"),
+        ("x-api-key: 0123456789abcdef, and on", f"x-api-key: {REDACTED}, and on"),
+        ("https://h/x?access_token=abcdefg&y=1", f"https://h/x?access_token={REDACTED}&y=1"),
+        ("https://tokenabcdef123456@host/x", f"https://{REDACTED}@host/x"),
+        ("ssh://git@host/x", "ssh://git@host/x"),
+        ("postgres://u:p@ss@host/db, ann@host", f"postgres://{REDACTED}@host/db, ann@host"),
+        ("see: PASSWORD=hunter2;", f"see: PASSWORD={REDACTED};"),
+        ("connect(password=password, token=next(tokens))", "connect(password=password, token=next(tokens))"),
+        ("sk-learn-toolkit-guide", "sk-learn-toolkit-guide"),
+        ("glpat-abcdefghij1234567890", REDACTED),
+        ('{"password": "a b", "n": 1}', f'{{"password":"{REDACTED}","n":1}}'),
+        ('{"n": 1,  "note": "a key"}', '{"n": 1,  "note": "a key"}'),
+        ('told: {"a": "{\\"token\\": \\"x\\"}"}.', f'told: {{"a":"{{\\"token\\":\\"{REDACTED}\\"}}"}}.'),
+        ('cut off: {"token": "x", "n": ', f'cut off: {{"token": "{REDACTED}", "n": '),
+        ("{'password': 'a b', 'pin': 1}", f"{{'password': '{REDACTED}', 'pin': 1}}"),
+        ('{"x": "\\ud83d", "token": "y"}', f'{{"x":"\\ud83d","token":"{REDACTED}"}}'),
     ],
 )
 def test_a_text_is_known_by_what_it_looks_like(text: str, left: str) -> None:
     assert Redactor().text(text) == left
+    again = Redactor()
+    assert (again.text(left), again.count) == (left, 0)
 
 
 def test_a_value_is_known_by_the_name_of_its_key() -> None:
     assert [name for name in ("api_key", "AuthToken", "X-Password", "clientSecret") if not is_secret_name(name)] == []
+    assert [name for name in ("secrets", "passwords", "access-keys", "Cookies") if not is_secret_name(name)] == []
     assert [name for name in ("max_tokens", "keyboard", "author", "tokens") if is_secret_name(name)] == []
     assert is_secret_name("key")
     assert not is_secret_name("key", "arguments")

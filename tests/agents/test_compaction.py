@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Compaction, Holdfast
 from holdfast.errors import BadSetting, NotFound, NothingToCompact, UsageError
+from holdfast.events import Compacted, CompactionStarted
 from holdfast.models import ModelFailure
 from holdfast.models.script import Script, refuse, say
 from holdfast.models.scripted import ScriptedModel
@@ -264,3 +265,45 @@ async def _count_compactions(tx: Any, session: str) -> list[Any]:
     from holdfast.agents.statements import Compactions
 
     return list(await tx.many(Compactions.list_compactions, session=session, limit=10))
+
+
+async def test_stats_of_a_session_that_the_provider_compacts_are_told(hf: Holdfast) -> None:
+    agent, _ = talker(hf, compaction=Compaction(strategy="provider", window=10_000))
+    session = await hf.session("s")
+    await talk(session, agent, 1)
+    stats = await session.compaction_stats()
+    assert (stats.window, stats.needs_compaction, await session.needs_compaction()) == (10_000, False, False)
+    assert await session.compact_if_needed() is None
+    with pytest.raises(UsageError, match="inside the calls of an agent"):
+        await session.compact()
+
+
+@pytest.mark.parametrize("wrong", [True, "hybrid", {"trigger": 0.5}], ids=str)
+def test_what_is_no_compaction_is_refused_where_the_agent_is_defined(wrong: Any) -> None:
+    hf = Holdfast("sqlite:///:memory:")
+    with pytest.raises(BadSetting, match="compaction of agent 'a' is Compaction"):
+        hf.agent("a", model="scripted:a", compaction=wrong)
+
+
+async def test_an_unknown_summariser_is_refused_where_the_agent_is_defined(hf: Holdfast) -> None:
+    with pytest.raises(UsageError, match="claude-nope"):
+        hf.agent("a", model="scripted:a", compaction=Compaction(summarizer="claude-nope"))
+    with pytest.raises(UsageError, match="claude-nope"):
+        await hf.agents.create("b", model="scripted:a", compaction={"summarizer": "claude-nope"})
+
+
+def test_the_seeds_word_for_a_summary_is_understood() -> None:
+    assert Compaction(strategy="summarization") == Compaction(strategy="summarize")
+    assert Compaction.of(Compaction(strategy="summarization").plain()).strategy == "summarize"
+
+
+async def test_by_hand_the_last_run_tells_of_it(hf: Holdfast) -> None:
+    agent, _ = talker(hf)
+    session = await hf.session("s")
+    await talk(session, agent, 3)
+    done = await session.compact(SUMMARIZE)
+    first, *_, last = sorted(await session.runs(), key=lambda row: row.ordinal)
+    events = await hf.runs[last.id].events()
+    told = [event for event in events if isinstance(event, CompactionStarted | Compacted)]
+    assert [(type(event), event.compaction) for event in told] == [(CompactionStarted, done.id), (Compacted, done.id)]
+    assert not any(isinstance(event, Compacted) for event in await hf.runs[first.id].events())

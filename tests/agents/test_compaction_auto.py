@@ -186,3 +186,30 @@ async def test_the_providers_own_compaction_is_asked_for_and_its_block_kept_as_i
     assert edit == {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 85_000}}
     assert second["messages"][1]["content"][0] == made.body
     assert await hf.jobs.list(kind="system:compact") == []
+
+
+async def test_after_a_run_that_run_tells_of_it(hf: Holdfast) -> None:
+    agent, _ = talker(hf, max_tokens=500, compaction=replace(TIGHT, trigger=0.2, preserve_last=0, protected_tokens=0))
+    session = await hf.session("s")
+    await talk(session, agent, 1)
+    (run,) = await session.runs()
+    row = await compacted(hf, session)
+    assert (row.trigger, row.run) == ("after_run", None)
+    told = [event for event in await hf.runs[run.id].events() if isinstance(event, CompactionStarted | Compacted)]
+    assert [(type(event), event.compaction) for event in told] == [(CompactionStarted, row.id), (Compacted, row.id)]
+
+
+async def test_a_way_to_compact_may_be_given_without_its_being_done_by_itself(labs: Labs) -> None:
+    app = Holdfast("sqlite:///:memory:")
+    config = replace(TIGHT, trigger=0.2, preserve_last=0, protected_tokens=0, automatic=False)
+    agent, model = talker(app, compaction=config)
+    lab = await labs.use(app)
+    session = await app.session("s")
+    for number in range(4):
+        await settle(lab, await session.send(f"{number}", agent))
+    assert (await app.jobs.list(kind="system:compact"), await session.compactions()) == ([], [])
+    assert await session.needs_compaction()
+    assert (await session.compact()).strategy == "summarize"
+    own = app.agent("own", model="scripted:talk", compaction=Compaction(strategy="provider", automatic=False))
+    await settle(lab, await own.enqueue("One?"))
+    assert "context_management" not in model.requests[-1].body()

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from holdfast.errors import NothingToCompact
 from holdfast.kernel.database import Transaction
 from holdfast.models.facts import facts_for
 from holdfast.models.provider.pairing import check_conversation
+from holdfast.models.provider.refusing import Refused
 from holdfast.models.script import Script, say
 from tests.support.compaction import SUMMARY, sent_now
 
@@ -76,7 +78,7 @@ def lines(draw: st.DrawFn) -> list[tuple[str, list[dict[str, Any]]]]:
         said += [("answer", answer), ("results", results)]
         if draw(st.integers(0, 5)) == 0:
             said.append(("steer", [draw(texts)]))
-    match draw(st.sampled_from(["answer", "answer", "continued", "paused", "thought", "stopped"])):
+    match draw(st.sampled_from(["answer", "answer", "continued", "paused", "both", "thought", "stopped"])):
         case "answer":
             said.append(("answer", [draw(texts)]))
         case "continued":
@@ -85,6 +87,11 @@ def lines(draw: st.DrawFn) -> list[tuple[str, list[dict[str, Any]]]]:
             use = {"type": "server_tool_use", "id": f"srvtoolu_{next(_numbers)}", "name": "web_search", "input": {}}
             found = {"type": "web_search_tool_result", "tool_use_id": use["id"], "content": []}
             said += [("answer", [use]), ("answer", [found, draw(texts)])]
+        case "both":  # of the provider's own tools and of ours: its result comes after ours
+            use = {"type": "server_tool_use", "id": f"srvtoolu_{next(_numbers)}", "name": "web_search", "input": {}}
+            found = {"type": "web_search_tool_result", "tool_use_id": use["id"], "content": []}
+            asked, results = draw(tool_turns())
+            said += [("answer", [use, *asked]), ("results", results), ("answer", [found, draw(texts)])]
         case "thought":
             said.append(("answer", [{"type": "thinking", "thinking": "hm", "signature": "s"}, draw(texts)]))
         case _:
@@ -206,3 +213,32 @@ async def beside_of(tx: Transaction, session: str) -> list[Any]:
     from holdfast.agents.statements import Messages
 
     return list(await tx.many(Messages.window, session=session, branch="child"))
+
+
+def test_a_server_tools_use_and_result_stay_together_across_ours() -> None:
+    use = {"type": "server_tool_use", "id": "srvtoolu_a", "name": "web_search", "input": {}}
+    ours = {"type": "tool_use", "id": "toolu_a", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_a", "content": "out " * 400}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_a", "content": []}
+    said = [
+        ("prompt", [text("Search, and look.")]),
+        ("answer", [use, ours]),
+        ("results", [result]),
+        ("answer", [found, text("Found.")]),
+    ]
+    parts = partition(read(rows_of([said], set())), Compaction(preserve_last=1, protected_tokens=0))
+    assert [[message.kind for message in unit.messages] for _, unit in parts.units] == [
+        ["prompt"],
+        ["answer", "results", "answer"],
+    ]
+    assert parts.compactable == []
+    check(rows_of([said], set()))
+    with pytest.raises(Refused, match="unexpected `tool_use_id` found in `web_search_tool_result`"):
+        check(rows_of([[said[0], said[3]]], set()))
+    for after in ([("answer", [text("Lost.")])], [("prompt", [text("Lost?")])]):
+        sent = [
+            {"role": "assistant" if kind == "answer" else "user", "content": blocks}
+            for kind, blocks in [*said[:3], *after]
+        ]
+        with pytest.raises(Refused, match="without a corresponding `web_search_tool_result`"):
+            check_conversation({"messages": sent}, facts_for("scripted:"))

@@ -83,6 +83,28 @@ async def test_what_differs_is_marked(labs: Labs) -> None:
     assert json.loads(json.dumps(told))["tools"][0]["b"]["output"] == "12"
 
 
+async def test_a_fork_of_a_fork_has_the_calls_of_all_before_it_once(labs: Labs) -> None:
+    clerk = Clerk()
+    steps = (_asked, call("stock", of="1"), call("stock", of="2"), call("stock", of="3"), say("done"))
+    lab = await labs.use(clerk.hf, Script(*steps))
+    run = await clerk.agent.enqueue("tea")
+    await lab.drain()
+    for first, second in ((3, 1), (2, 3), (3, 2), (4, 4), (2, 5), (5, 2)):
+        fork = await run.fork(first)
+        await lab.drain()
+        again = await fork.fork(second)
+        await lab.drain()
+        deepest = await again.fork(3, tools="recorded")
+        await lab.drain()
+        for each in (fork, again, deepest):
+            found = await clerk.hf.runs.compare(run, each)
+            assert marks(found) == ["="] * 4, (first, second, each.id)
+            assert [call.turn for call in found.b.calls] == [1, 2, 3, 4]
+    other = await (await run.fork(results={"price": "9"})).fork(2)
+    await lab.drain()
+    assert marks(await clerk.hf.runs.compare(run, other)) == ["~", "=", "=", "="]
+
+
 async def test_a_run_that_is_not_there_is_not_compared(labs: Labs) -> None:
     clerk = Clerk()
     await labs.use(clerk.hf, Script(*SCRIPT))

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import NoWorker
 from holdfast.models.script import call, calls, say
+from tests.agents.test_reviewed_calls import transaction
 from tests.conftest import Place
 from tests.support.agents import Gated, scripted
 from tests.support.apps import MakeApp, eventually, in_state, working
@@ -33,6 +34,9 @@ async def test_ap_01_a_run_is_seen_once_the_callers_transaction_commits(make_app
     agent = hf.agent("a", model=scripted(hf, say("done")))
     library: Library = Quietly(place.url) if place.url.startswith("sqlite") else QuietlyPostgres(place.url)
     await hf.runtime().open()
+    async with transaction(place, commit=False) as tx:
+        await agent.enqueue("Not yet", tx=tx)
+        assert await hf.runs.list() == []
     async with working(hf):
         gone = await library.call(lambda tx, _: agent.enqueue_sync("No", tx=tx), commit=False)
         kept = await library.call(lambda tx, _: agent.enqueue_sync("Yes", tx=tx))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 from holdfast import Holdfast, Retry, Snooze
@@ -258,6 +259,15 @@ async def test_ap_26_a_failed_tool_does_not_fail_its_run(hf: Holdfast) -> None:
     assert "the valve is stuck" in told["content"]
     (made,) = await hf.runs[result.run_id].calls()
     assert (made.state, made.attempts) == ("failed", 3)
+
+
+def test_ap_25_a_quartic_pause_is_spread_and_never_less_than_its_base() -> None:
+    """AP-25: attempt^4 seconds, give or take the jitter, at least one."""
+    policy, chance = Retry(backoff="quartic", base="1s", jitter=0.1), random.Random(1)
+    for attempt in range(1, 6):
+        waits = [policy.delay_us(attempt, chance) / 1e6 for _ in range(200)]
+        assert max(1.0, 0.9 * attempt**4) <= min(waits) < max(waits) <= 1.1 * attempt**4
+        assert attempt == 1 or min(waits) < attempt**4
 
 
 async def test_ap_25_a_tool_that_failed_comes_back_when_its_policy_says(labs: Labs) -> None:

@@ -188,6 +188,7 @@ async def test_ap_42_a_worker_given_up_for_lost_comes_back_and_serves_agents(mak
 
         (row,) = await eventually(back)
         assert "agent:a" in row.capabilities
+        assert before not in [each.seq for each in await hf.workers.list()]
         assert await (await agent.enqueue("Go", require_worker=True)).text() == "back"
 
 
@@ -196,7 +197,7 @@ async def test_ap_43_ap_45_workers_go_on_when_the_database_drops_every_connectio
 ) -> None:
     """AP-43, AP-45: a run in flight ends, later ones are heard of; without a restart. A file has nothing to drop."""
     spared = [] if place.url.startswith("sqlite") else backends(place.direct)
-    hf = make_app(embedded=False, heartbeat="200ms", poll_interval="100ms")
+    hf = make_app(embedded=False, heartbeat="200ms", duty_ttl="400ms", poll_interval="1h")
     hf.book.substitute = model = Gated(call("look"), say("survived"), waits=1)
 
     @hf.tool
@@ -213,6 +214,13 @@ async def test_ap_43_ap_45_workers_go_on_when_the_database_drops_every_connectio
         model.gate.set()
         assert await run.text() == "survived"
         assert await (await agent.enqueue("Again")).text() == "survived"
+        (row,) = await hf.workers.list()
+        assert "agent:a" in row.capabilities
+
+        async def leads() -> bool:
+            return any(duty.name == "cleanup" and duty.holder == row.seq for duty in await hf.workers.duties())
+
+        await eventually(leads)
     assert (await run.refresh()).state == "completed"
 
 

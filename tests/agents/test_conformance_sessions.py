@@ -116,7 +116,8 @@ async def test_ap_55_waiting_for_a_run(make_app: MakeApp) -> None:
             await failing.result()
     assert (await run.result()).text == "done"
     assert (caught.value.job, caught.value.state, caught.value.type) == (failing.id, "failed", "streaming_error")
-    assert failing.session_id == (await hf.sessions.get("s")).id
+    assert caught.value.run == failing.id
+    assert caught.value.session == failing.session_id == (await hf.sessions.get("s")).id
     with pytest.raises(NotFound):
         await hf.runs["018f0000-0000-7000-8000-000000000000"].result()
 

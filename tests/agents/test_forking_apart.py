@@ -66,6 +66,34 @@ async def test_without_its_original_a_fork_asks_about_every_effect(labs: Labs) -
     assert (fork.state, did) == ("awaiting_input", ["1"])
 
 
+async def test_a_fork_is_answered_with_what_was_really_done_before_it(labs: Labs) -> None:
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+    did: list[str] = []
+
+    @hf.tool
+    def book(seat: str) -> str:
+        """Book."""
+        did.append(seat)
+        return f"number {len(did)}"
+
+    desk = hf.agent("desk", model="scripted:", tools=[book])
+    lab = await labs.use(hf, Script(*(call("book", seat="1") for _ in range(4)), say("done")))
+    run = await desk.enqueue("Go")
+    await lab.drain()
+    late = await run.fork(4, tools="live")  # the original's first three, and a fifth of its own
+    await lab.drain()
+    early = await late.fork(2, tools="live")  # the first, and three more
+    await lab.drain()
+    last = await early.fork(1)
+    await lab.drain()
+    told = [[block["content"] for block in await results(hf, each.session_id)] for each in (run, late, early, last)]
+    assert told[0] == ["number 1", "number 2", "number 3", "number 4"]
+    assert told[1] == ["number 1", "number 2", "number 3", "number 5"]
+    assert told[2] == ["number 1", "number 6", "number 7", "number 8"]
+    assert told[3] == told[2]
+    assert len(did) == 8
+
+
 async def test_a_fork_that_is_killed_anywhere_repeats_no_effect_and_buys_nothing_twice(
     labs: Labs, dialect: str
 ) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Limits
 from holdfast.agents.handles import Run
 from holdfast.errors import UsageError
 from holdfast.models.script import Script, call, calls, refuse, say, think, truncate
 from holdfast.testing import Lab, Labs
-from tests.support.agents import MODEL
+from tests.support.agents import MODEL, settle
 
 
 class Works:
@@ -162,6 +163,110 @@ async def test_a_refusal_and_a_fork_are_replayed(labs: Labs) -> None:
     fork = await run.fork(2)
     await lab.drain()
     assert (await works.hf.replay(fork)).differences == ()
+
+
+async def ended(lab: Lab, run: Run[str]) -> tuple[str, str | None, str | None]:
+    (row,) = await settle(lab, run)
+    return row.state, row.outcome, row.error_type
+
+
+async def same_again(works: Works, run: Run[str], tmp_path: Path) -> None:
+    """Replayed here and from a capsule, it comes to the end it came to."""
+    before = await run.refresh()
+    await run.export(tmp_path / f"{run.id}.db")
+    async with Holdfast(f"sqlite:///{tmp_path / run.id}.db", embedded=False) as elsewhere:
+        for app in (works.hf, elsewhere):
+            replayed = await app.replay(run.id)
+            assert replayed.differences == ()
+            after = replayed.comparison.b.run
+            assert (after.state, after.outcome, after.limited) == (before.state, before.outcome, before.limited)
+            assert (after.error_type, after.turns) == (before.error_type, before.turns)
+
+
+async def test_a_run_that_failed_fails_again(labs: Labs, tmp_path: Path) -> None:
+    works = Works()
+
+    def broken(_messages: list[Any]) -> Any:
+        raise UsageError("not today")
+
+    lab = await labs.use(works.hf, Script(call("look", what="a"), broken))
+    run = await works.agent.enqueue("Go")
+    state, _, kind = await ended(lab, run)
+    assert (state, kind) == ("failed", "streaming_error")
+    await same_again(works, run, tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "waiting"])
+async def test_a_run_that_was_cancelled_is_cancelled_again(labs: Labs, tmp_path: Path, when: str) -> None:
+    works = Works()
+    lab = await labs.use(works.hf, Script(calls(call("look", what="a"), call("pay", amount=3)), say("done")))
+    run = await works.agent.enqueue("Go")
+    if when == "waiting":
+        await lab.drain()
+        assert run.state == "awaiting_input"
+    await run.cancel("no more")
+    assert (await ended(lab, run))[0] == "cancelled"
+    if when == "waiting":
+        await same_again(works, run, tmp_path)
+    else:
+        with pytest.raises(UsageError, match="has not begun: there is nothing to replay"):
+            await works.hf.replay(run)
+
+
+async def test_a_run_that_ran_out_of_time_or_money_ends_there_again(labs: Labs, tmp_path: Path) -> None:
+    works = Works()
+    lab = await labs.use(works.hf, Script(call("pay", amount=3), say("done")))
+    late = await works.agent.enqueue("Go", limits=Limits(time="1m"))
+    await lab.drain()
+    await lab.clock.advance("2m")
+    await lab.approve(late)
+    assert await ended(lab, late) == ("completed", "limited", None)
+    await same_again(works, late, tmp_path)
+    await lab.budget("0.05")
+    lab.price("0.04")
+    dear = await works.agent.enqueue("Go")
+    await lab.drain()
+    await lab.approve(dear)
+    assert await ended(lab, dear) == ("completed", "limited", None)
+    await same_again(works, dear, tmp_path)
+
+
+async def test_a_run_that_was_interrupted_between_its_turns_ends_there_again(labs: Labs, tmp_path: Path) -> None:
+    works = Works()
+    lab = await labs.use(works.hf, Script(call("pay", amount=3), say("done")))
+    run = await works.agent.enqueue("Go")
+    await lab.drain()
+    await run.interrupt()
+    assert await ended(lab, run) == ("completed", "truncated", None)
+    await same_again(works, run, tmp_path)
+
+
+async def test_a_run_that_goes_on_where_it_had_ended_is_told_of(labs: Labs, tmp_path: Path) -> None:
+    works = Works()
+    lab = await labs.use(works.hf, Script(say("done")))
+    run = await works.agent.enqueue("Go")
+    await lab.drain()
+    await run.export(tmp_path / "run.db")
+    file = apsw.Connection(str(tmp_path / "run.db"))
+    file.execute("update turn set stop_reason = 'pause_turn'")
+    file.close()
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as elsewhere:
+        replayed = await elsewhere.replay(run.id)
+        (difference,) = replayed.differences
+        assert "the record has no turn 2" in difference
+        assert difference.endswith(", not answered")
+
+
+async def test_what_there_is_of_a_run_under_way_is_replayed(labs: Labs, tmp_path: Path) -> None:
+    works = Works()
+    lab = await labs.use(works.hf, Script(call("pay", amount=3), say("done")))
+    run = await works.agent.enqueue("Go")
+    with pytest.raises(UsageError, match="has not begun: there is nothing to export"):
+        await run.export(tmp_path / "nothing.db", partial=True)
+    await lab.drain()
+    await run.export(tmp_path / "run.db", partial=True)
+    async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as elsewhere:
+        assert (await elsewhere.replay(run.id)).differences == ()
 
 
 async def test_a_run_that_is_under_way_is_not_replayed(labs: Labs) -> None:

@@ -93,7 +93,7 @@ async def test_a_session_that_was_rolled_back_is_made_at_its_next_use(make_app: 
     agent = hf.agent("a", model=scripted(hf, say("done")))
     await hf.runtime().open()
     for commit in (False, True):
-        async with _transaction(place, commit=commit) as tx:
+        async with transaction(place, commit=commit) as tx:
             session = await hf.session(f"s {commit}", tx=tx)
         run = await agent.enqueue("Go", session=session)
         assert run.session_id == session.id == (await hf.sessions.get(f"s {commit}")).id
@@ -102,7 +102,7 @@ async def test_a_session_that_was_rolled_back_is_made_at_its_next_use(make_app: 
 
 
 @asynccontextmanager
-async def _transaction(place: Place, *, commit: bool) -> AsyncIterator[Any]:
+async def transaction(place: Place, *, commit: bool) -> AsyncIterator[Any]:
     if place.url.startswith("sqlite"):
         file = apsw.Connection(place.url.removeprefix("sqlite:///"))
         file.execute("begin immediate")

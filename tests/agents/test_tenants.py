@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from holdfast import Holdfast
 from holdfast.agents.conversation import Session
 from holdfast.agents.handles import Run
 from holdfast.errors import NotFound, UsageError
-from holdfast.models.script import call, say
+from holdfast.models.script import Script, call, say
+from holdfast.testing import Labs
 from tests.support.agents import scripted
 
 RUN_METHODS = (
@@ -110,3 +112,47 @@ async def test_the_app_itself_sees_every_tenant(hf: Holdfast) -> None:
     assert len(await hf.sessions[sessions[0].id].messages()) == 2
     with pytest.raises(UsageError):
         hf.tenant("")
+
+
+async def test_a_tenant_sees_its_own_money_jobs_and_sessions(hf: Holdfast) -> None:
+    @hf.job(name="work")
+    async def work() -> None: ...
+
+    acme, other = hf.tenant("acme"), hf.tenant("other")
+    mine = await work.options(tenant="acme").enqueue()
+    theirs = await work.options(tenant="other").enqueue()
+    assert [row.id for row in await acme.jobs.list()] == [mine.id]
+    assert (await acme.jobs.get(mine.id)).id == mine.id
+    assert [reason.gate for reason in await acme.jobs.why(mine.id)] == ["no_worker"]
+    for asked in (acme.jobs.get, acme.jobs.why, acme.jobs.attempts, acme.jobs.cancel):
+        with pytest.raises(NotFound, match=f"there is no job {theirs.id}"):
+            await asked(theirs.id)
+    assert await acme.jobs.cancel(mine.id) == "cancelled"
+    assert await acme.used() == []
+
+    await hf.session("ann", tenant="acme")
+    await hf.session("ann", tenant="other")
+    whole = await acme.budgets.set("5", per="1d")
+    part = await acme.budgets.set("1", session="ann")
+    assert (whole.scope, whole.subject, part.scope) == ("tenant", "acme", "session")
+    await other.budgets.set("7")
+    assert [row.id for row in await acme.budgets.list()] == [whole.id]
+    for row in (whole, part):
+        with pytest.raises(NotFound, match="there is no budget"):
+            await other.budgets.delete(row.id)
+        await acme.budgets.delete(row.id)
+    assert [row.subject for row in await hf.budgets.list()] == ["other"]
+
+    updated = await acme.sessions.update("ann", metadata={"for": "ann"}, during="steer")
+    assert (updated.tenant, json.loads(updated.metadata), updated.during) == ("acme", {"for": "ann"}, "steer")
+    assert (await other.sessions.get("ann")).during == "queue"
+
+
+async def test_a_tenant_is_told_what_it_used(labs: Labs) -> None:
+    hf = Holdfast("sqlite:///never.db")
+    desk = hf.agent("desk", model="scripted:")
+    lab = await labs.use(hf, Script(say("hi")))
+    for tenant in ("acme", "other"):
+        await desk.enqueue("hi", tenant=tenant)
+    await lab.drain()
+    assert [(row.tenant, row.turns) for row in await hf.tenant("acme").used("tenant")] == [("acme", 1)]

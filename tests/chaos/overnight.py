@@ -126,6 +126,7 @@ async def overnight(
     hf, began = agents.hf, time.monotonic()
     hf.url, hf.settings = url, Settings()
     try:
+        await hf.migrate()
         async with (
             simulator(batch_seconds=batch_seconds, witness=folder / "provider.jsonl") as provider,
             crewed(url, provider, workers, folder) as crew,

@@ -51,7 +51,7 @@ async def asked(place: Place) -> Asked:
 
 async def test_what_is_asked_is_listed_and_decided(asked: Asked, place: Place) -> None:
     heading, *lines = holdfast("runs", "inquiries", "--url", asked.url).lines
-    assert heading.split() == ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED"]
+    assert heading.split() == ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED", "DIGEST"]
     assert sorted(line.split()[1] for line in lines) == ["approval", "question"]
     rows = holdfast("runs", "inquiries", "--run", asked.run, "--url", asked.url, "--json").json
     by_kind = {row["kind"]: row for row in rows}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.sql import _HEADER
-from tests.shape.tree import SOURCE, modules, named, statements
+from tests.shape.tree import ROOT, SOURCE, modules, named, statements
 
 LONGEST = 500
 ONE_THING = {"testing/virtual_time.py": 650}  # an event loop; asyncio's own is three times as long
@@ -87,3 +87,15 @@ def test_tests_do_not_skip() -> None:
     mark = "pytest." + "skip"
     users = [path for path in (SOURCE.parents[1] / "tests").rglob("*.py") if mark in path.read_text()]
     assert users == []
+
+
+def test_marked_tests_stand_where_the_makefile_looks_for_them() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for mark in ("chaos", "timed"):
+        found = re.search(rf"part .*-m {mark} (.*); ", makefile)
+        assert found is not None
+        looked = tuple(ROOT / folder for folder in found[1].split())
+        marked = [path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text()]
+        assert marked
+        astray = [path for path in marked if not any(folder in path.parents for folder in looked)]
+        assert [path for path in astray if path != Path(__file__)] == []

@@ -13,7 +13,7 @@ from holdfast.agents.batches import submissions
 from holdfast.agents.changes import Changes
 from holdfast.agents.ending import Following, end_run
 from holdfast.agents.records import RunEnd
-from holdfast.agents.statements import Calls, Events, Runs
+from holdfast.agents.statements import Batches, Calls, Events, Runs
 from holdfast.agents.turns import Committed, Play
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.records import Ended, Lease, Moved
@@ -122,7 +122,7 @@ def _submit_blindly(world: World) -> None:
     """Submit again what may have been taken, without a look."""
 
     async def refused(tx: Transaction, lease: Lease, id: str, error: str) -> None:
-        await submissions.refused(tx, lease, id, error)
+        await submissions.refused(tx, lease, id, error, troubled=True)
 
     world.store.replaced[submissions.search] = refused
 
@@ -130,8 +130,8 @@ def _submit_blindly(world: World) -> None:
 def _keep_no_intent(world: World) -> None:
     """Submit first, and store afterwards."""
 
-    async def intend(tx: Transaction, lease: Lease, id: str, size: int, bytes: int) -> bool:
-        return True
+    async def intend(tx: Transaction, lease: Lease, id: str) -> set[str]:
+        return {each.custom_id for each in await tx.many(Batches.request_sizes, batch=id)}
 
     world.store.replaced[submissions.intend] = intend
 
@@ -183,7 +183,10 @@ MUTANTS: Final = (
     Mutant(
         "unknown calls forgotten",
         "a call whose worker died is not counted",
-        rewrite(Runs.begin_turn, ("unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, ", "")),
+        rewrite(
+            Runs.begin_turn,
+            ("unknown = turn.unknown + case when turn.state in ('calling', 'batched') then 1 else 0 end, ", ""),
+        ),
     ),
     Mutant(
         "session overtaken",

@@ -57,6 +57,7 @@ class App(NamedTuple):
     """As much of an app as job functions need."""
 
     client: Runtime
+    registry: Registry
 
     def runtime(self) -> Runtime:
         return self.client
@@ -104,7 +105,7 @@ class Workload:
                 limits=LIMITS.get(kind),
             )
             self.registry.add(definition)
-            self.jobs[kind] = JobFunction(App(client), definition, definition.function)
+            self.jobs[kind] = JobFunction(App(client, self.registry), definition, definition.function)
 
     async def quick(self, ctx: JobContext, n: int) -> dict[str, Any]:
         return {"n": n, "by": stamp(ctx.token)}

@@ -24,11 +24,16 @@ class Strict:
     """Answers by the script of each model's name, notes every request, and refuses what the provider refuses."""
 
     def __init__(self, scripts: Mapping[str, Script], others: Mapping[str, Model] | None = None) -> None:
-        self._models: dict[str, Model] = {name: ScriptedModel(script) for name, script in scripts.items()}
-        self._models.update(others or {})
+        self.models: dict[str, Model] = {name: ScriptedModel(script) for name, script in scripts.items()}
+        self.models.update(others or {})
         self.requests: list[Request] = []
         self.counts = 0
         self.uncounted = False  # whether the counting API fails
+        self.counting: int | None = None  # what it says instead of counting
+
+    def play(self, model: str, script: Script) -> None:
+        """Let one more model answer, by a script."""
+        self.models[model] = ScriptedModel(script)
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         self.requests.append(request)
@@ -36,7 +41,7 @@ class Strict:
             check_request(request.body(), key=KEY, account="")
         except Refused as refused:
             raise ModelFailure("bad_request", f"refused: {refused}", bought="no") from refused
-        async for event in self._models[request.model].stream(request, answered):
+        async for event in self.models[request.model].stream(request, answered):
             yield event
 
     async def count_tokens(self, request: Request) -> int:
@@ -44,7 +49,9 @@ class Strict:
         if self.uncounted:
             raise ModelFailure("server", "no counting today", bought="no")
         check_request(request.body(), key=KEY, account="", counting=True)
-        return await self._models[request.model].count_tokens(request)
+        if self.counting is not None:
+            return self.counting
+        return await self.models[request.model].count_tokens(request)
 
     async def close(self) -> None: ...
 

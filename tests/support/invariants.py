@@ -131,7 +131,7 @@ _WHILE_RUNNING: Final = frozenset({"lease_until", "cancel_requested_at", "error"
 _WHILE_PENDING: Final = frozenset({"gate", "open_children"})  # its lane holds it back, or lets it through
 _COUNTER: Final = frozenset({"open_children"})
 _WHILE_WAITING: Final = frozenset({"open_children", "channel", "due_at"})  # for something else, by a resolution
-_BROUGHT: Final = ("batch ", "inquiry ")  # channels of what is brought by another job, or by a person
+_BROUGHT: Final = ("holdfast:batch ", "holdfast:inquiry ")  # channels of what is brought by another job, or by a person
 _VERBS: Final = {  # how an attempt ended, and the verb that ended it
     "succeeded": Verb.COMPLETE,
     "failed": Verb.FAIL,

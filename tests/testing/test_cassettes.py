@@ -288,6 +288,39 @@ async def test_what_was_compacted_or_declined_since_is_recorded_as_it_was(
     assert (await agent.run("Question 0?")).text == "It will rain."
 
 
+async def test_a_fork_is_recorded_with_what_it_took_over(
+    hf: Holdfast, labs: Labs, support: Agent[str], tmp_path: Path
+) -> None:
+    lab = await labs.use(hf, TALK)
+    run = await support.enqueue("Go")
+    await lab.drain()
+    first, whole = await run.fork(2), await run.fork(3)
+    await lab.drain()
+    fork = await first.fork(3)
+    await lab.drain()
+    await whole.cassette(tmp_path / "whole.json")
+    await hf.sessions[str(run.session_id)].delete()
+    await whole.cassette(tmp_path / "alone.json")
+    await fork.cassette(tmp_path / "fork.json")
+    await lab.close()
+    (recorded,) = json.loads((tmp_path / "whole.json").read_text())["runs"]
+    assert [(turn["stop"], "usage" in turn) for turn in recorded["turns"]] == [
+        ("tool_use", True),
+        ("tool_use", True),
+        ("end_turn", True),
+    ]
+    (alone,) = json.loads((tmp_path / "alone.json").read_text())["runs"]
+    assert [(turn["stop"], "usage" in turn) for turn in alone["turns"]] == [
+        ("tool_use", False),  # what the original knew is gone with it
+        ("tool_use", False),
+        ("end_turn", True),
+    ]
+    for file in ("whole.json", "alone.json", "fork.json"):
+        lab = await labs.use(hf, Script.cassette(tmp_path / file, strict=True))
+        assert (await support.run("Go")).text == "Done: 80 euros."
+        await lab.close()
+
+
 async def test_other_blocks_and_other_ends_are_kept(hf: Holdfast, labs: Labs, tmp_path: Path) -> None:
     file = tmp_path / "others.json"
     agent = hf.agent("searcher", model=MODEL)

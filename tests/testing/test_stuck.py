@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast, JobContext, Snooze
 from holdfast.errors import UsageError
-from holdfast.testing import Labs, Stuck
+from holdfast.testing import Labs, Script, Stuck, call, say
 from tests.support.apps import eventually
 
 
@@ -116,3 +116,29 @@ async def test_a_test_that_gives_up_takes_its_drain_along(hf: Holdfast, labs: La
     await begun.wait()
     await labs.close_lab(lab)
     assert draining.cancelled()
+
+
+async def test_a_run_that_waits_for_a_person_says_so_and_how_to_decide(labs: Labs) -> None:
+    hf = Holdfast("sqlite:///never.db")
+
+    @hf.tool(approve=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    desk = hf.agent("desk", model="scripted:", tools=[pay])
+    lab = await labs.use(hf, Script(call("pay", amount=1), say("done")))
+    run = await desk.enqueue("go", session="ann")
+    behind = await desk.enqueue("go on", session="ann")
+    with pytest.raises(Stuck, match=r"tool pay needs approval since .*\. Decide with lab\.approve\(run\)") as stuck:
+        await run.result()
+    assert "signal" not in str(stuck.value)
+    with pytest.raises(Stuck, match=rf"run {run.id} \(awaiting_input\) of its session comes first"):
+        await behind.result()
+    (inquiry,) = lab.inquiries()
+    with pytest.raises(Stuck, match=r"a person decides about it\. Decide with lab\.approve\(run\)") as stuck:
+        await hf.jobs[inquiry.id].result()
+    assert "signal" not in str(stuck.value)
+    late = await desk.enqueue("later", delay="1h")
+    with pytest.raises(Stuck, match=r'it is due in 1h\. await lab\.clock\.advance\("1h"\)'):
+        await late.result()

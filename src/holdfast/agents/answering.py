@@ -86,6 +86,7 @@ class Decision(NamedTuple):
     conclusion: Conclusion | None = None
     inquiry: NewInquiry | None = None
     continuation: str | None = None  # what the model is told so that it goes on
+    last: bool = False  # the limits of the run leave no room for another turn
 
 
 class Turned(NamedTuple):

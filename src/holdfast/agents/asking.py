@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.compaction.config import PROVIDER_BETA, provider_options
 from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.files import expired, expired_in, present
-from holdfast.agents.history import Message, merged, messages
+from holdfast.agents.files import expired, expired_in
+from holdfast.agents.history import loop_lost_thinking, messages
 from holdfast.agents.records import WindowBlock
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
@@ -16,6 +16,8 @@ from holdfast.models import Request
 from holdfast.models.caching import with_breakpoints
 from holdfast.models.facts import Facts, facts_for
 from holdfast.models.protocol import canonical
+
+_INSISTS = "enabled"  # so asked to think, a model has to be shown what it thought in a tool loop that is open
 
 
 class Asked(NamedTuple):
@@ -62,15 +64,11 @@ def ask(  # noqa: PLR0913  what decides a request
     gone = sorted({*expired_in([row.body for row in window], now), *expired(prompt, now)})
     identity = [system, tools, model, credential, spec.output, *filter(None, (generation, gone))]
     fingerprint = encoding.digest(canonical(identity))[:32]
-    sent = messages(window, fingerprint, now)
-    if prompt:
-        said = [Message(each["role"], each["content"]) for each in sent]
-        sent = [
-            {"role": message.role, "content": message.blocks}
-            for message in merged([*said, Message("user", [present(block, now) for block in prompt])])
-        ]
+    sent = messages(window, fingerprint, now, prompt)
     managed = provider_options(spec.compaction, facts.window)
     options = {**managed, **spec.options}
+    if (options.get("thinking") or {}).get("type") == _INSISTS and loop_lost_thinking(window, fingerprint):
+        options["thinking"] = {"type": "disabled"}  # until the loop is closed
     if container is not None:
         options["container"] = container
     request = Request(

@@ -45,11 +45,12 @@ class ModelBook:
         if self.substitute is not None:
             return self.substitute
         opened = self._open.setdefault(asyncio.get_running_loop(), {})
-        if name not in opened:
+        key = f"{self.credential(name)} {name}"  # a client keeps the key that it was made with
+        if key not in opened:
             if self.lacks_key(name):
                 raise ModelFailure("bad_request", f"model {name}: {NO_KEY}", bought="no")
             settings = self._settings()
-            opened[name] = open_model(
+            opened[key] = open_model(
                 name,
                 base_url=settings.provider_url or None,
                 ports=self._ports(),
@@ -59,7 +60,7 @@ class ModelBook:
                 batch_time=settings.script_batch_time.total_seconds(),
                 batches=self.shelf,
             )
-        return opened[name]
+        return opened[key]
 
     def lacks_key(self, name: str) -> bool:
         """Whether nothing here says who pays for this model, so that a call of it cannot but fail."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, TypeVar, Unpack
 
+from holdfast import checking
 from holdfast.agents import reading
 from holdfast.agents.batches import submissions
 from holdfast.agents.batches.records import BatchRow, RequestRow
@@ -15,15 +17,21 @@ from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.forks.comparing import Comparison, compare, load_side
 from holdfast.agents.handles import Agent, Run
+from holdfast.agents.inbox import During
+from holdfast.agents.money.face import BudgetsList, Part, Used
 from holdfast.agents.options import RunOptionsDict, check_models
 from holdfast.agents.people.face import InquiriesList, Rulings
 from holdfast.agents.plain import plain
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import AFTER_ALL, LAST
 from holdfast.agents.records import AgentRow, CallRow, RunRow, SessionRow, VersionRow
+from holdfast.agents.states import BATCH_STATES, RUN_STATES
 from holdfast.errors import NotFound, UsageError
+from holdfast.handles import Jobs
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import is_id
+from holdfast.kernel.records import AttemptRow, JobRow
+from holdfast.kernel.why import Reason
 from holdfast.results import Result
 
 T = TypeVar("T")
@@ -45,12 +53,23 @@ class _Collection(Reaching):
         return tenant if self._tenant is None else self._tenant
 
     def _json(self, value: Mapping[str, Any] | None) -> str:
-        return encoding.encode(dict(value or {}), what="metadata", cap=self._app.settings.metadata_cap)
+        given = checking.mapping(value, "metadata")
+        return encoding.encode(given, what="metadata", cap=self._app.settings.metadata_cap)
+
+    async def _session_id(self, session: Session | str | None, tenant: str | None) -> str | None:
+        """A session's id, by its id or by the key that it has in the tenant whose are listed."""
+        if session is None:
+            return None
+        if isinstance(session, Session):
+            return (await session.refresh()).id
+        if not isinstance(session, str):
+            raise UsageError(f"a session is named by its id or its key, not by {checking.shown(session)}.")
+        return (await self._transact(reading.find_session, session, self._of(tenant))).id
 
 
 class RunsList(_Collection):
     def __getitem__(self, id: str) -> Run[Any]:
-        return Run(self._app, id, tenant=self._tenant)
+        return Run(self._app, id.lower() if is_id(id) else id, tenant=self._tenant)
 
     async def get(self, id: str) -> RunRow:
         """The run as it stands; `NotFound` when there is none, or it is another tenant's."""
@@ -59,7 +78,7 @@ class RunsList(_Collection):
     async def list(
         self,
         *,
-        session: str | None = None,
+        session: Session | str | None = None,
         agent: str | None = None,
         state: str | None = None,
         parent: str | None = None,
@@ -67,16 +86,17 @@ class RunsList(_Collection):
         after: tuple[int, str] | None = None,
         limit: int = 100,
     ) -> Page[RunRow]:
-        """Runs, the newest first. `agent` is a name or an id."""
+        """Runs, the newest first. `agent` is a name or an id, `session` a Session, its id or its key."""
+        checking.one_of(state, "state", RUN_STATES)
         found = await self._transact(
             reading.list_runs,
             tenant=self._of(tenant),
-            session=session,
+            session=await self._session_id(session, tenant),
             agent=agent,
             state=state,
             parent=parent,
             before=after or (LAST, AFTER_ALL),
-            limit=limit,
+            limit=checking.page(limit),
         )
         return _page(found, limit, lambda row: (row.created_at, row.id))
 
@@ -126,13 +146,15 @@ class BatchesList(_Collection):
         self, *, state: str | None = None, after: tuple[int, str] | None = None, limit: int = 100
     ) -> Page[BatchRow]:
         """Batches, the newest first."""
-        before = after or (LAST, AFTER_ALL)
-        found = await self._transact(submissions.list_batches, state=state, before=before, limit=limit)
+        checking.one_of(state, "state", BATCH_STATES)
+        before, most = after or (LAST, AFTER_ALL), checking.page(limit)
+        found = await self._transact(submissions.list_batches, state=state, before=before, limit=most)
         return _page(found, limit, lambda row: (row.created_at, row.id))
 
     async def requests(self, id: str, *, after: str = "", limit: int = 1_000) -> Page[RequestRow]:
         """The turns in a batch, and what became of each."""
-        found = await self._transact(submissions.batch_requests, id, after=after, limit=limit)
+        await self.get(id)
+        found = await self._transact(submissions.batch_requests, id, after=after, limit=checking.page(limit))
         return _page(found, limit, lambda row: row.custom_id)
 
 
@@ -142,12 +164,7 @@ class SessionsList(_Collection):
 
     async def get(self, id: str) -> SessionRow:
         """A session by its id, or by its key."""
-        if is_id(id):
-            return await self._transact(reading.find_session, id, self._tenant)
-        keyed = await self._transact(reading.session_keyed, id, self._tenant or "")
-        if keyed is None:
-            raise NotFound(f"there is no session {id} in this database.")
-        return keyed
+        return await self._transact(reading.find_session, id, self._tenant)
 
     async def list(
         self,
@@ -162,23 +179,30 @@ class SessionsList(_Collection):
         found = await self._transact(
             reading.list_sessions,
             tenant=self._of(tenant),
-            parent=parent,
+            parent=await self._session_id(parent, tenant),
             metadata=self._json(metadata),
             before=after or (LAST, AFTER_ALL),
-            limit=limit,
+            limit=checking.page(limit),
         )
         return _page(found, limit, lambda row: (row.created_at, row.id))
 
     async def count(
         self, *, metadata: Mapping[str, Any] | None = None, parent: str | None = None, tenant: str | None = None
     ) -> int:
-        chosen = self._of(tenant)
-        return await self._transact(reading.count_sessions, tenant=chosen, parent=parent, metadata=self._json(metadata))
+        above = await self._session_id(parent, tenant)
+        chosen, wanted = self._of(tenant), self._json(metadata)
+        return await self._transact(reading.count_sessions, tenant=chosen, parent=above, metadata=wanted)
 
     async def values(self, key: str) -> Sequence[tuple[Any, int]]:
         """The different values that sessions have under a key of their metadata, each with how many have it."""
         found = await self._transact(reading.metadata_values, key, self._tenant)
         return [(encoding.decode(row.value), row.n) for row in found]
+
+    async def update(
+        self, id: str, *, metadata: Mapping[str, Any] | None = None, during: During | None = None
+    ) -> SessionRow:
+        """Other metadata for a session, by its id or its key, or another policy for messages during a run."""
+        return await self[id].update(metadata=metadata, during=during)
 
     async def delete(self, id: str) -> None:
         """Remove a session, by its id or its key, with its messages and runs."""
@@ -216,7 +240,7 @@ class AgentsList(_Collection):
             name=name,
             metadata=self._json(metadata),
             after=after or ("", ""),
-            limit=limit,
+            limit=checking.page(limit),
         )
         return _page(found, limit, lambda row: (row.name, row.id))
 
@@ -255,7 +279,8 @@ class AgentsList(_Collection):
         await self._transact(reading.delete_agent, row.id)
 
     async def _put(self, agent: Named) -> AgentRow:
-        check_models(agent.spec.model, agent.spec.fallbacks, agent.spec.options)
+        spec = agent.spec
+        check_models(spec.model, spec.fallbacks, spec.options, spec.max_tokens)
         return await self._transact(put_agent, agent)
 
 
@@ -285,6 +310,35 @@ class StoredAgent(Reaching):
         return await (await self.load()).run(prompt, **options)
 
 
+class TenantJobs:
+    """The jobs of one tenant."""
+
+    def __init__(self, app: Any, tenant: str) -> None:
+        self._jobs = Jobs(app)
+        self._tenant = tenant
+
+    async def get(self, id: str) -> JobRow:
+        row = await self._jobs.get(id)
+        if row.tenant != self._tenant:
+            raise NotFound(f"there is no job {id} in this database.")
+        return row
+
+    async def list(self, **filters: Any) -> Sequence[JobRow]:
+        """Newest first; filter by state, queue, kind; `before` and `limit` page."""
+        return await self._jobs.list(**{**filters, "tenant": self._tenant})
+
+    async def attempts(self, id: str) -> Sequence[AttemptRow]:
+        return await self._jobs.attempts((await self.get(id)).id)
+
+    async def why(self, id: str) -> Sequence[Reason]:
+        """What keeps a job from being run; empty when nothing does."""
+        return await self._jobs.why((await self.get(id)).id)
+
+    async def cancel(self, id: str, reason: str = "cancelled by its owner") -> str:
+        """Cancel a job and its family; returns its state now."""
+        return await self._jobs[(await self.get(id)).id].cancel(reason)
+
+
 class Tenant(Rulings):
     """The app as one tenant sees it."""
 
@@ -292,12 +346,13 @@ class Tenant(Rulings):
         if not id:
             raise UsageError("a tenant has a name; without one, use the app itself.")
         self._app = app
-        self._tenant = id
-        self.id = id
+        self._tenant = self.id = encoding.check_tenant(id)
         self.inquiries = InquiriesList(app, id)
         self.agents = AgentsList(app, id)
         self.sessions = SessionsList(app, id)
         self.runs = RunsList(app, id)
+        self.jobs = TenantJobs(app, id)
+        self.budgets = BudgetsList(app, id)
 
     def session(self, key: str | None = None, **options: Any) -> Session:
         app: Any = self._app
@@ -307,6 +362,14 @@ class Tenant(Rulings):
     async def enqueue(self, agent: Agent[T], prompt: Any, **options: Any) -> Run[T]:
         """A run of an agent for this tenant."""
         return await agent.enqueue(prompt, tenant=self.id, **options)
+
+    async def used(
+        self, *by: Part, since: date | datetime | None = None, until: date | datetime | None = None
+    ) -> list[Used]:
+        """What models have used and cost for this tenant, as `hf.used` tells it."""
+        app: Any = self._app
+        rows: list[Used] = await app.used(*by, since=since, until=until, tenant=self.id)
+        return rows
 
     async def why(self, id: str) -> str:
         """What a run of this tenant waits for, in words; empty when nothing keeps it."""

@@ -98,6 +98,8 @@ Prompt = str | Part | Iterable[Part]
 
 def blocks_of(prompt: Prompt) -> list[dict[str, Any]]:
     """A prompt as blocks; `BadPayload` when there is nothing in it that could be sent."""
+    if not isinstance(prompt, Iterable) and not isinstance(prompt, Image | Document):
+        raise UsageError(f"a prompt is text, an Image, a Document or a list of them, not {type(prompt).__name__}.")
     parts = [prompt] if isinstance(prompt, str | Image | Document | dict) else list(prompt)
     blocks = [_block(part) for part in parts]
     if not blocks or all(block.get("type") == "text" and not str(block.get("text", "")).strip() for block in blocks):
@@ -114,6 +116,8 @@ def _block(part: object) -> dict[str, Any]:
         case Image() | Document():
             return part.block()
         case dict():
+            if not isinstance(part.get("type"), str):
+                raise UsageError('a block is a dict that says its type: {"type": "text", "text": "…"}.')
             return part
         case _:
             raise UsageError(f"a prompt is made of text, Image, Document and blocks, not of {type(part).__name__}.")

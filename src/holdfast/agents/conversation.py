@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from holdfast import checking
 from holdfast.agents import reading
 from holdfast.agents.compaction import applying
-from holdfast.agents.compaction.compacting import Acting, CompactionStats
+from holdfast.agents.compaction.compacting import CompactionStats
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.contents import Prompt
@@ -20,7 +21,7 @@ from holdfast.agents.records import RunRow, SessionRow
 from holdfast.agents.results import usage_of
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
-from holdfast.kernel.ids import new_id
+from holdfast.kernel.ids import is_id, new_id
 from holdfast.results import Usage
 from holdfast.transactions import Intake
 
@@ -69,20 +70,19 @@ class Session(Reaching):
             row = await intake.transact(open_session, self._wish, self.tenant or "")
             self.id, self.key = row.id, row.key
             self._wish = None if lasting else self._wish._replace(id=row.id)
-        elif self.tenant is None:
-            self.tenant = (await intake.transact(reading.find_session, self.id)).tenant
+        elif self.tenant is None or not is_id(self.id):
+            self._found(await intake.transact(reading.find_session, self.id, self.tenant))
         self._tx, self._opened = None, True
         return self
 
     async def refresh(self) -> SessionRow:
         if not self._opened and self._wish is not None:
             await self
-        return await self._transact(reading.find_session, self.id, self.tenant)
+        return self._found(await self._transact(reading.find_session, self.id, self.tenant))
 
-    async def check(self) -> None:
-        """`NotFound` when the session is another tenant's."""
-        if self.tenant is not None:
-            await self.refresh()
+    def _found(self, row: SessionRow) -> SessionRow:
+        self.id, self.key, self.tenant = row.id, row.key, row.tenant
+        return row
 
     async def send(self, prompt: Prompt, agent: Agent[T], *, during: During | None = None, **options: Any) -> Run[T]:
         """A message for an agent in this session; returns the run that will answer it.
@@ -92,6 +92,8 @@ class Session(Reaching):
         with its next turn ("steer"), or joins a run of the same agent that has not begun ("coalesce"). Without it, the
         session's own policy holds.
         """
+        if not hasattr(agent, "enqueue"):
+            raise UsageError(f"a message is for an agent, which is what hf.agent(…) made, not {checking.shown(agent)}.")
         return await agent.enqueue(prompt, session=self, during=during, **options)
 
     async def messages(self, *, after: int = 0, limit: int = 1_000, archived: bool = False) -> list[MessageView]:
@@ -99,15 +101,18 @@ class Session(Reaching):
 
         What a compaction took out is left out, unless `archived` asks for the originals too.
         """
-        await self.check()
+        checking.whole(after, "after", least=0)
+        checking.page(limit)
+        await self.refresh()
         return await self._transact(reading.list_messages, self.id, after=after, limit=limit, archived=archived)
 
     async def runs(self, *, limit: int = 100) -> list[RunRow]:
-        await self.check()
+        checking.page(limit)
+        await self.refresh()
         return await self._transact(reading.list_runs, session=self.id, limit=limit)
 
     async def usage(self) -> Usage:
-        await self.check()
+        await self.refresh()
         used = await self._transact(reading.session_usage, self.id)
         assert used is not None, "a count has one row"
         return usage_of(used)
@@ -118,13 +123,15 @@ class Session(Reaching):
         Without a config, that of the session's last agent holds, or the defaults. `NothingToCompact` when nothing may
         be touched, `SessionBusy` while a run is under way, `ModelFailure` when the summariser did not answer.
         """
+        checking.instance(config, "config", Compaction)
         await self.refresh()
         return await self._app.compactor.compact(self._app.runtime(), self.id, config)
 
     async def compact_if_needed(self, config: Compaction | None = None) -> CompactionRow | None:
         """`compact` when the history has reached its trigger and there is room to be won; None otherwise."""
+        checking.instance(config, "config", Compaction)
         await self.refresh()
-        return await self._app.compactor.compact_if_needed(self._app.runtime(), self.id, config, Acting())
+        return await self._app.compactor.compact_if_needed(self._app.runtime(), self.id, config)
 
     async def needs_compaction(self, config: Compaction | None = None) -> bool:
         """Whether the history has reached its trigger."""
@@ -132,6 +139,7 @@ class Session(Reaching):
 
     async def compaction_stats(self, config: Compaction | None = None) -> CompactionStats:
         """How full the session is, and how much of it could be compacted."""
+        checking.instance(config, "config", Compaction)
         await self.refresh()
         return await self._app.compactor.stats(self._app.runtime(), self.id, config)
 
@@ -142,6 +150,7 @@ class Session(Reaching):
 
     async def compactions(self, *, limit: int = 100) -> list[CompactionRow]:
         """What was compacted here and what that cost, newest first."""
+        checking.page(limit)
         await self.refresh()
         return await self._transact(reading.list_compactions, self.id, limit=limit)
 
@@ -154,8 +163,10 @@ class Session(Reaching):
         """A new session with a copy of what was said here, up to the message of number `at`, or all of it.
 
         Neither knows of the other: what is said in one, or deleted, is not in the other. With a key, doing it again
-        gives the same fork.
+        gives the same fork; at another message it is an `IdempotencyConflict`.
         """
+        if at is not None:
+            checking.whole(at, "at")
         row = await self.refresh()
         if key is not None:
             encoding.check_text(key, what="a session's key")
@@ -171,15 +182,16 @@ class Session(Reaching):
 
     async def update(self, *, metadata: Mapping[str, Any] | None = None, during: During | None = None) -> SessionRow:
         """Other metadata, or another policy for messages that come while a run is under way."""
-        await self.check()
+        await self.refresh()
         check_during(during)
         cap = self._app.settings.metadata_cap
-        text = None if metadata is None else encoding.encode(dict(metadata), what="metadata", cap=cap)
+        given = checking.mapping(metadata, "metadata")
+        text = None if metadata is None else encoding.encode(given, what="metadata", cap=cap)
         return await self._transact(reading.update_session, self.id, text, during)
 
     async def delete(self) -> None:
         """Remove the session with its messages and runs. Refused while one of them is under way."""
-        await self.check()
+        await self.refresh()
         await self._transact(reading.delete_session, self.id)
 
 
@@ -192,7 +204,10 @@ def session_wish(  # noqa: PLR0917  what a session is made of
     during: During | None,
 ) -> SessionWish:
     check_during(during)
-    text = encoding.encode(dict(metadata or {}), what="metadata", cap=app.settings.metadata_cap)
+    if key is not None:
+        encoding.check_text(key, what="a session's key")
+    given = checking.mapping(metadata, "metadata")
+    text = encoding.encode(given, what="metadata", cap=app.settings.metadata_cap)
     above = parent.id if isinstance(parent, Session) else parent
     return SessionWish(id, key, parent=above, metadata=text, during=during or "queue")
 

@@ -5,6 +5,7 @@ Every id is made before the call, so that repeating it after a lost answer makes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.agents import inbox
@@ -16,7 +17,7 @@ from holdfast.errors import IdempotencyConflict, NotFound, SessionBusy, StoreBus
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.ids import JobId, derived_id, is_id
 from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.statements import Jobs
 
@@ -70,6 +71,7 @@ class Submission(NamedTuple):
     options: str = NOTHING
     notify: bool = True
     during: str | None = None  # while another run of its session is under way; None: as the session says
+    lent: bool = False  # in a transaction of the caller's, which may stay open for long
 
 
 class Created(NamedTuple):
@@ -104,12 +106,19 @@ async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
     return put
 
 
+async def session_named(tx: Transaction, name: str, tenant: str) -> SessionRow | None:
+    """The session of this id, or of this key in its tenant."""
+    id, key = (name.lower(), None) if is_id(name) else ("", name)
+    return await tx.one(Sessions.find_session, id=id, tenant=tenant, key=key)
+
+
 async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> SessionRow:
     """The session that is wished for; made, if it may be."""
     if wish.parent is not None:
-        above = await tx.one(Sessions.find_session, id=wish.parent, tenant=tenant, key=None)
+        above = await session_named(tx, wish.parent, tenant)
         if above is None or above.tenant != tenant:
             raise NotFound(f"there is no session {wish.parent} in this database.")
+        wish = wish._replace(parent=above.id)
     if not wish.known:
         await tx.run(
             Sessions.add_session,
@@ -133,6 +142,8 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     if new.session.key is not None or new.session.known:
         known = await open_session(tx, new.session, job.tenant)
         during = new.during or known.during
+        if new.lent:
+            inbox.check_lent(during)
         if during in ("steer", "coalesce") and (before := await inbox.joined_before(tx, job.id)) is not None:
             return Created(JobId(before), known.id, fresh=False)
         if during in ("steer", "coalesce") and (joined := await _join(tx, new, known.id, during)) is not None:
@@ -181,6 +192,16 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
         changes.tell(run.id, "mode_chosen", {"mode": new.mode, "reason": new.reason})
     await changes.write(tx)
     return Created(run.id, session, fresh=True, agent=(agent, version))
+
+
+async def create_runs(tx: Transaction, new: Sequence[Submission], prefix: str) -> list[Created]:
+    """Accept runs of one agent; all or nothing."""
+    made: list[Created] = []
+    stored: tuple[str, int] | None = None
+    for each in new:
+        made.append(await create_run(tx, each if stored is None else each._replace(agent=stored), prefix))
+        stored = stored or made[-1].agent
+    return made
 
 
 async def _join(tx: Transaction, new: Submission, session: str, during: str) -> Created | None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.agents.answering import Call, Conclusion, Decision
-from holdfast.agents.definitions import AgentSpec, Delegate, Effect, Limits, ToolSpec
+from holdfast.agents.definitions import AgentSpec, Delegate, Effect, ToolSpec
 from holdfast.agents.forks.simulating import NOT_RECORDED, Records, Simulation, told
 from holdfast.agents.history import CONTINUE, text_of, uses
+from holdfast.agents.money.limits import limits_of
 from holdfast.agents.people.inquiring import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import LoadedRun, NewCall
 from holdfast.agents.system import BATCH
-from holdfast.durations import Duration, microseconds, show
+from holdfast.durations import Duration, microseconds
 from holdfast.errors import BadPayload
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import JobId, derived_id
@@ -23,6 +25,8 @@ from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.routes import route_for
 from holdfast.models.folding import Reply
 from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast.agents")
 
 _CAP = 1 << 26
 _DEEPEST = 1 << 30
@@ -57,9 +61,21 @@ class Deciding:
         self._before = ""
 
     def decide(self, reply: Reply, before: str = "") -> Decision:
-        """`before`: the text that this answer goes on with, if one was cut off."""
+        """`before`: the text that this answer goes on with, if one was cut off.
+
+        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again.
+        """
         self._before = before
         asked = uses(reply.blocks)
+        try:
+            return self._decided(reply, asked)
+        except Exception as problem:
+            log.exception("what follows from turn %d of run %s could not be decided", self._number, self._run.id)
+            return self._failed(
+                asked, f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
+            )
+
+    def _decided(self, reply: Reply, asked: list[dict[str, Any]]) -> Decision:
         match reply.stop_reason:
             case "tool_use" | "end_turn" | "stop_sequence" | "pause_turn" if asked:  # no call may stay unanswered
                 return Decision(calls=tuple(self._call(place, use, reply) for place, use in enumerate(asked)))
@@ -75,9 +91,11 @@ class Deciding:
                 refusal = {"category": None, **(reply.stop_details or {})}
                 return Decision(conclusion=Conclusion("refused", text_of(reply.blocks), refusal=refusal))
             case other:
-                why = f"the model stopped for a reason that is not known here: {other!r}"
-                calls = tuple(self._refused(place, use, "The run failed.") for place, use in enumerate(asked))
-                return Decision(calls, Conclusion("failed", why))
+                return self._failed(asked, f"the model stopped for a reason that is not known here: {other!r}")
+
+    def _failed(self, asked: list[dict[str, Any]], why: str) -> Decision:
+        calls = tuple(self._refused(place, use, "The run failed.") for place, use in enumerate(asked))
+        return Decision(calls, Conclusion("failed", why))
 
     def _cut_off(self, reply: Reply, asked: list[dict[str, Any]], reason: str) -> Decision:
         """By policy: stop, go on by itself so many times, or ask a person whether to."""
@@ -230,7 +248,7 @@ class Deciding:
 
     def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> Call:
         tree = encoding.decode(self._run.options).get("tree") or {}
-        deepest = min(limits_of(self._run, self._spec).depth, int(tree.get("depth") or _DEEPEST))
+        deepest = min(limits_of(self._run, self._spec).depth or _DEEPEST, int(tree.get("depth") or _DEEPEST))
         if self._run.depth + 1 >= deepest:
             return self._refused(place, use, f"Agents may call each other {deepest} levels deep, not deeper.")
         task = use.get("input")
@@ -317,27 +335,3 @@ def run_job(  # noqa: PLR0913  what a job can be told
         metadata="{}",
     )
     return job, route
-
-
-def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
-    """The run's own limits, or those of its agent."""
-    given = encoding.decode(run.options).get("limits")
-    return spec.limits if given is None else Limits(**given)
-
-
-class Exceeded(NamedTuple):
-    limit: str
-    words: str
-
-
-def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
-    """Which limit the run has reached, and in words."""
-    if limits.turns is not None and run.turns >= limits.turns:
-        return Exceeded("turns", f"{run.turns} turns of {limits.turns}")
-    if limits.tokens is not None and run.tokens >= limits.tokens:
-        return Exceeded("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
-    if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:
-        return Exceeded("cost", f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}")
-    if limits.time is not None and run.now - run.created_at >= microseconds(limits.time):
-        return Exceeded("time", f"{show(microseconds(limits.time))} of wall clock")
-    return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from holdfast import durations
+from holdfast import checking, durations
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel import encoding
@@ -26,6 +26,8 @@ TOOL_KIND = "tool:"
 SEARCH = "tool_search_tool_"
 _SEARCH_VERSION = "20251119"
 _CAP = 4 * 1024 * 1024
+_NANO = 1_000_000_000
+_MOST_NANO = 2**63 - 1  # what a column of both databases holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Limits:
     """
 
     turns: int | None = 50
-    depth: int = 8
+    depth: int | None = 8
     tokens: int | None = None
     cost: str | None = None
     time: Duration | None = None
@@ -56,7 +58,8 @@ class Limits:
             raise BadSetting(f'money is written as text, Limits(cost="{self.cost}"), never as a float.')
         if self.cost is not None:
             object.__setattr__(self, "cost", str(self.cost))
-            nano_of(str(self.cost))
+            if not nano_of(str(self.cost)):
+                raise BadSetting("Limits(cost=…) is more than nothing, or no call could ever be made.")
         if self.within is not None:
             object.__setattr__(self, "within", f"{durations.microseconds(self.within)}us")
         if self.time is not None:
@@ -141,11 +144,8 @@ class AgentSpec:
             raise UsageError(
                 f"agent {self.name!r} has two tools named {twice[0]!r}; the model could not tell them apart."
             )
-        if self.max_tokens < 1:
-            raise BadSetting(f"max_tokens must be at least 1, not {self.max_tokens}.")
+        check_numbers(self.max_tokens, self.attempts, self.priority, self.on_max_tokens)
         check_search(self.name, self.tool_search, [tool.name for tool in self.tools if tool.defer], self.server_tools)
-        if self.on_max_tokens not in ("stop", "continue", "ask"):
-            raise BadSetting(f'on_max_tokens is "stop", "continue" or "ask", not {self.on_max_tokens!r}.')
 
     def _served(self) -> tuple[dict[str, Any], ...]:
         """The tools that the provider runs."""
@@ -214,6 +214,15 @@ class AgentSpec:
         return offered + [dict(tool) for tool in self._served()]
 
 
+def check_numbers(max_tokens: int, attempts: int, priority: int, on_max_tokens: str) -> None:
+    if max_tokens < 1:
+        raise BadSetting(f"max_tokens must be at least 1, not {max_tokens}.")
+    if on_max_tokens not in get_args(OnMaxTokens):
+        raise BadSetting(f'on_max_tokens is "stop", "continue" or "ask", not {on_max_tokens!r}.')
+    checking.whole(attempts, "attempts", least=1)
+    checking.whole(priority, "priority")
+
+
 def check_search(agent: str, search: str | None, deferred: Sequence[str], served: Sequence[Mapping[str, Any]]) -> None:
     """`UsageError` when tools are deferred that the agent's model could never find."""
     if search not in (None, *get_args(ToolSearch)):
@@ -245,11 +254,18 @@ def nano_of(usd: str) -> int:
     from decimal import Decimal, InvalidOperation
 
     try:
-        nano = Decimal(usd) * 1_000_000_000
+        amount = Decimal(usd)
     except InvalidOperation:
-        raise BadSetting(f'{usd!r} is not an amount of money; write "0.50".') from None
-    if nano != nano.to_integral_value() or nano < 0:
-        raise BadSetting(f"{usd!r} is not an amount of money this fine.")
+        amount = Decimal("nan")
+    if not amount.is_finite():
+        raise BadSetting(f'{usd!r} is not an amount of money; write "0.50".')
+    if amount < 0:
+        raise BadSetting(f"an amount of money is not negative: {usd!r}.")
+    if amount >= _MOST_NANO // _NANO:
+        raise BadSetting(f"{usd!r} is more than {_MOST_NANO // _NANO:,} USD, which is the most that can be written.")
+    nano = amount * _NANO
+    if nano != nano.to_integral_value():
+        raise BadSetting(f"{usd!r} is finer than a billionth of a USD.")
     return int(nano)
 
 

@@ -23,11 +23,16 @@ from holdfast.kernel.families import hint
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.records import Ended, Moved
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.waiting import own_channel
+
+_ABANDONED = encoding.encode(
+    {"kind": "cut", "message": "the run ended while the model was asked"}, what="an error", cap=1_000
+)
 
 
 def line_of(session: str) -> str:
     """The channel on which the runs of a session wait for their turn."""
-    return f"session {session}"
+    return own_channel(f"session {session}")
 
 
 def is_ours(kind: str) -> bool:
@@ -99,7 +104,10 @@ async def _go_on(tx: Transaction, run: ReadyRun, changes: Changes) -> None:
 
 
 async def _keep_unread(tx: Transaction, run: FinishedRun) -> None:
-    """What was said to a run that ended before it read it stays in the history: the next run reads it."""
+    """What was said to a run that ended before it read it stays in the history: the next run reads it.
+
+    What was said to one that has never begun has gone with its own message.
+    """
     steers = await tx.many(Inbox.open_steers, run=run.id)
     for steer in steers:
         await add_messages(tx, [Said(run, "steer", run.turns, encoding.decode(steer.body), steer.id)])
@@ -113,10 +121,12 @@ async def end_run(tx: Transaction, end: RunEnd, changes: Changes) -> None:
 
 async def end_runs(tx: Transaction, ends: Sequence[RunEnd], changes: Changes) -> None:
     done = await tx.many(Runs.finish_runs, ends=ends)
+    if calling := [run.id for run in done if run.calling]:
+        await tx.run(Runs.abandon_calls, runs=calling, error=_ABANDONED)
     if unsettled := [run.id for run in done if run.reserved]:
         await budgets.free(tx, unsettled)
     for run in done:
-        if run.steered:
+        if run.steered and run.prompted:
             await _keep_unread(tx, run)
         if run.previous_state == "awaiting_input":
             await tx.run(Inquiries.withdraw_inquiries, run=run.id)

@@ -7,9 +7,9 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from holdfast import durations
+from holdfast import checking, durations
 from holdfast.agents import rescuing
 from holdfast.agents.batches import submissions
 from holdfast.agents.batches.submitting import BatchJobs
@@ -18,10 +18,11 @@ from holdfast.agents.capsules.replaying import Replay, replay
 from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
 from holdfast.agents.compaction.automatic import compact_definition
 from holdfast.agents.compaction.compacting import Compactor
-from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.config import Compaction, check_compaction
 from holdfast.agents.conversation import Session, session_wish
 from holdfast.agents.creating import AgentName, Named, put_agent
 from holdfast.agents.definitions import (
+    AGENT_KIND,
     TOOL_KIND,
     AgentSpec,
     Effect,
@@ -29,6 +30,7 @@ from holdfast.agents.definitions import (
     OnMaxTokens,
     ToolSearch,
     ToolSpec,
+    check_numbers,
     check_search,
 )
 from holdfast.agents.ending import Following
@@ -38,8 +40,9 @@ from holdfast.agents.loop import RunLoop
 from holdfast.agents.mcp.face import McpFace
 from holdfast.agents.money.face import MoneyFace
 from holdfast.agents.options import check_models
+from holdfast.agents.outputs import Output
 from holdfast.agents.people.face import PeopleFace
-from holdfast.agents.plain import check_delegates
+from holdfast.agents.plain import check_delegates, check_fields
 from holdfast.agents.reaching import App
 from holdfast.agents.serving import Serving, run_definition
 from holdfast.agents.streams import Streams
@@ -52,7 +55,6 @@ from holdfast.agents.tools import (
     ToolContext,
     ToolSignature,
     Unknown,
-    argument_schema,
     tool_name,
 )
 from holdfast.agents.uploads import UploadFace
@@ -109,8 +111,9 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
         self.sessions = SessionsList(app)
         self.runs = RunsList(app)
         self.batches = BatchesList(app)
-        self.registry.adopt = Serving(self.registry, self._play, self._compacting).adopt
-        self.registry.chores += [rescuing.CHORE, submissions.CHORE]
+        self.registry.adopt = Serving(self.registry, self._play, self._compacting, self._serve_beside).adopt
+        self.registry.chores += [rescuing.CHORE, *submissions.CHORES]
+        self.registry.kept[BATCH] = "cancel the runs that wait for it; without them it is cancelled at the provider too"
 
     @property
     def prices(self) -> Sequence[Price]:
@@ -213,18 +216,19 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
             raise BadSetting(f'otherwise is "deny" or "approve", not {otherwise!r}.')
         if unknown not in ("review", "report"):
             raise BadSetting(f'unknown is "review" or "report", not {unknown!r}.')
+        if not isinstance(approve, bool) and not callable(approve):
+            raise BadSetting(f"approve is True, False or a function of the call, not {approve!r}.")
         kind = TOOL_KIND + title
         lane = None
         if concurrency is not None:
-            if concurrency < 1:
-                raise BadSetting(f"concurrency must be at least 1, not {concurrency}.")
+            checking.whole(concurrency, "concurrency", least=1)
             lane = LaneLimits(kind, True, concurrency, None, 1)
         definition = Definition(
             kind=kind,
             function=function,
             signature=signature or ToolSignature(kind, function, self.settings.tool_output_cap),
             queue=encoding.check_text(queue, what="a queue name"),
-            requires=frozenset(requires),
+            requires=checking.capabilities(requires),
             retry=RetryPolicy.none() if effect == "once" else retry or _INSTANT,
             timeout_us=durations.microseconds(timeout),
             deadline_us=None,
@@ -351,12 +355,22 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
         the one before them cannot or declines. An answer that `max_tokens` cut off is one by `on_max_tokens="stop"`;
         "continue" lets the model go on, a few times, and "ask" lets a person say so.
         """
-        check_models(model, fallbacks, options or {})
+        fields = {
+            "instructions": instructions,
+            "max_tokens": max_tokens,
+            "options": options or {},
+            "attempts": attempts,
+        }
+        check_fields(name, {**fields, "description": description, "priority": priority, "caching": caching})
+        checking.instance(limits, "limits", Limits)
+        check_numbers(max_tokens, attempts, priority, on_max_tokens)
+        check_models(model, fallbacks, options or {}, max_tokens)
         check_delegates(name, agents)
+        check_compaction(name, compaction)
         key = AgentName(
             encoding.check_text(name, what="an agent's name", cap=256),
-            tenant,
-            encoding.encode(dict(metadata or {}), what="metadata", cap=self.settings.metadata_cap),
+            encoding.check_tenant(tenant),
+            encoding.encode(checking.mapping(metadata, "metadata"), what="metadata", cap=self.settings.metadata_cap),
         )
         mine = [tool for tool in tools if isinstance(tool, Tool)]
         served = [tool.wire() if isinstance(tool, ServerTool) else tool for tool in tools if not isinstance(tool, Tool)]
@@ -364,7 +378,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
             if not isinstance(tool, dict):
                 raise UsageError(f"a tool is what @hf.tool made, a ServerTool or a dict, not {type(tool).__name__}.")
         check_search(name, tool_search, [tool.name for tool in mine if tool.defer], served)
-        reader = None if output is None or output is str else _Output(output)
+        reader = None if output is None or output is str else Output(output)
 
         def make() -> Named:
             spec = AgentSpec(
@@ -392,8 +406,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
 
         made: Agent[Any] = Agent(cast(App, self), key, make, reader)
         self.registry.add(run_definition(name, self._play, queue=queue, requires=requires, priority=priority))
-        self._serve_batches()
-        self._serve_people()
+        self._serve_beside()
         self.registry.preparing.append(lambda tx: put_agent(tx, made.named))
         if compaction is not None:
             self.registry.add(self._compacting)
@@ -416,7 +429,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
         """
         app = cast(App, self)
         wish = session_wish(app, new_id(self._ports), key, parent, metadata, during)
-        return Session(app, wish.id, key=key, tenant=tenant, wish=wish, tx=tx)
+        return Session(app, wish.id, key=key, tenant=encoding.check_tenant(tenant), wish=wish, tx=tx)
 
     def session_sync(
         self,
@@ -439,41 +452,15 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
 
         return app.call(opened())
 
-    def _serve_batches(self) -> None:
-        """Whoever serves agents takes part in their batches."""
+    def _serve_beside(self) -> None:
+        """Whoever serves agents takes part in their batches, and in what they ask of people."""
         if BATCH not in self.registry.definitions:
-            self.registry.add(system_definition(BATCH, BatchJobs(self._loop).play, line=BATCHED))
+            jobs = BatchJobs(self._loop, lambda agent: AGENT_KIND + agent in self.registry.definitions)
+            self.registry.add(system_definition(BATCH, jobs.play, line=BATCHED))
+        self._serve_people()
 
     def _following(self) -> Following:
         return Following(self.settings.announced, self._notifies)
-
-
-class _Output(Generic[T]):
-    """A type that an answer must have: its schema for the model, and the answer as that type."""
-
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-
-    def schema(self) -> dict[str, Any]:
-        from pydantic import TypeAdapter
-
-        return cast(dict[str, Any], _closed(argument_schema(TypeAdapter(self._kind).json_schema())))
-
-    def __call__(self, _value: Any, text: str) -> T:
-        from pydantic import TypeAdapter
-
-        adapter: TypeAdapter[T] = TypeAdapter(self._kind)
-        return adapter.validate_json(text)  # as it was written: a strict type takes less of what was read from it
-
-
-def _closed(node: Any) -> Any:
-    """Structured output wants every object to say that it has no further properties."""
-    if isinstance(node, dict):
-        closed = {key: _closed(value) for key, value in node.items()}
-        if closed.get("type") == "object" and "additionalProperties" not in closed:
-            closed["additionalProperties"] = False
-        return closed
-    return [_closed(item) for item in node] if isinstance(node, list) else node
 
 
 def _callable(given: Any) -> tuple[Callable[..., Any], str, str | None]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from holdfast import durations
+from holdfast import checking, durations
 from holdfast.agents import inbox, reading
 from holdfast.agents.batches.choosing import choose
 from holdfast.agents.capsules.capsules import gather
@@ -17,9 +17,9 @@ from holdfast.agents.capsules.exporting import Exported, export
 from holdfast.agents.capsules.recording import record_runs, save
 from holdfast.agents.contents import Prompt, blocks_of
 from holdfast.agents.conversation import Session, wish_for
-from holdfast.agents.creating import AgentName, Created, Named, Submission, create_run
+from holdfast.agents.creating import AgentName, Named, Submission, create_runs
 from holdfast.agents.deciding import run_job
-from holdfast.agents.definitions import AgentSpec, Delegate, Limits
+from holdfast.agents.definitions import AgentSpec, Delegate, Limits, Mode
 from holdfast.agents.files import check_fresh
 from holdfast.agents.forks.forking import find_fork, find_origin, fork_run
 from holdfast.agents.forks.options import ForkOptions
@@ -43,6 +43,9 @@ from holdfast.results import Result, Usage
 from holdfast.transactions import Intake
 
 T = TypeVar("T")
+
+_LAST = 2**63 - 1
+_TOGETHER = 1_000  # runs that one transaction takes in
 
 
 class Agent(Generic[T]):
@@ -133,27 +136,40 @@ class Agent(Generic[T]):
     async def enqueue_many(
         self, prompts: Iterable[Prompt], *, key: Callable[[Any], str] | None = None, **options: Any
     ) -> list[Run[T]]:
-        """Accept many runs, each in a session of its own. `key` makes a run's idempotency key from its prompt."""
+        """Accept many runs, each in a session of its own. `key` makes a run's idempotency key from its prompt.
+
+        All of them are accepted or none, by one transaction. More than a thousand are accepted a thousand at a time;
+        if the store fails in between, the same call with the same keys goes on where it was.
+        """
+        if isinstance(prompts, str | bytes | Mapping):
+            raise UsageError(f"enqueue_many takes a list of prompts, not {checking.shown(prompts)}.")
+        if key is not None and not callable(key):
+            raise UsageError("key is a function that makes a key from a prompt: key=str.")
         if options.get("session") is not None:
             raise UsageError("runs of one session come one after the other: enqueue them one by one.")
-        runs = []
-        for prompt in prompts:
-            own: RunOptionsDict = {} if key is None else {"key": key(prompt)}
-            runs.append(await self.enqueue(prompt, **options, **own))
-        return runs
+        own = chosen(options)
+        intake = self._app.intake(own.tx)
+        wishes = [
+            self._submission(intake, prompt, own if key is None else chosen({**options, "key": key(prompt)}))
+            for prompt in prompts
+        ]
+        made: list[Run[T]] = []
+        for begin in range(0, len(wishes), _TOGETHER):
+            made += await self._accept(intake, wishes[begin : begin + _TOGETHER], own)
+        return made
 
     async def _enqueue(self, intake: Intake, prompt: Prompt, options: RunOptions) -> Run[T]:
         if isinstance(options.session, Session):
             await options.session.open(intake, lasting=options.tx is None)
-        blocks = blocks_of(prompt)
-        check_fresh(blocks, intake.ports.clock.wall_us())
-        new = self._submission(intake, blocks, options)
+        return (await self._accept(intake, [self._submission(intake, prompt, options)], options))[0]
+
+    async def _accept(self, intake: Intake, wishes: Sequence[Submission], options: RunOptions) -> list[Run[T]]:
         if options.require_worker:
             await self._require_worker(intake)
-        created: Created = await intake.transact(create_run, new, intake.settings.announced)
+        created = await intake.transact(create_runs, wishes, intake.settings.announced)
         if options.tx is None and self._stored is None:  # what a transaction may undo is not remembered
-            self._stored = created.agent
-        return Run(self._app, created.run, self._decode, session_id=created.session)
+            self._stored = next((each.agent for each in created if each.agent is not None), None)
+        return [Run(self._app, each.run, self._decode, session_id=each.session) for each in created]
 
     async def _require_worker(self, intake: Intake) -> None:
         able = await intake.transact(reading.servers_of, self.spec.kind)
@@ -162,8 +178,10 @@ class Agent(Generic[T]):
                 f"no worker that is alive serves agent {self.name!r}: start one, or leave require_worker out."
             )
 
-    def _submission(self, intake: Intake, blocks: list[dict[str, Any]], options: RunOptions) -> Submission:
+    def _submission(self, intake: Intake, prompt: Prompt, options: RunOptions) -> Submission:
         spec, settings = self.spec, intake.settings
+        blocks = blocks_of(prompt)
+        check_fresh(blocks, intake.ports.clock.wall_us())
         tenant = self.tenant if options.tenant is None else options.tenant
         wish = wish_for(options.session, new_id(intake.ports))
         if isinstance(options.session, Session) and options.session.tenant is not None:
@@ -207,6 +225,7 @@ class Agent(Generic[T]):
             options=encoding.encode(own, what="the options", cap=settings.metadata_cap),
             notify=options.notify,
             during=options.during,
+            lent=options.tx is not None,
         )
 
 
@@ -248,9 +267,8 @@ class Run(Reaching, Generic[T]):
         return found
 
     async def check(self) -> None:
-        """`NotFound` when the run is another tenant's."""
-        if self.tenant is not None:
-            await self.refresh()
+        """`NotFound` when there is no such run, or it is another tenant's."""
+        await self._transact(reading.known_run, self.id, self.tenant)
 
     async def result(self, *, timeout: Duration | None = None) -> Result[T]:
         """How it ended, once it has. `RunFailed` when it failed or was cancelled; the other outcomes are results.
@@ -258,7 +276,7 @@ class Run(Reaching, Generic[T]):
         Cancelling the wait does not cancel the run. `ResultTimeout` when it has not ended in time.
         """
         limit = None if timeout is None else durations.microseconds(timeout) / 1e6
-        await self._app.runtime().open()
+        await self.check()
         await self._app.runtime().expect(JobId(self.id), limit)
         row, used = await self._app.streams().wait(self.id, limit, self.tenant)
         self.state, self.session_id = row.state, row.session
@@ -273,6 +291,8 @@ class Run(Reaching, Generic[T]):
 
         A reader that lost its connection goes on with the `seq` of the last event it saw.
         """
+        checking.whole(after, "after", least=0, most=_LAST)
+        await self.check()
         await self._app.runtime().expect(JobId(self.id), None)
         now = await self.refresh()
         if now.state in ENDED and after >= now.events:
@@ -310,9 +330,14 @@ class Run(Reaching, Generic[T]):
         await self._transact(inbox.interrupt, self.id, by, self._app.settings.announced)
 
     async def inquiries(self) -> list[Inquiry]:
-        """What the run waits for a person to decide."""
+        """What the run waits for a person to decide, in the order in which its calls were asked for."""
         await self.check()
-        return [inquiry_of(row) for row in await self._transact(list_inquiries, run=self.id)]
+        rows = await self._transact(list_inquiries, run=self.id)
+        calls = [call for id in {row.run for row in rows} for call in await self._transact(reading.list_calls, id)]
+        places = {call.id: (call.turn, call.ordinal) for call in calls}
+        return [
+            inquiry_of(row) for row in sorted(rows, key=lambda row: (row.asked_at, places.get(row.call or "", (0, 0))))
+        ]
 
     async def usage(self) -> Usage:
         """What the run and everything below it has used, so far."""
@@ -331,6 +356,7 @@ class Run(Reaching, Generic[T]):
 
     async def events(self, after: int = 0) -> list[Event]:
         """What is stored so far."""
+        checking.whole(after, "after", least=0, most=_LAST)
         await self.check()
         rows = await self._transact(reading.stored_events, self.id, after)
         return [event_of(row.run, row.seq, row.at, row.type, encoding.decode(row.data)) for row in rows]
@@ -353,7 +379,7 @@ class Run(Reaching, Generic[T]):
         await self.check()
         return await self._app.why(self.id)
 
-    async def fork(
+    async def fork(  # noqa: PLR0913  what can be different
         self,
         at: int | None = None,
         *,
@@ -362,19 +388,21 @@ class Run(Reaching, Generic[T]):
         results: Mapping[str, Any] | None = None,
         tools: Tools = "recorded",
         limits: Limits | None = None,
+        mode: Mode = "streaming",
         key: str | None = None,
     ) -> Run[T]:
         """A new run that goes on, in a session of its own, from where this one was before turn `at`.
 
         Without `at` it begins with the prompt, or behind the last of the `results` that are changed. `prompt` asks
         something else, `model` asks another one, `results` says what tools had returned, by the call's id or the tool's
-        name. What was thought after a change is left out.
+        name; an exception is how one failed. What was thought after a change is left out. However the run was asked,
+        the fork is streamed, unless `mode` says "batch".
 
         Tools that only read are run. The others are answered as they were answered before and asked about where that
         is not known ("recorded"), always asked about ("ask"), or run ("live"). With a key, doing it again gives the
         same fork.
         """
-        wish = ForkOptions(at, prompt, model, results or {}, tools, limits, key)
+        wish = ForkOptions(at, prompt, model, {} if results is None else results, tools, limits, key, mode)
         origin = await self._transact(find_origin, self.id, self.tenant)
         made = wish.for_origin(origin, self._app, self.tenant)
         forked = await self._transact(fork_run, made, self._app.settings.announced)
@@ -391,6 +419,7 @@ class Run(Reaching, Generic[T]):
         The file is a Holdfast database, whatever database the run is in. `redact` are regular expressions for what else
         is a secret. A run that has not ended is refused, unless `partial`.
         """
+        checking.listed(redact, "redact", str, "regular expressions")
         contents = await self._transact(gather, self.id, self.tenant, partial=partial)
         app = self._app
         return await export(contents, Path(path), app.settings, app.runtime().ports, redact=redact)

@@ -6,7 +6,7 @@ stored as they came; joining neighbours of one role is done here, the same way e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from holdfast.kernel.ids import derived_id
 
 THINKING = frozenset({"thinking", "redacted_thinking"})
 CLIENT_USE = "tool_use"
+SERVER_USE = "server_tool_use"
 CONTINUE = "Continue exactly where you stopped."
 _LOST = "The worker died while this call ran. Whether it took effect is not known, and it was not run again."
 _ENDED = "The run ended before this call did; it was not answered."
@@ -27,20 +28,42 @@ class Message(NamedTuple):
     blocks: list[dict[str, Any]]
 
 
-def messages(window: Sequence[WindowBlock], fingerprint: str, now: int = 0) -> list[dict[str, Any]]:
-    """What is sent for these blocks. Thinking made under another fingerprint is left out: it would be refused.
+def messages(
+    window: Sequence[WindowBlock], fingerprint: str, now: int = 0, prompt: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """What is sent for these blocks, and what is said now. Thinking made under another fingerprint is left out: it
+    would be refused.
 
     `now` says which files have expired.
     """
     sent: list[Message] = []
     for _, rows in groupby(window, key=lambda row: row.ordinal):
         blocks = list(rows)
-        stale = blocks[0].kind == "answer" and blocks[0].fingerprint not in ("", fingerprint)
-        read = [encoding.decode(row.body) for row in blocks if not (stale and row.type in THINKING)]
+        read = [encoding.decode(row.body) for row in blocks if not _is_stale(row, fingerprint)]
         kept = _sendable([present(block, now) for block in read])
         if kept:
             sent.append(Message(blocks[0].role, kept))
-    return [{"role": message.role, "content": message.blocks} for message in merged(sent)]
+    if prompt:
+        sent.append(Message("user", [present(block, now) for block in prompt]))
+    return [{"role": message.role, "content": message.blocks} for message in _answered(merged(sent))]
+
+
+def _is_stale(row: WindowBlock, fingerprint: str) -> bool:
+    """Thinking of another request than this one would be refused."""
+    return row.type in THINKING and row.kind == "answer" and row.fingerprint not in ("", fingerprint)
+
+
+def loop_lost_thinking(window: Sequence[WindowBlock], fingerprint: str) -> bool:
+    """Whether the window ends inside a tool loop of which thinking is left out."""
+    if not window or window[-1].role != "user":
+        return False
+    for role, rows in groupby(reversed(window), key=lambda row: row.role):
+        said = list(rows)
+        if role == "user" and not any(row.type == "tool_result" for row in said):
+            return False
+        if any(_is_stale(row, fingerprint) for row in said):
+            return True
+    return False
 
 
 def _sendable(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,6 +72,31 @@ def _sendable(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     while kept and kept[-1].get("type") in THINKING:
         kept.pop()
     return kept
+
+
+def _answered(sent: list[Message]) -> list[Message]:
+    """Without uses of the provider's own tools that nobody will answer any more.
+
+    One may stay open only while nothing but results of tools follows it; a run that ended before the answer came leaves
+    one behind.
+    """
+    known = {block.get("tool_use_id") for message in sent for block in message.blocks}
+    kept: list[Message] = []
+    spoken = False  # whether something else than results follows
+    for message in reversed(sent):
+        if message.role == "user":
+            spoken = spoken or any(block.get("type") != "tool_result" for block in message.blocks)
+            kept.append(message)
+            continue
+        blocks = [block for block in message.blocks if not (spoken and _is_open(block, known))]
+        kept.append(message if len(blocks) == len(message.blocks) else Message(message.role, _sendable(blocks)))
+        spoken = True
+    kept.reverse()
+    return kept if all(message.blocks for message in kept) else merged(each for each in kept if each.blocks)
+
+
+def _is_open(block: dict[str, Any], answered: Set[Any]) -> bool:
+    return block.get("type") == SERVER_USE and block.get("id") not in answered
 
 
 def _is_blank(block: dict[str, Any]) -> bool:
@@ -91,7 +139,7 @@ def server_tool_is_open(window: Sequence[WindowBlock]) -> bool:
     last = next((row.message for row in reversed(window) if row.role == "assistant"), None)
     blocks = [encoding.decode(row.body) for row in window if row.message == last]
     answered = {block.get("tool_use_id") for block in blocks}
-    return any(block.get("type") == "server_tool_use" and block.get("id") not in answered for block in blocks)
+    return any(_is_open(block, answered) for block in blocks)
 
 
 def result_block(call: CallRow) -> dict[str, Any]:

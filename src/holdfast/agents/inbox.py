@@ -13,7 +13,7 @@ from holdfast.agents.answering import INTERRUPTED, Conclusion, end_of, to_json, 
 from holdfast.agents.changes import Changes
 from holdfast.agents.ending import answer_open_calls, end_run
 from holdfast.agents.records_inbox import CurrentRun
-from holdfast.agents.statements import Inbox
+from holdfast.agents.statements import Compactions, Inbox, Runs, Sessions
 from holdfast.agents.storing import add_message
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding
@@ -23,11 +23,19 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Resolution, Suspension
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
-from holdfast.kernel.waiting import resolve, suspend
+from holdfast.kernel.waiting import own_channel, resolve, suspend
 
 During = Literal["queue", "reject", "interrupt", "steer", "coalesce"]
 
-_CHANNEL = "interrupted"
+_CHANNEL = own_channel("interrupted")
+
+
+def check_lent(during: str | None) -> None:
+    """`UsageError` for what cannot be done in a caller's transaction."""
+    if during in ("steer", "interrupt", "coalesce"):
+        raise UsageError(
+            f"during={during!r} touches a run that is under way, and your transaction would hold it: leave tx out."
+        )
 
 
 async def joinable(tx: Transaction, session: str, agent: str, during: str) -> CurrentRun | None:
@@ -78,8 +86,10 @@ async def stop(tx: Transaction, run: CurrentRun, by: str, prefix: str) -> None:
     await tx.one(Inbox.interrupt, run=run.id, by=by)
     if run.job_state == State.RUNNING:
         return
-    if not run.prompted:
+    if not run.prompted and await _has_its_turn(tx, run):
         await add_message(tx, run, "prompt", 0, encoding.decode(run.input))
+        history = await tx.one(Compactions.find_generation, id=run.session)
+        await tx.run(Inbox.note_prompted, run=run.id, generation=history.generation if history else "")
     await answer_open_calls(tx, run)
     changes = Changes(prefix)
     conclusion = Conclusion("truncated", "", limited=INTERRUPTED)
@@ -92,6 +102,12 @@ async def stop(tx: Transaction, run: CurrentRun, by: str, prefix: str) -> None:
     await tx.run(Waiting.open_cancellation, seqs=[run.job], reason=INTERRUPTED)
     result = to_json(told_above(conclusion))
     await resolve(tx, [Resolution(run.job, channel, State.SUCCEEDED, result=result)])
+
+
+async def _has_its_turn(tx: Transaction, run: CurrentRun) -> bool:
+    """Whether nobody comes before it: nothing may be said into the middle of another run."""
+    await tx.run(Sessions.lock_lines, sessions=[run.session])
+    return await tx.one(Runs.run_ahead, session=run.session, ordinal=run.ordinal) is None
 
 
 async def _alive(tx: Transaction, run: str, advice: str) -> CurrentRun:

@@ -21,20 +21,22 @@ from typing import Any, Literal, Protocol
 from holdfast.agents import fallbacks, turns
 from holdfast.agents.answering import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
 from holdfast.agents.asking import Asked, Bounds, ask
-from holdfast.agents.batches.batching import Gathering, body_text, defer
-from holdfast.agents.batches.choosing import choose_turn
-from holdfast.agents.compaction.automatic import make_room
+from holdfast.agents.batches.batching import Gathering, batch_lane, body_text, defer
+from holdfast.agents.batches.choosing import choose_turn, limit_left
+from holdfast.agents.batches.replying import commit_kept, reply_of
+from holdfast.agents.compaction.automatic import Call, make_room
 from holdfast.agents.compaction.compacting import Compactor
+from holdfast.agents.compaction.config import FULL
 from holdfast.agents.contents import readable
-from holdfast.agents.deciding import Approving, Deciding, Exceeded, exceeded, limits_of, never, run_inquiry
-from holdfast.agents.definitions import AgentSpec, Limits, Mode
+from holdfast.agents.deciding import Approving, Deciding, never, run_inquiry
+from holdfast.agents.definitions import AgentSpec, Mode
 from holdfast.agents.history import said_before, server_tool_is_open, text_of
 from holdfast.agents.journal import Journal, Piece
 from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed, lane_of, spent_up
 from holdfast.agents.money.budgets import Over
+from holdfast.agents.money.limits import is_last, limits_of, reached
 from holdfast.agents.money.spending import spent_on
-from holdfast.agents.reading import tree_usage, usage_below
-from holdfast.agents.records import FailedTurn, LoadedRun, UsageBelow, UsageRow
+from holdfast.agents.records import FailedTurn, LoadedRun
 from holdfast.agents.sizing import estimate
 from holdfast.agents.turns import Committed, Intent, Loaded, Play, interrupted
 from holdfast.clock import Ports
@@ -155,23 +157,27 @@ class _Turn:
         self._prompt = [] if loaded.run.prompted else encoding.decode(loaded.run.input)
         self._number = loaded.run.turns + 1
         self._play = Play(ctx.lease, loaded.run, self._number, loop.settings.announced, loop.notify())
-        self._steers = [] if server_tool_is_open(loaded.window) else loaded.steers
+        self._steers = [] if loaded.run.prompted and server_tool_is_open(loaded.window) else loaded.steers
+        # What the next call says that is not stored yet.
+        self._unsaid = [*self._prompt, *(block for steer in self._steers for block in encoding.decode(steer.body))]
         self._lane = lane_of(loop.models.credential(self._model), self._model)
         self._request_id: str | None = None
         self._spent_up: float | None = None
 
     async def play(self) -> Outcome | None:
         """None: play the next turn."""
+        if (kept := self._loaded.kept) is not None:
+            return await self._commit(reply_of(encoding.decode(kept.body), self._model), kept.custom_id)
         stop = await self._held_back()
         if stop != "free":
             return stop
-        asked = self._ask(self._loop.settings)
+        asked, run = self._ask(self._loop.settings), self._run
+        choice = choose_turn(run, limits_of(run, self._spec), asked.request.betas, self._loop.settings)
+        if choice.mode != "batch" and (wait := closed(self._loaded.lanes, self._lane)) is not None:
+            return await self._past(wait, self._lane)
         stop = await self._make_room(asked)
         if stop != "free":
             return stop
-        run = self._run
-        left_us = None if run.deadline_at is None else run.deadline_at - run.now
-        choice = choose_turn(run.mode, left_us, asked.request.betas, self._loop.settings)
         reason = choice.reason if choice.mode != run.mode else ""
         most = self._most(asked, choice.mode)
         intent = Intent(self._model, asked.hash, asked.fingerprint, self._steers, most, reason)
@@ -184,24 +190,29 @@ class _Turn:
             return await self._queue_up()
         if run.interrupted is not None:
             return await self._conclude(Conclusion("truncated", self._said_last(), limited=INTERRUPTED))
-        limit = await self._exceeded()
+        limit = await reached(self._database, run, self._spec)
         if limit is not None:
             ask = run.parent is None and limits_of(run, self._spec).on_limit == "ask"
             return await self._limited(limit.limit, limit.words, ask=ask)
-        if run.mode != "batch" and (wait := closed(self._loaded.lanes, self._lane)) is not None:
-            return await self._past(wait, self._lane)
         return "free"
 
     async def _make_room(self, asked: Asked) -> Outcome | Free | None:
         """Compact the history before a call that would not fit."""
-        run = self._run
-        if self._spec.compaction is None or run.prompted:
+        if self._spec.compaction is None:
             return "free"
-        request = asked.request
-        room = await make_room(self._loop.compactor, self._ctx, run, self._spec, request=request, prompt=self._prompt)
+        call = Call(self._run, self._spec, asked.request, self._loaded.window, self._unsaid)
+        room = await make_room(self._loop.compactor, self._ctx, call)
+        if isinstance(room, Over):
+            return await self._over(room)
         if room == "full":
-            return await self._conclude(Conclusion("truncated", "", limited="context_window"))
+            return await self._full()
         return "free" if room == "enough" else room
+
+    async def _full(self) -> Outcome | None:
+        """The next call does not fit into the model's window: the run ends with what it has, or a person is asked."""
+        if self._run.parent is None and limits_of(self._run, self._spec).on_limit == "ask":
+            return await self._limited(FULL, FULL, ask=True)
+        return await self._conclude(Conclusion("truncated", self._said_last(), limited=FULL))
 
     async def _stream(self, asked: Asked, intent: Intent) -> Outcome | None:
         match await self._database.transact(turns.begin, self._play, self._prompt, intent):
@@ -241,7 +252,7 @@ class _Turn:
             return Cancel("cancelled before its end was stored")
         return Settled()
 
-    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome:
+    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome | None:
         """A limit is reached: the run ends, or a person is asked first."""
         if not ask:
             return await self._conclude(Conclusion("limited", self._said_last(), limited=words))
@@ -249,11 +260,15 @@ class _Turn:
         if over is not None:
             data |= {"budget": over.budget, "portion": over.portion}
         inquiry = run_inquiry(self._run, self._number, "limit", data, within=limits_of(self._run, self._spec).within)
-        if not await self._database.transact(turns.ask_person, self._play, self._prompt, inquiry):
-            return Cancel("cancelled before a person was asked")
-        return Settled()
+        match await self._database.transact(turns.ask_person, self._play, self._prompt, inquiry):
+            case "asked":
+                return Settled()
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before a person was asked")
 
-    async def _over(self, over: Over) -> Outcome:
+    async def _over(self, over: Over) -> Outcome | None:
         """The next call does not fit into a budget any more."""
         if over.policy == "wait":
             return Snooze(f"{over.wait_us or _BUDGET_PAUSE_US}us", over.words)
@@ -261,15 +276,17 @@ class _Turn:
 
     async def _defer(self, asked: Asked, intent: Intent) -> Outcome | None:
         """Leave the turn to a batch, and the run waits without a worker."""
+        credential = self._loop.models.credential(self._model)
         where = Gathering(
-            f"{self._lane}/batch",
+            batch_lane(credential, self._model),
             self._model,
-            self._loop.models.credential(self._model),
+            credential,
             new_id(self._loop.ports),
             microseconds(self._loop.settings.batch_wait),
         )
         body = body_text(asked.request.body())
-        match await self._database.transact(defer, self._play, self._prompt, intent, body, where):
+        left_us = limit_left(self._run, limits_of(self._run, self._spec))
+        match await self._database.transact(defer, self._play, self._prompt, intent, body, where, left_us):
             case "again":
                 return None
             case "cancelled":
@@ -287,28 +304,6 @@ class _Turn:
         parts = [body.get("system") or [], body.get("tools") or [], body["messages"]]
         tier: Tier = "batch" if mode == "batch" else "standard"
         return self._loop.models.most_nano(self._model, estimate(parts), asked.request.max_tokens, tier)
-
-    async def _exceeded(self) -> Exceeded | None:
-        """Which limit is reached: the run's own, over all that is below it, or that of the run at the top."""
-        run, limits = self._run, limits_of(self._run, self._spec)
-        used = await self._used(run, limits)
-        found = exceeded(run if used is None else _with(run, used), limits)
-        tree = encoding.decode(run.options).get("tree")
-        if found is not None or run.parent is None or tree is None:
-            return found
-        above = replace(Limits(**tree), time=None)  # its deadline has been passed on
-        if above.turns is None and above.tokens is None and above.cost is None:
-            return None
-        whole = await self._database.transact(tree_usage, run.root)
-        return None if whole is None else exceeded(_with(run, whole), above)
-
-    async def _used(self, run: LoadedRun, limits: Limits) -> UsageRow | UsageBelow | None:
-        """What the run and all below it have used; None: what is known of itself is all there is."""
-        if not self._spec.agents or (limits.turns, limits.tokens, limits.cost) == (None, None, None):
-            return None
-        if run.parent is None:
-            return await self._database.transact(tree_usage, run.root)
-        return await self._database.transact(usage_below, run.id)
 
     def _said_last(self) -> str:
         """The last text of this run, not of those before it in the session."""
@@ -336,7 +331,7 @@ class _Turn:
             self._spec,
             self._model,
             self._loaded.window,
-            [*self._prompt, *(block for steer in self._steers for block in encoding.decode(steer.body))],
+            self._unsaid,
             credential=self._loop.models.credential(self._model),
             container=run.container,
             bounds=Bounds(f"{run.id}/{self._number}/{self._lease.fence}", settings.model_idle.total_seconds(), total),
@@ -392,7 +387,8 @@ class _Turn:
             journal = self._loop.journal(self._database)
             journal.note_request(self._lease, self._run.id, self._number, answered.request_id)
 
-    async def _commit(self, reply: Reply) -> Outcome | None:
+    async def _commit(self, reply: Reply, kept: str | None = None) -> Outcome | None:
+        """Store an answer: one that was streamed, or was kept from a batch, under this id."""
         if reply.stop_reason == INTERRUPTED:
             decision = interrupted(Decision(), text_of(reply.blocks))
         else:
@@ -405,12 +401,13 @@ class _Turn:
             model=reply.model or self._model,
             blocks=reply.blocks,
             stop_reason=reply.stop_reason or "",
-            spent=spent_on(self._loop.models, reply.model or self._model, reply.usage),
-            request_id=self._request_id,
+            spent=spent_on(self._loop.models, reply.model or self._model, reply.usage, "batch" if kept else "standard"),
+            request_id=(reply.id or None) if kept else self._request_id,
             container=(reply.container or {}).get("id"),
             deltas=await self._loop.journal(self._database).take(self._lease, self._run.id),
         )
-        match await self._store(answer, decision):
+        decision = decision._replace(last=is_last(self._run, self._spec, answer.spent))
+        match await self._store(answer, decision, kept):
             case "parked" | "ended":
                 return Settled()
             case "cancelled":
@@ -418,11 +415,13 @@ class _Turn:
             case "next":
                 return None
 
-    async def _store(self, answer: Answer, decision: Decision) -> Committed:
+    async def _store(self, answer: Answer, decision: Decision, kept: str | None) -> Committed:
         """An answer is paid for: while the lease lasts, a store that is away is waited for."""
-        change = self._next_model() if fallbacks.is_refused(decision.conclusion) else None
+        change = self._next_model() if kept is None and fallbacks.is_refused(decision.conclusion) else None
         while True:
             try:
+                if kept is not None:
+                    return await self._database.transact(commit_kept, self._play, answer, decision, kept)
                 if change is not None:
                     return await self._database.transact(fallbacks.commit_refused, self._play, answer, change)
                 return await self._database.transact(turns.commit, self._play, answer, decision)
@@ -435,6 +434,8 @@ class _Turn:
         unknown = failure.bought == "unknown"
         error = {"kind": failure.kind, "message": str(failure), "status": failure.status, "code": failure.code}
         error["request_id"] = failure.request_id or self._request_id
+        if failure.closes_lane is not None:
+            error["lane"] = lane
         # What may have been bought counts against the agent's attempts; an outage is only waited for.
         patience = microseconds(self._loop.settings.provider_patience)
 
@@ -477,9 +478,3 @@ class _Turn:
     def _spread(self, seconds: float) -> str:
         """A wait that others have too: they need not all come back in the same moment."""
         return f"{round(seconds * 1e6 * (1 + 0.1 * self._loop.ports.random.random()))}us"
-
-
-def _with(run: LoadedRun, used: UsageRow | UsageBelow) -> LoadedRun:
-    """A run with what it and all below it have used in place of its own."""
-    tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
-    return run._replace(tokens=int(tokens), cost_nano=int(used.cost_nano), turns=int(used.turns))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
+from holdfast import checking
 from holdfast.agents.conversation import Session, check_during
 from holdfast.agents.definitions import Limits, Mode
-from holdfast.agents.inbox import During
+from holdfast.agents.inbox import During, check_lent
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
+from holdfast.kernel import encoding
 from holdfast.models.facts import check
 
 
@@ -65,13 +67,16 @@ def chosen(options: Mapping[str, Any]) -> RunOptions:
         raise UsageError(f"{unknown[0]!r} is not an option of a run; there are {known}.")
     made = RunOptions(**options)
     check_during(made.during)
-    if made.tx is not None and made.during in ("steer", "interrupt", "coalesce"):
-        raise UsageError(
-            f"during={made.during!r} touches a run that is under way, and your transaction would hold it: leave tx out."
-        )
-    if made.limits is not None and not isinstance(made.limits, Limits):
-        raise UsageError(f"limits is Limits(…), not {type(made.limits).__name__}.")
-    return made
+    if made.tx is not None:
+        check_lent(made.during)
+    checking.instance(made.limits, "limits", Limits)
+    checking.mapping(made.variables, "variables")
+    checking.mapping(made.metadata, "metadata")
+    if made.priority is not None:
+        checking.whole(made.priority, "priority")
+    if made.tenant is not None:
+        encoding.check_tenant(made.tenant)
+    return made if made.key is None else replace(made, key=encoding.stored_key(made.key))
 
 
 def check_model(model: object, options: Mapping[str, Any]) -> None:
@@ -82,19 +87,25 @@ def check_model(model: object, options: Mapping[str, Any]) -> None:
         check(model, options)
 
 
-def check_models(model: object, fallbacks: Sequence[str], options: Mapping[str, Any]) -> None:
-    """`UsageError` when one of these is no model, does not take the options, or is named twice."""
+def check_models(model: object, fallbacks: Sequence[str], options: Mapping[str, Any], max_tokens: int) -> None:
+    """`UsageError` when one of these is no model, does not take the options, or is named twice.
+
+    `max_tokens` is for the model itself: a fallback that writes less is asked for as much as it writes.
+    """
     if isinstance(fallbacks, str):
         raise UsageError(f"fallbacks is a list of models: fallbacks=[{fallbacks!r}].")
     models = [model, *fallbacks]
-    for each in models:
+    check_model(model, {**options, "max_tokens": max_tokens})
+    for each in fallbacks:
         check_model(each, options)
     twice = [each for each in models if models.count(each) > 1]
     if twice:
         raise UsageError(f"model {twice[0]!r} is named twice: a fallback is another model.")
 
 
-def microseconds(moment: datetime) -> int:
+def microseconds(moment: object) -> int:
+    if not isinstance(moment, datetime):
+        raise UsageError(f"at= is a datetime, not {checking.shown(moment)}.")
     if moment.tzinfo is None:
         raise UsageError("at= needs a time zone: datetime(…, tzinfo=UTC).")
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)

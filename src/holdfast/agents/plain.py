@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.compaction.config import Compaction, check_compaction
 from holdfast.agents.creating import Named
 from holdfast.agents.definitions import Delegate, Limits
 from holdfast.agents.handles import Agent
 from holdfast.agents.reaching import App
 from holdfast.agents.tools import tool_name
+from holdfast.checking import listed, shown
 from holdfast.errors import UsageError
 
 _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "model": (str, "the name of a model"),
     "instructions": (str, "text"),
+    "description": (str, "text"),
     "max_tokens": (int, "a whole number"),
     "options": (Mapping, "a dict"),
     "output": ((Mapping, type(None)), "a JSON schema, as a dict"),
@@ -43,15 +45,12 @@ def plain(app: App, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any
         values["limits"] = _limits(values["limits"])
     if isinstance(values.get("compaction"), Compaction):
         values["compaction"] = values["compaction"].plain()
-    elif isinstance(values.get("compaction"), Mapping):
-        values["compaction"] = _compaction(values["compaction"])
-    for field, (kind, meant) in _TYPES.items():
-        value = values.get(field)
-        if field in values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise UsageError(f"{field} of agent {name!r} is {meant}, not {_shown(value)}.")
+    if isinstance(values.get("compaction"), Mapping):
+        values["compaction"] = _compaction(name, values["compaction"])
+    check_fields(name, values)
     for field, (kind, meant) in _LISTS.items():
         if field in values:
-            values[field] = _listed(name, field, values[field], kind, meant)
+            values[field] = listed(values[field], f"{field} of agent {name!r}", kind, meant)
     delegates: tuple[Agent[Any] | Delegate, ...] = values.get("agents", ())
     check_delegates(name, delegates)
     if "tools" in values:
@@ -64,11 +63,19 @@ def plain(app: App, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any
     return values, tuple(each.named for each in delegates if isinstance(each, Agent))
 
 
+def check_fields(name: str, values: Mapping[str, Any]) -> None:
+    """`UsageError` when one of these fields of an agent is not what it is meant to be."""
+    for field, (kind, meant) in _TYPES.items():
+        value = values.get(field)
+        if field in values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise UsageError(f"{field} of agent {name!r} is {meant}, not {shown(value)}.")
+
+
 def check_delegates(name: str, agents: Iterable[Agent[Any] | Delegate]) -> None:
     """An agent that another may call is called like a tool."""
     for each in agents:
         if not isinstance(each, Agent | Delegate):
-            raise UsageError(f"agents of agent {name!r} are what hf.agent made, not {_shown(each)}.")
+            raise UsageError(f"agents of agent {name!r} are what hf.agent made, not {shown(each)}.")
         try:
             tool_name(each.name)
         except UsageError as problem:
@@ -84,22 +91,10 @@ def _limits(fields: Mapping[str, Any]) -> Limits:
     return Limits(**fields)
 
 
-def _compaction(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _compaction(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(map(str, fields)) - set(Compaction.__dataclass_fields__))
     if unknown:
         raise UsageError(f"compaction has no {unknown[0]!r}; it has {', '.join(Compaction.__dataclass_fields__)}.")
-    return Compaction(**fields).plain()
-
-
-def _listed(name: str, field: str, given: Any, kind: Any, meant: str) -> tuple[Any, ...]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{field} of agent {name!r} is a list of {meant}, not {_shown(given)}.")
-    items = tuple(given)
-    for item in items:
-        if not isinstance(item, kind):
-            raise UsageError(f"{field} of agent {name!r} are {meant}, not {_shown(item)}.")
-    return items
-
-
-def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, str | int | type) else type(value).__name__
+    made = Compaction(**fields)
+    check_compaction(name, made)
+    return made.plain()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.agents.compaction.records import CompactionRow
-from holdfast.agents.creating import AgentName
+from holdfast.agents.creating import AgentName, session_named
 from holdfast.agents.records import (
     AgentRow,
     CallRow,
@@ -78,6 +78,14 @@ class MessageView:
 @reading
 async def find_run(tx: Transaction, id: str) -> RunRow | None:
     return await tx.one(Runs.find_run, id=id)
+
+
+@reading
+async def known_run(tx: Transaction, id: str, tenant: str | None = None) -> None:
+    """`NotFound` when there is no such run, or it is another tenant's."""
+    found = await tx.many(Looking.run_states, ids=[id])
+    if not found or tenant not in (None, found[0].tenant):
+        raise NotFound(f"there is no run {id} in this database.")
 
 
 @reading
@@ -209,15 +217,11 @@ def _message(row: MessageRow, blocks: Sequence[dict[str, Any]]) -> MessageView:
 
 @reading
 async def find_session(tx: Transaction, id: str, tenant: str | None = None) -> SessionRow:
-    row = await tx.one(Sessions.find_session, id=id, tenant=tenant or "", key=None)
+    """By its id, or by the key that it has in its tenant."""
+    row = await session_named(tx, id, tenant or "")
     if row is None or tenant not in (None, row.tenant):
         raise NotFound(f"there is no session {id} in this database.")
     return row
-
-
-@reading
-async def session_keyed(tx: Transaction, key: str, tenant: str) -> SessionRow | None:
-    return await tx.one(Sessions.find_session, id="", tenant=tenant, key=key)
 
 
 @reading

@@ -119,6 +119,7 @@ class LoadedRun(NamedTuple):
     forked_from: str | None
     steered: int  # whether a message waits for its next turn
     budgets: int  # whether there is any budget
+    reported: int | None  # tokens of its last call and answer, as far as the history is still the one that was sent
 
 
 class RunRow(NamedTuple):
@@ -215,6 +216,8 @@ class FinishedRun(NamedTuple):
     call: str | None
     agent_name: str
     turns: int
+    prompted: int
+    calling: int  # calls that are under way
     reserved: int  # calls that were reserved and never answered
     steered: int  # messages that came for it and were not read
 

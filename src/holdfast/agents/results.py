@@ -31,7 +31,8 @@ def result_of(
     `below` is what it and all runs below it have used.
     """
     if row.state != "completed":
-        raise RunFailed(row.id, row.state, row.error or "no reason was given", row.error_type or "", what="run")
+        why = row.error or "no reason was given"
+        raise RunFailed(row.id, row.state, why, row.error_type or "", what="run", session=row.session)
     stored = encoding.decode(row.output) or {}
     refusal = encoding.decode(row.refusal)
     return Result(

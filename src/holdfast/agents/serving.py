@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast import checking
 from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND, AgentSpec
 from holdfast.agents.reading import current_definitions
 from holdfast.kernel.database import Database
@@ -17,11 +18,14 @@ from holdfast.workers.slots import RUNS
 
 
 class Serving:
-    def __init__(self, registry: Registry, play: Callable[..., Any], compacting: Definition) -> None:
-        """`compacting`: what is served beside an agent whose sessions are compacted by themselves."""
+    def __init__(
+        self, registry: Registry, play: Callable[..., Any], compacting: Definition, beside: Callable[[], None]
+    ) -> None:
+        """`beside` declares what is served with every agent; `compacting` where its sessions are compacted, too."""
         self._registry = registry
         self._play = play
         self._compacting = compacting
+        self._beside = beside
 
     async def adopt(self, database: Database, routes: Iterable[Route]) -> list[str]:
         """Definitions for agents that these routes ask for and this program can serve; returns their capabilities."""
@@ -35,7 +39,7 @@ class Serving:
         if not wanted or not self._registry.adopts:
             return []
         names = sorted(kind.removeprefix(AGENT_KIND) for kind in wanted)
-        adopted = []
+        before = set(self._registry.definitions)
         for row in await database.transact(current_definitions, names):
             spec = AgentSpec.parse(row.definition)
             if {tool.name for tool in spec.tools} <= tools and spec.kind not in self._registry.definitions:
@@ -44,11 +48,10 @@ class Serving:
                         spec.name, self._play, queue=spec.queue, requires=spec.requires, priority=spec.priority
                     )
                 )
-                adopted.append(spec.kind)
-                if spec.compaction is not None and self._compacting.kind not in self._registry.definitions:
+                self._beside()
+                if spec.compaction is not None:
                     self._registry.add(self._compacting)
-                    adopted.append(self._compacting.kind)
-        return adopted
+        return sorted(self._registry.definitions.keys() - before)
 
 
 def run_definition(
@@ -61,7 +64,7 @@ def run_definition(
         function=play,
         signature=Signature(kind, play),
         queue=queue,
-        requires=frozenset(requires),
+        requires=checking.capabilities(requires),
         retry=RetryPolicy(),
         timeout_us=None,
         deadline_us=None,

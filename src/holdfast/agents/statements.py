@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.agents.batches.records import (
     Applied,
     BatchId,
+    BatchJob,
     BatchRow,
     MovedRun,
     NewRequest,
@@ -13,6 +14,7 @@ from holdfast.agents.batches.records import (
     RequestId,
     RequestRow,
     RequestSize,
+    Trouble,
 )
 from holdfast.agents.capsules.records import (
     KeptAgent,
@@ -29,6 +31,7 @@ from holdfast.agents.capsules.records import (
     NewSeq,
 )
 from holdfast.agents.compaction.records import (
+    Attempt,
     CompactionRow,
     CompactionUse,
     Generation,
@@ -37,6 +40,7 @@ from holdfast.agents.compaction.records import (
     LastUsage,
     LiveMessage,
     NewMade,
+    Standing,
     UnderWay,
 )
 from holdfast.agents.forks.records import Copy, ForkedSession, ForkOf, PastMessage
@@ -149,6 +153,7 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun, 
     wake_next: Many[Woken]
     move_run: Exec
     finish_runs: Many[FinishedRun]
+    abandon_calls: Exec
     open_runs: Many[OpenRun]
     find_stuck: Many[Seq]
     lapse: Exec
@@ -216,6 +221,7 @@ class Inquiries(
     add_inquiries: Exec
     find_inquiry: One[InquiryRow]
     open_inquiries: Many[InquiryRow]
+    last_decided: One[InquiryRow]
     list_inquiries: Many[InquiryRow]
     inquiry_place: One[InquiryPlace]
     decide_inquiry: One[InquiryRow]
@@ -236,7 +242,7 @@ class Compactions(
     types={"config": "json", "usage": "json"},
 ):
     hold_generation: One[Generation]
-    find_generation: One[Generation]
+    find_generation: One[Standing]
     history: Many[HistoryBlock]
     live_messages: Many[LiveMessage]
     last_run: One[LastRun]
@@ -246,9 +252,9 @@ class Compactions(
     begin_compaction: One[CompactionRow]
     find_compaction: One[CompactionRow]
     list_compactions: Many[CompactionRow]
-    charge_compaction: One[BatchId]
+    charge_compaction: One[Attempt]
     overtaken: Exec
-    fail_compaction: Exec
+    fail_compaction: One[Attempt]
     end_compaction: One[CompactionRow]
     archive: Exec
     add_made: Exec
@@ -270,9 +276,11 @@ class Budgets(Statements, package=_PACKAGE, file="budgets.sql", rows={"reserved"
     open_uses: Many[BudgetUse]
     budgets_of: Many[BudgetRow]
     reserve: Exec
+    last_reserved: One[Counted]
     settle: Exec
     charge_budgets: Exec
     reserved_turns: Many[TurnKey]
+    lapsed: Many[TurnKey]
     prune_uses: Exec
     note_wait: Exec
     usage: Many[UsedRow]
@@ -302,17 +310,22 @@ class Batches(Statements, package=_PACKAGE, file="batches.sql", rows={"requests"
     batch_of: One[BatchRow]
     close_gathering: One[BatchId]
     drop_requests: Exec
+    drop_turn: Exec
     request_sizes: Many[RequestSize]
     move_requests: Exec
     intend: One[BatchId]
     request_bodies: Many[RequestBody]
-    refused: Exec
+    refused: One[Trouble]
     search: Exec
     taken_ids: Many[BatchId]
     is_request: One[RequestId]
     take_batch: One[BatchId]
     offer_batch: One[BatchId]
     add_orphan: One[BatchId]
+    agents_in: Many[BatchId]
+    rekey_batch: Exec
+    jobless_batches: Many[BatchJob]
+    revive_batch: One[BatchId]
     split_batch: One[BatchId]
     note_download: Exec
     note_unknown: Exec
@@ -326,7 +339,11 @@ class Batches(Statements, package=_PACKAGE, file="batches.sql", rows={"requests"
     unanswered: Many[OpenRequest]
     request_body: Many[RequestBody]
     apply_requests: Exec
+    kept_answer: One[RequestBody]
+    settle_doubt: Exec
+    take_answer: Exec
     retry_turns: Exec
+    doubt_turns: Exec
     fail_batched: Exec
     end_batch: One[BatchId]
     list_requests: Many[RequestRow]
@@ -343,6 +360,7 @@ class Forks(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": Copy
     copy_blocks: Exec
     add_blocks: Exec
     mark_fork: Exec
+    generation_seen: One[Generation]
     fork_of: One[ForkOf]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+_NAME = re.compile("[A-Za-z0-9_-]{1,128}")
 Otherwise = Literal["deny", "approve"]
 Unknown = Literal["review", "report"]
 
@@ -227,8 +229,8 @@ class Tool(Generic[P, R]):
         )
 
 
-def tool_name(name: str) -> str:
-    if not name or len(name) > 128 or not all(c.isalnum() or c in "_-" for c in name) or not name.isascii():
+def tool_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a tool: letters, digits, _ and -, at most 128 of them.")
     return name
 

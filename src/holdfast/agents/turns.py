@@ -23,16 +23,17 @@ from holdfast.agents.answering import (
     to_json,
     told_above,
 )
+from holdfast.agents.batches.records import RequestBody
 from holdfast.agents.changes import Changes
 from holdfast.agents.compaction.automatic import compact_after, is_current
 from holdfast.agents.ending import answer_open_calls, end_run, line_of
 from holdfast.agents.forks.simulating import Records, load_records
-from holdfast.agents.money.budgets import Over, reserve
+from holdfast.agents.money.budgets import Over, reserve, settle
 from holdfast.agents.people.inquiring import channel_of, inquire
 from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.records import FailedTurn, LaneRow, LoadedRun, TurnState, WindowBlock
 from holdfast.agents.records_inbox import Mail, MailOf, Steer
-from holdfast.agents.statements import Inbox, Inquiries, Messages, Providers, Runs, Sessions
+from holdfast.agents.statements import Batches, Inbox, Inquiries, Messages, Providers, Runs, Sessions
 from holdfast.agents.storing import Said, add_message, add_messages
 from holdfast.errors import LeaseLost
 from holdfast.kernel import encoding
@@ -53,6 +54,7 @@ class Loaded(NamedTuple):
     lanes: list[LaneRow]
     steers: list[Steer]  # messages that came for it, not said yet
     records: Records  # what a fork may be answered with
+    kept: RequestBody | None = None  # the answer to its turn, from a batch that another program's worker has read
 
 
 class Play(NamedTuple):
@@ -79,6 +81,7 @@ class Intent(NamedTuple):
 Queued = Literal["waiting", "first", "cancelled"]
 Begun = Literal["begun", "again", "cancelled"] | Over
 Committed = Literal["parked", "next", "ended", "cancelled"]
+Asking = Literal["asked", "again", "cancelled"]
 
 
 @reading
@@ -91,7 +94,9 @@ async def load(tx: Transaction, job: int) -> Loaded | None:
     window = await tx.many(Messages.window, session=run.session, branch=run.branch)
     lanes = await tx.many(Providers.closed_lanes) if run.lanes else []
     steers = await tx.many(Inbox.open_steers, run=run.id) if run.steered else []
-    return Loaded(run, ahead, window, lanes, steers, await load_records(tx, run))
+    batched = run.mode == "batch" and run.prompted
+    kept = await tx.one(Batches.kept_answer, run=run.id, turn=run.turns + 1) if batched else None
+    return Loaded(run, ahead, window, lanes, steers, await load_records(tx, run), kept)
 
 
 async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
@@ -161,6 +166,8 @@ async def open_turn(  # noqa: PLR0917  one beginning for every way of asking
     lease, run, number = play.lease, play.run, play.number
     if fence.cancel_requested_at is not None:
         return "cancelled"
+    if how is not STREAMED and await _is_interrupted(tx, run):
+        return "again"  # nobody looks while it waits
     if not run.prompted and not await is_current(tx, run):
         return "again"
     if run.budgets and (over := await reserve(tx, run, number, intent.nano)) is not None:
@@ -179,9 +186,16 @@ async def open_turn(  # noqa: PLR0917  one beginning for every way of asking
         token=lease.token,
         state=how.turn,
         mode=how.mode,
+        generation=run.generation,
         next=how.run,
     )
     return "begun" if turn is None else turn
+
+
+async def _is_interrupted(tx: Transaction, run: LoadedRun) -> bool:
+    """Since it was loaded: while its job is held, as here, nobody else can say so."""
+    mail = await tx.one(Inbox.mail, run=run.id)
+    return mail is not None and mail.interrupted is not None
 
 
 async def _take_steers(tx: Transaction, run: LoadedRun, number: int, steers: Sequence[Steer]) -> None:
@@ -234,12 +248,15 @@ async def _fence(tx: Transaction, play: Play) -> bool | None:
 
 
 def heeding(mail: Mail | MailOf | None, decision: Decision) -> Decision:
-    """What follows, when something has come meanwhile: an interrupted run calls nothing, a steered one goes on."""
+    """What follows, when something has come meanwhile: an interrupted run calls nothing, a steered one goes on.
+
+    Not beyond its limits: then it ends with its answer, and what has come stays in the history for the next run.
+    """
     if mail is None or (decision.conclusion is not None and decision.conclusion.outcome in ("refused", "failed")):
         return decision
     if mail.interrupted is not None and decision.conclusion is None:
         return interrupted(decision)
-    if mail.steered and decision.conclusion is not None and mail.interrupted is None:
+    if mail.steered and decision.conclusion is not None and mail.interrupted is None and not decision.last:
         return decision._replace(conclusion=None)
     return decision
 
@@ -266,10 +283,12 @@ async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]]
     return True
 
 
-async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], inquiry: NewInquiry) -> bool:
-    """Let the run wait for a person. False: a cancel came first."""
+async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], inquiry: NewInquiry) -> Asking:
+    """Let the run wait for a person, unless a cancel came first, or an interruption: then load it again."""
     if not await _hold_and_prompt(tx, play, prompt):
-        return False
+        return "cancelled"
+    if await _is_interrupted(tx, play.run):
+        return "again"
     changes = Changes(play.prefix)
     asked = await tx.one(Inquiries.count_asked, run=play.run.id)
     inquiry = inquiry._replace(id=derived_id(inquiry.id, asked.n if asked else 0))  # it may have asked this before
@@ -278,7 +297,7 @@ async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any
     changes.tell(play.run.id, "run_state", moved(play.run, "awaiting_input", play.run.state), topic="run_state")
     await changes.write(tx)
     await park(tx, play.lease, channel=channel_of(inquiry.id), timeout_us=None)
-    return True
+    return "asked"
 
 
 async def _hold_and_prompt(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]]) -> bool:
@@ -292,7 +311,7 @@ async def _hold_and_prompt(tx: Transaction, play: Play, prompt: Sequence[dict[st
         return False
     if not play.run.prompted:
         await add_message(tx, play.run, "prompt", 0, prompt)
-        await tx.run(Inbox.note_prompted, run=play.run.id)
+        await tx.run(Inbox.note_prompted, run=play.run.id, generation=play.run.generation)
     return True
 
 
@@ -328,6 +347,8 @@ async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unkno
         unknown=int(unknown),
         counted=int(counted),
     )
+    if not unknown:
+        await settle(tx, [(run, number, 0)])  # what was reserved for it is free while it waits
     if turn is None:
         again = await tx.one(Runs.find_turn, run=run.id, number=number)
         if again is None or (again.epoch, again.token) != (lease.epoch, lease.token):

@@ -9,19 +9,29 @@ from holdfast.agents.ending import line_of
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.records import RunRow
 from holdfast.agents.statements import Batches, Calls, Inquiries, Providers, Runs
+from holdfast.errors import NotFound
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
-from holdfast.kernel.ids import JobId
+from holdfast.kernel.ids import JobId, is_id
 from holdfast.kernel.why import Reason
 from holdfast.kernel.why import why as why_job
+
+_ENDS = {"completed": "was completed", "cancelled": "was cancelled", "failed": "has failed"}
 
 
 @reading
 async def why(tx: Transaction, id: str) -> list[Reason]:
     """What keeps a job or a run; empty when nothing does."""
-    reasons = await why_job(tx, JobId(id))
     run = await tx.one(Runs.find_run, id=id)
-    if run is None or run.finalized_at is not None:
+    if run is not None and run.finalized_at is not None:
+        return [_ended(run)]
+    try:
+        reasons = await why_job(tx, JobId(id)) if is_id(id) else None
+    except NotFound:
+        reasons = None
+    if reasons is None:
+        raise NotFound(f"there is no run {id} in this database, and no job.")
+    if run is None:
         return reasons
     if run.state in ("pending_tools", "awaiting_input"):
         asked = [_inquiry(row) for row in await tx.many(Inquiries.open_inquiries, id=run.id)]
@@ -35,6 +45,12 @@ async def why(tx: Transaction, id: str) -> list[Reason]:
         if run.limited is not None:
             reasons.append(Reason("budget", run.limited))
     return reasons
+
+
+def _ended(run: RunRow) -> Reason:
+    at = datetime.fromtimestamp((run.finalized_at or 0) / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    how = f", {run.outcome}" if run.outcome else f": {run.error}" if run.error else ""
+    return Reason("ended", f"it {_ENDS[run.state]} at {at}{how}")
 
 
 async def _tools(tx: Transaction, run: RunRow) -> Reason:
@@ -69,7 +85,7 @@ def _batch(batch: BatchRow) -> Reason:
         case _:
             at = f", the provider's {batch.provider_id}" if batch.provider_id else ""
             words = f"it waits for the answer of batch {batch.id}{at}, which is {batch.state}"
-    return Reason("batch", words)
+    return Reason("batch", f"{words}: {batch.error}" if batch.error else words)
 
 
 async def _line(tx: Transaction, run: RunRow) -> Reason:

@@ -1,12 +1,14 @@
 """The `holdfast` command: one module per noun. It calls the app and the kernel, and prints; it decides nothing.
 
 Exit codes: 0 done, 1 the answer is no (`migrate --check`, or `doctor` found a problem), 2 called wrongly, 3 the store
-refused, 4 the store or the world is unavailable, 70 a fault of Holdfast itself, 130 interrupted.
+refused, 4 the store or the world is unavailable, 70 a fault of Holdfast itself, 130 interrupted. An error is a line on
+stderr; with `--json` it is also `{"error": …, "message": …}` on stdout, so that who reads JSON always has some.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 
 import click
@@ -80,6 +82,7 @@ def main() -> None:
         code = left.exit_code
     except click.ClickException as problem:
         problem.show()
+        _tell(problem, problem.format_message())
         code = problem.exit_code
     except click.Abort:
         code = 130
@@ -87,16 +90,25 @@ def main() -> None:
         if debug:
             raise
         click.echo(f"holdfast: {problem}", err=True)
+        _tell(problem, str(problem))
         code = exit_code(problem)
     except Exception as problem:
         if debug:
             raise
         click.echo(f"holdfast: {type(problem).__name__}: {problem}. `holdfast --debug …` shows where.", err=True)
+        _tell(problem, str(problem))
         code = 70
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _tell(problem: Exception, message: str) -> None:
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps({"error": type(problem).__name__, "message": message}, ensure_ascii=False))
+
+
 def exit_code(problem: HoldfastError) -> int:
+    from holdfast.models.failures import ModelFailure
+
     match problem:
         case UsageError():
             return 2
@@ -104,5 +116,7 @@ def exit_code(problem: HoldfastError) -> int:
             return 3
         case Unavailable():
             return 4
+        case ModelFailure():
+            return 4 if problem.transient else 3
         case _:
             return 70

@@ -17,6 +17,8 @@ from holdfast.cli.options import (
     print_pairs,
     print_table,
     readable,
+    seen_by,
+    tenant_option,
     url_option,
 )
 from holdfast.kernel import encoding
@@ -47,14 +49,16 @@ def ls(tenant: str | None, limit: int, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@tenant_option
 @url_option
 @json_option
-def show(name: str, url: str | None, as_json: bool) -> None:
+def show(name: str, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Show one agent, by name or id: its present version, and that there were others."""
 
     async def found(app: Holdfast) -> tuple[AgentRow, Sequence[VersionRow]]:
-        row = await app.agents.get(name)
-        return row, await app.agents.versions(row.id)
+        agents = seen_by(app, tenant).agents
+        row = await agents.get(name)
+        return row, await agents.versions(row.id)
 
     row, versions = ask(url, found)
     if as_json:

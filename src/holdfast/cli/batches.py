@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from holdfast.agents.batches.records import BatchRow, RequestRow
+from holdfast.agents.states import BATCH_STATES
 from holdfast.app import Holdfast
 from holdfast.cli.options import (
     ask,
@@ -22,10 +23,6 @@ from holdfast.cli.options import (
 )
 from holdfast.kernel import encoding
 
-_STATES = (
-    *("gathering", "submitting", "searching", "submitted", "processing", "canceling", "collecting", "ended", "failed"),
-)
-
 
 @click.group()
 def command() -> None:
@@ -33,7 +30,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--state", type=click.Choice(_STATES), help="Only batches in this state.")
+@click.option("--state", type=click.Choice(BATCH_STATES), help="Only batches in this state.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
 @url_option
 @json_option

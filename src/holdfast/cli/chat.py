@@ -1,54 +1,178 @@
-"""`holdfast chat`: talk with an agent of an app in the terminal."""
+"""`holdfast chat`: talk with an agent in the terminal, and decide there what it asks of people."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import click
 
-from holdfast.agents.handles import Agent
+from holdfast.agents.handles import Agent, Run
+from holdfast.agents.people.face import Inquiry
 from holdfast.app import Holdfast
-from holdfast.cli.options import load_app, url_option
-from holdfast.cli.speaking import Speaker
-from holdfast.errors import RunFailed, UsageError
+from holdfast.cli.deciding import about
+from holdfast.cli.options import app_for, json_option, load_app, plain, url_option
+from holdfast.cli.speaking import Speaker, event_dict
+from holdfast.errors import AlreadyDecided, NoWorker, RunFailed, UsageError
+from holdfast.events import Event
+from holdfast.kernel import encoding
+
+_LOOK = 1.0  # seconds of silence after which somebody below the run may be asking
+_FAILED, _LEFT_OPEN = 3, 1
+_CAP = 1 << 28
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
-@click.argument("agent")
+@click.argument("target", metavar="[MODULE:APP]")
+@click.argument("agent", required=False)
 @click.option("--session", "key", help="Go on with the session of this key; default: a new one.")
 @click.option("--thinking", is_flag=True, help="Show what the model thinks, where it says so.")
+@click.pass_context
 @url_option
-def command(target: str, agent: str, key: str | None, thinking: bool, url: str | None) -> None:
-    """Talk with AGENT of the app that MODULE:APP names. A worker runs in this process; an empty line or Ctrl-D ends it.
+@json_option
+def command(  # noqa: PLR0917  the options of the command
+    ctx: click.Context,
+    target: str,
+    agent: str | None,
+    key: str | None,
+    thinking: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Talk with AGENT of the app that MODULE:APP names, with a worker in this process; without MODULE:APP, with an
+    AGENT of the store, which a running worker has to serve. An empty line or Ctrl-D ends it.
 
-    What was said is stored: with --session you go on where you left off.
+    What was said is stored: with --session you go on where you left off. Where the agent asks a person, you are the
+    person: y approves, n denies, anything else denies with that message, or answers a question. With --json every event
+    is a line of JSON. Exit code 3: the last run failed; 1: it still waits for a person.
     """
-    app = load_app(target)
+    if agent is None and ":" in target:
+        raise UsageError(f"name the agent to talk with: holdfast chat {target} AGENT.")
+    app = app_for(url) if agent is None else load_app(target)
     app.url = url or app.url
+    talk = Talk(app, as_json=as_json, thinking=thinking)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_talk(app, agent, key, thinking=thinking))
+        asyncio.run(talk.run(agent or target, key, stored=agent is None))
+    ctx.exit(talk.code)
 
 
-async def _talk(app: Holdfast, name: str, key: str | None, *, thinking: bool) -> None:
-    agent = find(app, name)
-    async with app:
-        session = await app.session(key)
-        if key is not None:
-            for message in (await session.messages())[-10:]:
-                if message.text:
-                    click.secho(f"{message.role}: {message.text}", dim=True)
-        while (said := await asyncio.to_thread(_ask)) is not None:
-            speaker = Speaker(thinking=thinking)
-            run = await agent.enqueue(said, session=session)
-            async for event in run.stream():
+class Talk:
+    """One conversation at the terminal; `code` is what the command exits with."""
+
+    def __init__(self, app: Holdfast, *, as_json: bool, thinking: bool) -> None:
+        self._app = app
+        self._as_json = as_json
+        self._thinking = thinking
+        self._over = False  # nobody types any more
+        self.code = 0
+
+    async def run(self, name: str, key: str | None, *, stored: bool) -> None:
+        agent = None if stored else find(self._app, name)
+        async with self._app:
+            talked = agent or await self._stored(name)
+            session = await self._app.session(key)
+            if key is not None:
+                for message in (await session.messages())[-10:]:
+                    self._show_message(message.role, message.text)
+            while not self._over and (said := await self._typed("you: ")) is not None:
+                await self._follow(await talked.enqueue(said, session=session))
+
+    async def _stored(self, name: str) -> Agent[Any]:
+        agent = await self._app.agents[name].load()
+        if not any(row.status == "active" for row in await self._app.workers.list()):
+            raise NoWorker(
+                f"no worker is alive that could serve agent {name!r}: start one with `holdfast worker MODULE:APP`, "
+                f"or let `holdfast chat MODULE:APP {name}` run one here."
+            )
+        return agent
+
+    async def _follow(self, run: Run[Any]) -> None:
+        """Show what happens until the run has ended, or waits for somebody who is not here."""
+        speaker = Speaker(thinking=self._thinking, here=True)
+        asked: set[str] = set()
+        self.code = 0
+        async for event in paced(run.stream()):
+            if event is not None and self._as_json:
+                click.echo(encoding.encode(event_dict(event), what="an event", cap=_CAP))
+            elif event is not None:
                 speaker.hear(event)
-            with contextlib.suppress(RunFailed):
-                await run.result()
+            if event is None or type(event).__name__ in ("ApprovalRequested", "QuestionAsked", "InputRequested"):
+                for inquiry in await run.inquiries():
+                    if inquiry.id not in asked and not self._over:
+                        asked.add(inquiry.id)
+                        speaker.end_line()
+                        await self._decide(inquiry)
+            if self._over and run.state != "completed":
+                self.code = _LEFT_OPEN
+                return
+        try:
+            await run.result()
+        except RunFailed:
+            self.code = _FAILED
+            if not self._as_json:
+                click.secho(f"({run.state}: see `holdfast runs show {run.id}`)", dim=True)
+
+    async def _decide(self, inquiry: Inquiry) -> None:
+        """Ask the person who is here until what is said can be done; without a word, it stays open."""
+        if not self._as_json:
+            click.secho(plain(f"({inquiry.kind}: {about(inquiry)})"), dim=True)
+        hint = "your answer: " if inquiry.kind == "question" else "y, n, or what to say: "
+        while (said := await self._typed(hint)) is not None:
+            try:
+                await rule(self._app, inquiry, said)
+            except AlreadyDecided as late:
+                click.secho(f"({late})", dim=True, err=True)
+            except UsageError as problem:
+                click.secho(str(problem), err=True)
                 continue
-            click.secho(f"({run.state}: see `holdfast runs show {run.id}`)", dim=True)
+            return
+        self._over = True
+        click.secho(f"(inquiry {inquiry.id} stays open: `holdfast runs inquiries` lists it)", dim=True, err=True)
+
+    def _show_message(self, role: str, text: str) -> None:
+        if text and self._as_json:
+            said = {"type": "message", "role": role, "text": text}
+            click.echo(encoding.encode(said, what="a message", cap=_CAP))
+        elif text:
+            click.secho(f"{role}: {text}", dim=True)
+
+    async def _typed(self, hint: str) -> str | None:
+        return await asyncio.to_thread(_ask, hint, quiet=self._as_json)
+
+
+async def paced(stream: AsyncGenerator[Event, None]) -> AsyncIterator[Event | None]:
+    """Each event as it comes, and None whenever there was none for a while."""
+    while True:
+        coming = asyncio.ensure_future(anext(stream, None))
+        try:
+            while not (await asyncio.wait({coming}, timeout=_LOOK))[0]:
+                yield None
+        except BaseException:
+            coming.cancel()
+            raise
+        event = coming.result()
+        if event is None:
+            return
+        yield event
+
+
+async def rule(app: Holdfast, inquiry: Inquiry, said: str) -> None:
+    """What a person typed, as a decision."""
+    about_this: Any = {"digest": inquiry.digest, "by": "chat"}
+    match said.lower():
+        case _ if inquiry.kind == "question":
+            await app.answer(inquiry.id, said, **about_this)
+        case "y" | "yes":
+            await app.approve(inquiry.id, **about_this)
+        case "n" | "no":
+            await app.deny(inquiry.id, **about_this)
+        case _ if inquiry.kind == "continuation":
+            await app.answer(inquiry.id, said, **about_this)
+        case _:
+            await app.deny(inquiry.id, message=said, **about_this)
 
 
 def find(app: Holdfast, name: str) -> Agent[object]:
@@ -59,9 +183,9 @@ def find(app: Holdfast, name: str) -> Agent[object]:
     return found
 
 
-def _ask() -> str | None:
+def _ask(hint: str, *, quiet: bool) -> str | None:
     """The next line of the person; None when there is no more."""
-    if sys.stdin.isatty():
-        click.secho("you: ", bold=True, nl=False)
+    if sys.stdin.isatty() and not quiet:
+        click.secho(hint, bold=True, nl=False)
     line = sys.stdin.readline()
     return line.strip() or None

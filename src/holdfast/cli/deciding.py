@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast.agents.people.face import Inquiry
-from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, url_option
+from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, readable, url_option
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 
@@ -34,9 +34,18 @@ def inquiries(
         print_json([inquiry_dict(row) for row in rows])
         return
     print_table(
-        ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED"],
+        ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED", "DIGEST"],
         [
-            (row.id, row.kind, row.state, row.decided_by or "-", row.run_id, _about(row), moment(row.asked_at))
+            (
+                row.id,
+                row.kind,
+                row.state,
+                row.decided_by or "-",
+                row.run_id,
+                about(row),
+                moment(row.asked_at),
+                row.digest,
+            )
             for row in rows
         ],
         empty="nothing is asked of anybody",
@@ -90,7 +99,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _about(row: Inquiry) -> str:
+def about(row: Inquiry) -> str:
     if row.call is not None and row.kind != "question":
         given = encoding.encode(row.call.input, what="arguments", cap=1 << 26)
         return f"{row.name} {given if len(given) < 80 else given[:77] + '...'}"
@@ -105,4 +114,4 @@ def _say(row: Inquiry, as_json: bool) -> None:
 
 
 def inquiry_dict(row: Inquiry) -> dict[str, Any]:
-    return asdict(row)
+    return readable(asdict(row), encoding.decode, texts=())

@@ -13,7 +13,16 @@ from holdfast.agents.handles import Run
 from holdfast.agents.money.budgets import usd
 from holdfast.agents.records import CallRow
 from holdfast.app import Holdfast
-from holdfast.cli.options import ask, json_option, plain, print_json, print_table, url_option
+from holdfast.cli.options import (
+    ask,
+    json_option,
+    plain,
+    print_json,
+    print_table,
+    seen_by,
+    tenant_option,
+    url_option,
+)
 from holdfast.durations import show
 from holdfast.errors import UsageError
 
@@ -37,6 +46,13 @@ _FACTS = {
     default="recorded",
     show_default=True,
     help="Calls with an effect: answer them from the record, ask a person, or run them.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["streaming", "batch"]),
+    default="streaming",
+    show_default=True,
+    help="How the model is asked, however the run was.",
 )
 @click.option("--key", help="Doing it again with this key gives the same fork.")
 @url_option
@@ -113,13 +129,16 @@ def replay(ctx: click.Context, id: str, url: str | None, as_json: bool) -> None:
 @click.argument("id")
 @click.option("--at", type=click.IntRange(1), help="The last message that is taken along; default: all of them.")
 @click.option("--key", help="The key of the new session; doing it again gives the same one.")
+@tenant_option
 @url_option
 @json_option
-def fork_session(id: str, at: int | None, key: str | None, url: str | None, as_json: bool) -> None:
+def fork_session(  # noqa: PLR0917  the options of the command
+    id: str, at: int | None, key: str | None, tenant: str | None, url: str | None, as_json: bool
+) -> None:
     """Copy a session, by its id or key, into a new one that goes its own way."""
 
     async def forked(app: Holdfast) -> Session:
-        return await app.sessions[(await app.sessions.get(id)).id].fork(at, key=key)
+        return await seen_by(app, tenant).sessions[id].fork(at, key=key)
 
     made = ask(url, forked)
     if as_json:

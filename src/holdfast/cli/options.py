@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.agents.collections import Tenant
 from holdfast.app import Holdfast
 from holdfast.errors import StoreRefused, UsageError
 from holdfast.kernel.drivers import dialect_of, sqlite_path
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 url_option = click.option("--url", help="Database URL; default: HOLDFAST_URL, else sqlite:///.holdfast/holdfast.db.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+tenant_option = click.option("--tenant", help="Of this tenant; default: of nobody in particular.")
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting; `holdfast settings` lists them."
 )
@@ -51,6 +53,11 @@ def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]])
             return await question(app)
 
     return asyncio.run(asking())
+
+
+def seen_by(app: Holdfast, tenant: str | None) -> Holdfast | Tenant:
+    """The app, or what one tenant sees of it."""
+    return app if tenant is None else app.tenant(tenant)
 
 
 def load_app(target: str) -> Holdfast:
@@ -144,7 +151,7 @@ def readable(row: Mapping[str, Any], decode: Callable[[str], Any], *, texts: Ite
     stored = frozenset(texts)
     shown: dict[str, Any] = {}
     for name, value in row.items():
-        if name.endswith("_at") or name in ("lease_until", "held_until"):
+        if name.endswith("_at") or name in ("lease_until", "held_until", "now"):
             shown[name] = moment(value)
         else:
             shown[name] = decode(value) if name in stored and value is not None else value

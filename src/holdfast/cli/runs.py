@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from holdfast.agents.money.budgets import usd
+from holdfast.agents.people.face import Inquiry
 from holdfast.agents.reading import Turn
 from holdfast.agents.records import CallRow, RunRow
+from holdfast.agents.states import RUN_STATES
+from holdfast.agents.streams import ENDED
 from holdfast.app import Holdfast
 from holdfast.cli import cassettes, deciding, forks
 from holdfast.cli.options import (
@@ -24,15 +27,21 @@ from holdfast.cli.options import (
     run_until_interrupted,
     url_option,
 )
-from holdfast.cli.speaking import Speaker
-from holdfast.events import TYPES, Event
+from holdfast.cli.speaking import Speaker, event_dict
+from holdfast.errors import StoreRefused
 from holdfast.kernel import encoding
 
-_STATES = (
-    *("pending", "batch_submitting", "batch_pending", "batch_processing", "streaming", "pending_tools"),
-    *("awaiting_input", "completed", "cancelled", "failed"),
-)
 _STORED = ("input", "variables", "metadata", "options", "output", "refusal")
+
+
+class Shown(NamedTuple):
+    """All that is shown of one run."""
+
+    row: RunRow
+    turns: list[Turn]
+    calls: list[CallRow]
+    asked: list[Inquiry]
+    origin: tuple[str, int] | None
 
 
 @click.group()
@@ -41,9 +50,9 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--state", type=click.Choice(_STATES), help="Only runs in this state.")
+@click.option("--state", type=click.Choice(RUN_STATES), help="Only runs in this state.")
 @click.option("--agent", help="Only runs of this agent, by name or id.")
-@click.option("--session", help="Only runs of this session.")
+@click.option("--session", help="Only runs of this session, by its id or key.")
 @click.option("--tenant", help="Only runs of this tenant.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
 @url_option
@@ -78,25 +87,29 @@ def ls(url: str | None, as_json: bool, **filters: Any) -> None:
 @url_option
 @json_option
 def show(id: str, url: str | None, as_json: bool) -> None:
-    """Show one run, whole: its turns, its tool calls, and what it said."""
+    """Show one run, whole: its turns, its tool calls, what it asks of people, and what it said."""
 
-    async def found(app: Holdfast) -> tuple[RunRow, list[Turn], list[CallRow], tuple[str, int] | None]:
+    async def found(app: Holdfast) -> Shown:
         run = app.runs[id]
-        return await run.refresh(), list(await run.turns()), list(await run.calls()), await run.forked_from()
+        row, origin = await run.refresh(), await run.forked_from()
+        return Shown(row, await run.turns(), await run.calls(), await run.inquiries(), origin)
 
-    row, turns, calls, origin = ask(url, found)
+    row, turns, calls, asked, origin = ask(url, found)
     if as_json:
         shown = as_dict(row)
-        shown["turn_list"] = [turn._asdict() | {"usage": turn.usage._asdict()} for turn in turns]
+        shown["turn_list"] = [turn_dict(turn) for turn in turns]
         shown["calls"] = [call_dict(call) for call in calls]
+        shown["inquiries"] = [deciding.inquiry_dict(each) for each in asked]
         shown["forked_from"], shown["forked_at"] = origin or (None, None)
         print_json(shown)
         return
     stored = encoding.decode(row.output) or {}
     print_pairs(
         {
-            **{name: getattr(row, name) for name in ("id", "state", "outcome", "agent_name", "version", "session")},
-            **{name: getattr(row, name) for name in ("tenant", "parent", "depth", "turns", "stop_reason", "limited")},
+            **{name: getattr(row, name) for name in ("id", "state", "mode", "outcome", "agent_name", "version")},
+            **{name: getattr(row, name) for name in ("session", "tenant", "parent", "depth", "turns")},
+            **{name: getattr(row, name) for name in ("stop_reason", "limited")},
+            "refused as": (encoding.decode(row.refusal) or {}).get("category"),
             "forked_from": origin and f"{origin[0]}, at turn {origin[1]}",
             "cost": f"{usd(row.cost_nano)} USD",
             "tokens": f"{row.input_tokens:,} in, {row.output_tokens:,} out, {row.cache_read_tokens:,} from the cache",
@@ -111,6 +124,9 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         for call in calls:
             if call.turn == turn.number:
                 click.echo(plain(f"  {call.name}({call.input}): {call.state}, {str(call.output)[:200]}"))
+    for each in asked:
+        click.echo(plain(f"\nasks a person: {each.kind} of {deciding.about(each)}"))
+        click.echo(f"  inquiry {each.id}\n  digest {each.digest}")
     if stored.get("text"):
         click.echo("\n" + "\n".join(plain(line) for line in str(stored["text"]).splitlines()))
 
@@ -125,7 +141,7 @@ def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
 
     async def follow() -> None:
         async with app_for(url) as app:
-            speaker = Speaker()
+            speaker = Speaker(url=url)
             async for event in app.runs[id].stream(after):
                 if as_json:
                     click.echo(encoding.encode(event_dict(event), what="an event", cap=1 << 28))
@@ -154,8 +170,10 @@ def why(id: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def cancel(id: str, reason: str, url: str | None, as_json: bool) -> None:
-    """Cancel a run, its tool calls and every run below it."""
+    """Cancel a run, its tool calls and every run below it; one that has ended is an error."""
     state = ask(url, lambda app: app.runs[id].cancel(reason))
+    if state in ENDED and state != "cancelled":
+        raise StoreRefused(f"run {id} has ended, as {state}: there is nothing to cancel.")
     if as_json:
         print_json({"id": id, "state": state})
     else:
@@ -173,13 +191,9 @@ def as_dict(row: RunRow) -> dict[str, Any]:
     return readable(row._asdict(), encoding.decode, texts=_STORED)
 
 
+def turn_dict(turn: Turn) -> dict[str, Any]:
+    return readable(turn._asdict(), encoding.decode, texts=()) | {"usage": turn.usage._asdict()}
+
+
 def call_dict(row: CallRow) -> dict[str, Any]:
     return readable(row._asdict(), encoding.decode, texts=("input", "output"))
-
-
-def event_dict(event: Event) -> dict[str, Any]:
-    result = getattr(event, "result", None)
-    plain_fields = {name: value for name, value in vars(event).items() if name != "result"}
-    if result is not None:
-        plain_fields |= {"outcome": result.outcome, "text": result.text, "usage": result.usage._asdict()}
-    return {"type": TYPES.get(type(event), getattr(event, "type", "")), **plain_fields}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from holdfast.agents.compaction.compacting import CompactionStats
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.records import CompactionRow
+from holdfast.agents.options import check_model
 from holdfast.agents.reading import MessageView
 from holdfast.agents.records import SessionRow
 from holdfast.app import Holdfast
@@ -22,6 +24,8 @@ from holdfast.cli.options import (
     print_pairs,
     print_table,
     readable,
+    seen_by,
+    tenant_option,
     url_option,
 )
 from holdfast.errors import UsageError
@@ -56,14 +60,15 @@ def ls(tenant: str | None, metadata: tuple[str, ...], limit: int, url: str | Non
 @command.command()
 @click.argument("id")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="At most this many.")
+@tenant_option
 @url_option
 @json_option
-def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
+def show(id: str, limit: int, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Show what was said in a session, by its id or key."""
 
     async def found(app: Holdfast) -> tuple[SessionRow, list[MessageView]]:
-        row = await app.sessions.get(id)
-        return row, list(await app.sessions[row.id].messages(limit=limit))
+        session = seen_by(app, tenant).sessions[id]
+        return await session.refresh(), await session.messages(limit=limit)
 
     row, messages = ask(url, found)
     if as_json:
@@ -83,24 +88,22 @@ def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
 @click.option("--strategy", type=click.Choice(["hybrid", "summarize"]), help="How; default: as its last agent says.")
 @click.option("--target", type=click.IntRange(1), metavar="TOKENS", help="The size to reach.")
 @click.option("--summarizer", metavar="MODEL", help="Who summarises; default: the model of the last run.")
+@click.option("--preserve-last", type=click.IntRange(0), metavar="MESSAGES", help="Leave the last so many alone.")
+@click.option("--protected-tokens", type=click.IntRange(0), metavar="TOKENS", help="And the last so many tokens.")
 @click.option("--if-needed", is_flag=True, help="Only when the session has reached its trigger.")
+@tenant_option
 @url_option
 @json_option
-def compact(  # noqa: PLR0917  the options of the command
-    id: str,
-    strategy: str | None,
-    target: int | None,
-    summarizer: str | None,
-    if_needed: bool,
-    url: str | None,
-    as_json: bool,
+def compact(
+    *, id: str, target: int | None, if_needed: bool, tenant: str | None, url: str | None, as_json: bool, **chosen: Any
 ) -> None:
     """Make what a session sends smaller; the originals are kept. By its id or key."""
-    chosen = {"strategy": strategy, "target_tokens": target, "summarizer": summarizer}
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given = {name: value for name, value in {**chosen, "target_tokens": target}.items() if value is not None}
+    if chosen["summarizer"] is not None:
+        check_summarizer(chosen["summarizer"])
 
     async def done(app: Holdfast) -> CompactionRow | None:
-        session = app.sessions[(await app.sessions.get(id)).id]
+        session = seen_by(app, tenant).sessions[id]
         config = Compaction(**{**(await session.compaction_config()).plain(), **given}) if given else None
         return await (session.compact_if_needed(config) if if_needed else session.compact(config))
 
@@ -116,13 +119,14 @@ def compact(  # noqa: PLR0917  the options of the command
 
 @command.command()
 @click.argument("id")
+@tenant_option
 @url_option
 @json_option
-def stats(id: str, url: str | None, as_json: bool) -> None:
+def stats(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Show how full a session is, and what was compacted in it. By its id or key."""
 
     async def looked(app: Holdfast) -> tuple[CompactionStats, list[CompactionRow]]:
-        session = app.sessions[(await app.sessions.get(id)).id]
+        session = seen_by(app, tenant).sessions[id]
         return await session.compaction_stats(), await session.compactions()
 
     found, rows = ask(url, looked)
@@ -137,13 +141,14 @@ def stats(id: str, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("id")
+@tenant_option
 @url_option
 @json_option
-def restore(id: str, url: str | None, as_json: bool) -> None:
+def restore(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Undo the latest compaction of a session that stands. By its id or key."""
 
     async def done(app: Holdfast) -> CompactionRow:
-        return await app.sessions[(await app.sessions.get(id)).id].restore()
+        return await seen_by(app, tenant).sessions[id].restore()
 
     row = ask(url, done)
     if as_json:
@@ -153,6 +158,14 @@ def restore(id: str, url: str | None, as_json: bool) -> None:
 
 
 command.add_command(forks.fork_session)
+
+
+def check_summarizer(model: str) -> None:
+    """`UsageError` when nothing is known of the model that is to summarise."""
+    try:
+        check_model(model, {})
+    except UsageError as problem:
+        raise UsageError(f"--summarizer cannot be {model}: {problem}") from None
 
 
 def _compaction(row: CompactionRow) -> dict[str, object]:

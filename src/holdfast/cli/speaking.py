@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import click
 
 from holdfast.cli.options import plain
 from holdfast.events import (
+    TYPES,
     ApprovalRequested,
+    CallView,
     Event,
     InputGiven,
     InputRequested,
@@ -26,8 +31,11 @@ from holdfast.kernel import encoding
 class Speaker:
     """Writes text as it is said, and one line for everything else that a person wants to know."""
 
-    def __init__(self, *, thinking: bool = False) -> None:
+    def __init__(self, *, thinking: bool = False, url: str | None = None, here: bool = False) -> None:
+        """`url` is part of the commands that it names. `here`: who listens is asked what people are asked."""
         self._thinking = thinking
+        self._where = f" --url {url}" if url else ""
+        self._here = here
         self._in_line = False
 
     def hear(self, event: Event) -> None:
@@ -54,7 +62,8 @@ class Speaker:
                     self._line(f"({result.outcome}{f': {result.limit}' if result.limit else ''})")
                 self.end_line()
             case _:
-                if (note := _about_people(event)) is not None:
+                asked = isinstance(event, ApprovalRequested | QuestionAsked | InputRequested)
+                if not (asked and self._here) and (note := _about_people(event, self._where)) is not None:
                     self._line(note)
 
     def end_line(self) -> None:
@@ -71,18 +80,28 @@ class Speaker:
         return "\n".join(plain(line) for line in text.split("\n"))
 
 
-def _about_people(event: Event) -> str | None:
+def _about_people(event: Event, where: str) -> str | None:
     match event:
         case ApprovalRequested(call=call, inquiry=inquiry, kind=kind):
             shown = encoding.encode(call.input, what="an input", cap=1 << 28)
-            return f"(waits for a person: {kind} of {call.name} {shown}; holdfast runs approve {inquiry})"
+            return f"(waits for a person: {kind} of {call.name} {shown}; holdfast runs approve {inquiry}{where})"
         case QuestionAsked(question=question, inquiry=inquiry):
-            return f"(asks a person: {question}; holdfast runs answer {inquiry} TEXT)"
+            return f"(asks a person: {question}; holdfast runs answer {inquiry} TEXT{where})"
         case InputRequested(reason=reason, inquiry=inquiry):
-            return f"(waits for a person: {reason}; holdfast runs approve {inquiry})"
+            return f"(waits for a person: {reason}; holdfast runs approve {inquiry}{where})"
         case InputGiven(verdict=verdict, by=by):
             return f"({verdict}{f' by {by}' if by else ''})"
         case ModeChosen(mode=mode, reason=reason):
             return f"({mode}: {reason})"
         case _:
             return None
+
+
+def event_dict(event: Event) -> dict[str, Any]:
+    """An event for programs."""
+    result = getattr(event, "result", None)
+    fields = {name: value for name, value in vars(event).items() if name != "result"}
+    plain_fields = {name: asdict(value) if isinstance(value, CallView) else value for name, value in fields.items()}
+    if result is not None:
+        plain_fields |= {"outcome": result.outcome, "text": result.text, "usage": result.usage._asdict()}
+    return {"type": TYPES.get(type(event), getattr(event, "type", "")), **plain_fields}

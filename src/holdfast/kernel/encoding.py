@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.errors import BadPayload
 
+_LONGEST_KEY = 512  # bytes
 # JSON writes NUL as \u0000; an even number of backslashes before it would make it literal text.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -56,13 +57,29 @@ def decode(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def check_text(value: str, *, what: str, cap: int = 512) -> str:
+def check_text(value: object, *, what: str, cap: int = 512) -> str:
     """Names and keys that become columns: no NUL, no lone surrogate, not endless."""
+    if not isinstance(value, str):
+        raise BadPayload(f"{what} is text, not {type(value).__name__}.")
     if not value or len(value) > cap:
         raise BadPayload(f"{what} must have 1 to {cap} characters, not {len(value)}.")
     if "\x00" in value or not _encodable(value):
         raise BadPayload(f"{what} contains a NUL character or a lone surrogate.")
     return value
+
+
+def check_tenant(tenant: object) -> str:
+    """A tenant's name; "" is nobody's."""
+    return "" if tenant == "" else check_text(tenant, what="a tenant")
+
+
+def stored_key(key: object) -> str:
+    """An idempotency key as it is stored: a long one, which no index would hold, by its digest."""
+    if isinstance(key, str):
+        data = key.encode(errors="surrogatepass")
+        if len(data) > _LONGEST_KEY:
+            return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return check_text(key, what="an idempotency key")
 
 
 def digest(text: str) -> str:

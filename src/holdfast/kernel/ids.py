@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import NewType
+from typing import NewType, TypeGuard
 
 from holdfast.clock import Ports
 
@@ -33,7 +33,9 @@ def derived_id(*parts: str | int) -> JobId:
     return JobId(str(uuid.UUID(int=value)))
 
 
-def is_id(text: str) -> bool:
+def is_id(text: object) -> TypeGuard[str]:
+    if not isinstance(text, str):
+        return False
     try:
         return str(uuid.UUID(text)) == text.lower()
     except ValueError:

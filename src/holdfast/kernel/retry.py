@@ -18,8 +18,8 @@ class RetryPolicy:
     """How often and how late a failed job is tried again.
 
     `constant` waits `base` each time; `exponential` doubles it; `quartic` waits attempt^4 times `base`
-    (1 s, 16 s, 81 s, …). `jitter` spreads the delay by that share to both sides, so that jobs which failed
-    together do not come back together. `attempts=None` takes the app's `max_attempts`.
+    (1 s, 16 s, 81 s, …), and never less than `base`. `jitter` spreads the delay by that share to both sides, so
+    that jobs which failed together do not come back together. `attempts=None` takes the app's `max_attempts`.
     """
 
     attempts: int | None = None
@@ -43,7 +43,8 @@ class RetryPolicy:
         cap = durations.microseconds(self.cap)
         delay = min(cap, durations.microseconds(self.base) * self._growth(attempt))
         spread = 1 + self.jitter * chance.uniform(-1, 1)
-        return min(cap, round(delay * spread))
+        least = min(delay, durations.microseconds(self.base)) if self.backoff == "quartic" else 0
+        return min(cap, max(least, round(delay * spread)))
 
     def _growth(self, attempt: int) -> int:
         match self.backoff:

@@ -9,14 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, UsageError
 from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.encoding import check_text
 from holdfast.kernel.families import hint, lock_order, settle
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.leases import DEADLINE_ERROR
 from holdfast.kernel.records import Child, Lease, Moved, Resolution, Step, Suspension, Woken
 from holdfast.kernel.statements import Jobs, Leases, Waiting
 from holdfast.kernel.states import State
+
+_OWN = "holdfast:"
+
+
+def own_channel(name: str) -> str:
+    """A channel on which something of Holdfast's own waits; nobody else can signal there."""
+    return f"{_OWN}{name}"
+
+
+def check_channel(channel: str) -> str:
+    """A channel that a program names."""
+    check_text(channel, what="a channel")
+    if channel.startswith(_OWN):
+        raise UsageError(f"channel {channel!r} is Holdfast's own: no program signals or waits there.")
+    return channel
 
 
 async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us: int | None) -> str:

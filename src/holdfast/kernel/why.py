@@ -73,7 +73,8 @@ def _not_pending(job: WhyJob) -> Reason:
             return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
         case state:
             assert state in TERMINAL
-            return Reason("ended", f"it has {state} at {_time(job.finished_at)}")
+            how = "was cancelled" if state is State.CANCELLED else f"has {state}"
+            return Reason("ended", f"it {how} at {_time(job.finished_at)}")
 
 
 def _paused(job: WhyJob) -> list[Reason]:

@@ -169,12 +169,18 @@ def without_secrets(text: str) -> str:
     return Redactor().text(text)
 
 
+def _sealed(part: Inside) -> Inside:
+    """A call goes by the names of its arguments, as in a capsule."""
+    return Call(part.name, Redactor().value(part.input, "arguments")) if isinstance(part, Call) else part
+
+
 def _written(answered: Answered) -> dict[str, Any]:
     asked, turn = answered.asked, answered.turn
     told: dict[str, Any] = {} if asked.text is None else {"text": asked.text}
     if asked.results:
         told["results"] = [{"tool": each.tool, "text": each.text, "is_error": each.is_error} for each in asked.results]
-    written = {"asked": told, "parts": list(map(write_inside, turn.parts)), "stop": turn.stop_reason}
+    parts = [write_inside(_sealed(part)) for part in turn.parts]
+    written = {"asked": told, "parts": parts, "stop": turn.stop_reason}
     more = {"category": turn.category, "usage": turn.usage}
     return written | {name: value for name, value in more.items() if value is not None}
 

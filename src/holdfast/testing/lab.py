@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast import durations
+from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
 from holdfast.agents.streams import find_runs
 from holdfast.app import Holdfast
 from holdfast.clock import Ports
@@ -41,6 +42,7 @@ from holdfast.workers.definitions import Definition
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_DECIDE = "Decide with lab.approve(run), lab.deny(run) or lab.answer(run, …), then drain."
 _MOST_RETURNS = 100  # of one job that an inline lab runs to its end
 
 
@@ -193,7 +195,7 @@ class Lab(AgentsInLab):
         row = await self.app.runtime().find(id)
         alone = self._owner is None or self._owner.done() or self._owner is asyncio.current_task()
         if row.state not in TERMINAL and limit is None and alone:
-            raise Stuck(f"job {row.id} ({row.kind}) has not ended: {self._why(row)}")
+            raise Stuck(f"job {row.id} ({row.kind}) has not ended: {await self._why(row)}")
 
     def _bind(self, settings: Settings) -> None:
         make_runtime = partial(LabRuntime, self)
@@ -255,11 +257,16 @@ class Lab(AgentsInLab):
         """What the store answers, without awaiting."""
         return enqueued.ask_store(self.url, self.app.settings, self._ports, question)
 
-    def _why(self, row: JobRow) -> str:
+    async def _why(self, row: JobRow) -> str:
+        if row.kind.startswith(AGENT_KIND) and row.state != State.SCHEDULED:
+            decide = f" {_DECIDE}" if await self.app.runs[row.id].inquiries() else ""
+            return f"{await self.app.why(row.id) or 'a worker would take it next'}.{decide}"
         match State(row.state):
             case State.SCHEDULED:
                 left = durations.show((row.due_at or 0) - self.clock.wall_us())
                 return f'it is due in {left}. await lab.clock.advance("{left}"), then drain.'
+            case State.WAITING if row.channel is not None and row.kind.startswith(TOOL_KIND):
+                return f"a person decides about it. {_DECIDE}"
             case State.WAITING if row.channel is not None:
                 return f"it waits for a signal on {row.channel!r}. Send one with hf.signal, or advance to its timeout."
             case State.WAITING:

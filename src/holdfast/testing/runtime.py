@@ -45,8 +45,10 @@ class LabRuntime(Runtime):
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         answer = await super().transact(operation, *args, **kwargs)
-        if isinstance(answer, Created):
-            await self._lab.accepted([JobId(answer.run)])
+        answers = answer if isinstance(answer, list) else [answer]
+        created = [JobId(each.run) for each in answers if isinstance(each, Created)]
+        if created:
+            await self._lab.accepted(created)
         return answer
 
     async def expect(self, id: JobId, limit: float | None) -> None:

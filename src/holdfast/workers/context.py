@@ -23,6 +23,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Lease, NewJob, Route
 from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.waiting import check_channel
 from holdfast.observe import TRACE
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
@@ -190,7 +191,7 @@ class JobContext:
 
         The job waits without holding this worker. Each call takes one signal, once, also across restarts.
         """
-        encoding.check_text(channel, what="a channel")
+        check_channel(channel)
         name = f"wait {channel} {self._waits[channel]}"
         self._waits[channel] += 1
         stored = await self.ledger.find_step(name)

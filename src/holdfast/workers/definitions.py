@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from holdfast.errors import UsageError
+from holdfast import checking
+from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.records import Route
 from holdfast.kernel.retry import RetryPolicy
@@ -67,6 +68,10 @@ class Definition:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        checking.instance(self.retry, "retry", RetryPolicy, "Retry")
+        checking.whole(self.priority, "priority")
+        if self.isolate not in (None, "process"):
+            raise BadSetting(f'isolate is "process" or nothing, not {self.isolate!r}.')
         if self.isolate == "process":
             address_of(self.function)
         route = route_for(self.queue, self.kind, self.requires, laned=self.limits is not None)
@@ -87,7 +92,8 @@ class Registry:
     """The definitions of one app, by kind.
 
     `preparing` is what a worker writes when it starts. `adopt` finds definitions for routes that nobody declared here,
-    and says which capabilities that adds; `adopts` turns it off.
+    and says which capabilities that adds; `adopts` turns it off. `kept` are kinds of jobs that others depend on, so
+    that nobody cancels them by hand, each with what to do instead.
     """
 
     definitions: dict[str, Definition] = field(default_factory=dict)
@@ -96,6 +102,7 @@ class Registry:
     adopt: Callable[[Database, Sequence[Route]], Awaitable[list[str]]] | None = None
     adopts: bool = True
     chores: list[Chore] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
 
     def add(self, definition: Definition) -> None:
         known = self.definitions.get(definition.kind)

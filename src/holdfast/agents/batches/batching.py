@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from holdfast.agents.answering import moved
 from holdfast.agents.batches.records import NewRequest
 from holdfast.agents.changes import Changes
+from holdfast.agents.lanes import lane_of
 from holdfast.agents.records import LoadedRun, TurnState
 from holdfast.agents.statements import Batches, Runs
 from holdfast.agents.system import BATCH, system_job
@@ -22,7 +23,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.statements import Waiting
-from holdfast.kernel.waiting import park
+from holdfast.kernel.waiting import own_channel, park
 
 _CAP = 1 << 28
 _TRIES = 20
@@ -39,9 +40,14 @@ class Gathering(NamedTuple):
     wait_us: int
 
 
+def batch_lane(credential: str, model: str) -> str:
+    """The lane that batches are submitted by: a batch has limits of its own."""
+    return f"{lane_of(credential, model)}/batch"
+
+
 def channel_of_run(run: str) -> str:
     """Where a run waits for its answer from a batch."""
-    return f"batch {run}"
+    return own_channel(f"batch {run}")
 
 
 def custom_id(run: str, turn: int, attempt: int) -> str:
@@ -62,9 +68,18 @@ async def gather(tx: Transaction, where: Gathering) -> str:
 
 
 async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
-    tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent, body: str, where: Gathering
+    tx: Transaction,
+    play: Play,
+    prompt: Sequence[dict[str, Any]],
+    intent: Intent,
+    body: str,
+    where: Gathering,
+    within_us: int | None = None,
 ) -> Begun:
-    """Store a turn's request for the next batch, and let the run wait for the answer."""
+    """Store a turn's request for the next batch, and let the run wait for the answer.
+
+    `within_us` is what its time limit leaves: then the run is played again, answer or not.
+    """
     lease, run, number = play.lease, play.run, play.number
     fence = await tx.one(Waiting.hold, **lease.held._asdict())
     if fence is None:
@@ -72,13 +87,15 @@ async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
     turn = await open_turn(tx, play, prompt, intent, fence, _BATCHED)
     if not isinstance(turn, TurnState):
         return turn
+    if turn.attempts > 1:
+        await tx.run(Batches.drop_turn, run=run.id, turn=number)
     await add_requests(tx, where, [(run, number, turn.attempts, body)])
     changes = Changes(play.prefix)
     if run.state != "batch_submitting":
         changes.tell(run.id, "run_state", moved(run, "batch_submitting", run.state), topic="run_state")
     changes.tell(run.id, "turn_started", {"turn": number, "model": intent.model})
     await changes.write(tx)
-    await park(tx, lease, channel=channel_of_run(run.id), timeout_us=None)
+    await park(tx, lease, channel=channel_of_run(run.id), timeout_us=within_us)
     return "begun"
 
 

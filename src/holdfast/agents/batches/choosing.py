@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.agents.asking import facts_of
-from holdfast.agents.definitions import Mode
+from holdfast.agents.definitions import Limits, Mode
+from holdfast.agents.records import LoadedRun
 from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
 from holdfast.settings import Settings
@@ -39,10 +40,22 @@ def _by_time(left_us: int, settings: Settings) -> Choice:
     return Choice("batch", f"{show(left_us)} is left: time for a batch, at half the price")
 
 
-def choose_turn(mode: str, left_us: int | None, betas: tuple[str, ...], settings: Settings) -> Choice:
-    """How the next turn is asked: a run that may wait is streamed where its time runs out."""
-    if mode != "batch":
+def limit_left(run: LoadedRun, limits: Limits) -> int | None:
+    """How much of its wall clock a run has left, in microseconds; None: it has no such limit."""
+    return None if limits.time is None else max(1, microseconds(limits.time) - (run.now - run.created_at))
+
+
+def choose_turn(run: LoadedRun, limits: Limits, betas: tuple[str, ...], settings: Settings) -> Choice:
+    """How the next turn is asked: a run that may wait is streamed where its time runs out.
+
+    Its time is what is left until its deadline, or until its time limit ends it, whichever comes first. A run without a
+    deadline was asked for in a batch, and stays there.
+    """
+    if run.mode != "batch":
         return Choice("streaming", "")
     if betas:
         return Choice("streaming", f"a batch cannot ask for {', '.join(betas)}")
-    return Choice("batch", "") if left_us is None else _by_time(left_us, settings)
+    if run.deadline_at is None:
+        return Choice("batch", "")
+    until = run.deadline_at - run.now
+    return _by_time(min(until, limit_left(run, limits) or until), settings)

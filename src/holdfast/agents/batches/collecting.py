@@ -23,14 +23,16 @@ from holdfast.agents.answering import (
 )
 from holdfast.agents.batches.batching import Gathering, add_requests, channel_of_run
 from holdfast.agents.batches.records import Applied, OpenRequest
+from holdfast.agents.batches.replying import reply_of
 from holdfast.agents.changes import Changes, state_change
 from holdfast.agents.compaction.automatic import compact_after
-from holdfast.agents.contents import readable
 from holdfast.agents.deciding import Deciding
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.ending import end_runs
+from holdfast.agents.forks.simulating import Records, load_records
 from holdfast.agents.history import said_before
 from holdfast.agents.money.budgets import charge
+from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.inquiring import channel_of
 from holdfast.agents.records import LoadedRun, RunEnd
 from holdfast.agents.records_inbox import MailOf
@@ -48,10 +50,13 @@ from holdfast.models.batches import BatchLine
 from holdfast.models.folding import Reply
 
 BATCH_ERROR = "batch_error"
-MISSING = "missing"
-# Errors of one request after which asking again would be answered the same way.
+MISSING, NOT_SUBMITTED, NOT_STORED = "missing", "not_submitted", "not_stored"
+# Errors of one request after which asking again would be answered the same way, or has been tried for long.
 _FINAL = frozenset(
-    {"invalid_request_error", "not_found_error", "request_too_large", "permission_error", "authentication_error"}
+    {
+        *("invalid_request_error", "not_found_error", "request_too_large", "permission_error"),
+        *("authentication_error", NOT_SUBMITTED, NOT_STORED),
+    }
 )
 
 
@@ -59,7 +64,8 @@ class Collector(NamedTuple):
     """What applying results needs beside them."""
 
     batch: str
-    deciding: Callable[[LoadedRun, AgentSpec, int], Deciding]
+    serves: Callable[[str], bool]  # whether runs of this agent are played here, so that what follows is decided here
+    deciding: Callable[[LoadedRun, AgentSpec, int, Records], Deciding]
     spent: Callable[[str, dict[str, Any]], Spent]
     parse: Callable[[str], AgentSpec]
     prefix: str
@@ -72,11 +78,13 @@ class _Case(NamedTuple):
     request: OpenRequest
     run: LoadedRun
     line: BatchLine
+    records: Records = Records()  # what a fork may be answered with
 
     @property
     def wanted(self) -> bool:
-        """Whether its run still waits for it."""
-        return self.request.turn_state == "batched" and self.run.turns == self.request.turn - 1
+        """Whether its run still waits for it, and not for a person, say, since its time is over."""
+        waits = self.run.state.startswith("batch_") and self.run.turns == self.request.turn - 1
+        return waits and self.request.turn_state == "batched"
 
 
 async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: Collector, where: Gathering) -> int:
@@ -87,7 +95,10 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     """
     if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
         raise LeaseLost(lease.id, lease.fence)
-    by_id = {line.custom_id: line for line in lines}
+    by_id: dict[str, BatchLine] = {}
+    for line in lines:  # of several about one request, the one with its answer
+        if line.message is not None or line.custom_id not in by_id:
+            by_id[line.custom_id] = line
     locked = await tx.many(Jobs.lock_jobs, seqs=await _family(tx, by_id))
     found = await tx.many(Batches.find_requests, ids=sorted(by_id))  # as they are now that nobody else changes them
     requests = [each for each in found if each.batch == by.batch or by_id[each.custom_id].message is not None]
@@ -99,13 +110,15 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     changes = Changes(by.prefix)
     live = [case for case in cases if case.wanted and case.run.job in waiting]
     late = [case for case in cases if not (case.wanted and case.run.job in waiting)]
-    usable = {case.request.custom_id for case in live if _is_usable(case.line)}
-    await _apply_succeeded(tx, [case for case in live if case.request.custom_id in usable], by, changes)
-    await _apply_failed(tx, [case for case in live if case.request.custom_id not in usable], by, changes, where)
-    await _account(tx, [case for case in late if case.line.message is not None], by)
-    await tx.run(
-        Batches.apply_requests, applied=[Applied(each.custom_id, by_id[each.custom_id].type) for each in requests]
-    )
+    usable = [case for case in live if _is_usable(case.line)]
+    kept = [case for case in usable if not by.serves(case.run.agent_name)]
+    await _apply_succeeded(tx, [case for case in usable if by.serves(case.run.agent_name)], by, changes)
+    await _keep(tx, kept, changes)
+    await _apply_failed(tx, [case for case in live if not _is_usable(case.line)], by, changes, where)
+    await _account(tx, late, by)
+    bodies = {case.request.custom_id: to_json(case.line.message) for case in kept}
+    applied = [Applied(id, by_id[id].type, bodies.get(id)) for id in (each.custom_id for each in requests)]
+    await tx.run(Batches.apply_requests, applied=applied)
     await changes.write(tx)
     return len(requests)
 
@@ -121,6 +134,7 @@ async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collecto
     if not cases:
         return
     mails = {mail.run: mail for mail in await tx.many(Inbox.mails, runs=[case.run.id for case in cases])}
+    cases = [case._replace(records=await load_records(tx, case.run)) for case in cases]
     turned = [_turned(case, by, mails.get(case.run.id), await _before(tx, case)) for case in cases]
     fresh = await store_answers(tx, turned, changes, notify=by.notify)
     concluded = [each for each in fresh if each.decision.conclusion is not None]
@@ -131,6 +145,26 @@ async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collecto
     for each in concluded:
         await compact_after(tx, each.run)
     await resolve(tx, [_resolution(each) for each in fresh])
+
+
+async def _keep(tx: Transaction, cases: Sequence[_Case], changes: Changes) -> None:
+    """Answers to runs of another program: its worker decides, by its own rules and prices. They wait for it."""
+    if not cases:
+        return
+    await tx.run(Batches.doubt_turns, runs=[case.run.id for case in cases])  # until it has stored them
+    await _move(tx, cases, "pending", changes)
+    await changes.write(tx)
+    await resolve(tx, [Resolution(case.run.job, channel_of_run(case.run.id), State.PENDING) for case in cases])
+
+
+async def _move(tx: Transaction, cases: Sequence[_Case], state: str, changes: Changes) -> None:
+    """Runs that wait go to another state."""
+    for before in sorted({case.run.state for case in cases} - {state}):
+        runs = [case.run for case in cases if case.run.state == before]
+        await tx.many(Batches.move_runs, ids=[run.id for run in runs], state=state, before=before)
+        for run in runs:
+            moved = state_change(run.id, run.session, run.agent_name, run.parent, state=state, before=before)
+            changes.tell(run.id, "run_state", moved, topic="run_state")
 
 
 async def _before(tx: Transaction, case: _Case) -> str:
@@ -148,27 +182,18 @@ def _conclusion(each: Turned) -> Conclusion:
 
 def _turned(case: _Case, by: Collector, mail: MailOf | None, before: str) -> Turned:
     """What follows from an answer, as from one that was streamed."""
-    message = case.line.message or {}
     run, number = case.run, case.request.turn
-    usage = message.get("usage") or {}
-    reply = Reply(
-        id=str(message.get("id", "")),
-        model=str(message.get("model") or case.request.model),
-        blocks=readable(message.get("content") or []),
-        stop_reason=message.get("stop_reason"),
-        stop_details=message.get("stop_details"),
-        usage=usage,
-        container=message.get("container"),
-    )
+    reply = reply_of(case.line.message or {}, case.request.model)
     answer = Answer(
         model=reply.model,
         blocks=reply.blocks,
         stop_reason=reply.stop_reason or "",
-        spent=by.spent(reply.model, usage),
+        spent=by.spent(reply.model, reply.usage),
         request_id=reply.id or None,
         container=(reply.container or {}).get("id"),
     )
-    return Turned(run, number, answer, heeding(mail, _decided(case, reply, by, before)))
+    last = is_last(run, by.parse(run.definition), answer.spent)
+    return Turned(run, number, answer, heeding(mail, _decided(case, reply, by, before)._replace(last=last)))
 
 
 def _is_usable(line: BatchLine) -> bool:
@@ -182,7 +207,8 @@ def _is_usable(line: BatchLine) -> bool:
 
 
 def _decided(case: _Case, reply: Reply, by: Collector, before: str) -> Decision:
-    return by.deciding(case.run, by.parse(case.run.definition), case.request.turn).decide(reply, before)
+    spec, number = by.parse(case.run.definition), case.request.turn
+    return by.deciding(case.run, spec, number, case.records).decide(reply, before)
 
 
 def _resolution(each: Turned) -> Resolution:
@@ -205,6 +231,7 @@ async def _apply_failed(
 ) -> None:
     """Ask again, or fail the run: by what went wrong and how often it has."""
     again: list[_Case] = []
+    ended: list[_Case] = []
     for case in cases:
         kind, text = _trouble(case.line)
         spec = by.parse(case.run.definition)
@@ -215,8 +242,10 @@ async def _apply_failed(
         )
         if kind in _FINAL or case.request.failures + 1 >= spec.attempts:
             await _fail(tx, case, f"{kind}: {text}", changes)
+            ended.append(case)
         else:
             again.append(case)
+    await _account(tx, ended, by)
     await _ask_again(tx, again, changes, where)
 
 
@@ -248,41 +277,40 @@ async def _ask_again(tx: Transaction, cases: Sequence[_Case], changes: Changes, 
         body = bodies[case.request.custom_id]
         assert body is not None, "a request that is open has its body"
         requests.append((case.run, case.request.turn, case.request.attempt + 1, body))
-        run = case.run
-        if run.state != "batch_submitting":
-            moved = state_change(
-                run.id, run.session, run.agent_name, run.parent, state="batch_submitting", before=run.state
-            )
-            changes.tell(run.id, "run_state", moved, topic="run_state")
     for unknown in (0, 1):  # what is missing or cannot be read may have been bought all the same
         ids = [case.run.id for case in cases if _may_be_bought(case.line) == bool(unknown)]
         if ids:
             await tx.run(Batches.retry_turns, runs=ids, error=to_json({"kind": BATCH_ERROR}), unknown=unknown)
-    for state in {case.run.state for case in cases}:
-        ids = [case.run.id for case in cases if case.run.state == state]
-        await tx.many(Batches.move_runs, ids=ids, state="batch_submitting", before=state)
+    await _move(tx, cases, "batch_submitting", changes)
     await add_requests(tx, where, requests)
 
 
 def _may_be_bought(line: BatchLine) -> bool:
-    return line.type == MISSING or line.message is not None
+    return line.type in (MISSING, NOT_STORED) or line.message is not None
 
 
 async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> None:
-    """Answers that nobody waits for any more are paid for all the same."""
+    """Answers that nobody reads are paid for all the same: by their usage, or as ones that may have been bought."""
+    open_ones = [case for case in cases if case.request.turn_state == "batched" and _may_be_bought(case.line)]
+    doubted = [case.run.id for case in open_ones if not _usage(case)]
+    if doubted:
+        await tx.run(Batches.doubt_turns, runs=doubted)
     unwanted = [
         Turned(case.run, case.request.turn, _unread(case, by), Decision(), cancelled=True)
-        for case in cases
-        if case.request.turn_state == "batched"
+        for case in open_ones
+        if _usage(case)
     ]
-    if unwanted:
-        await tx.many(Runs.end_turns, answers=[each.ended for each in unwanted])
+    if unwanted:  # whatever its run does by now, it goes on doing
+        await tx.many(Runs.end_turns, answers=[each.ended._replace(next=each.run.state) for each in unwanted])
     for each in unwanted:  # what was reserved for them was freed when their runs ended
         await charge(tx, each.run.session, each.answer.spent.cost_nano)
 
 
+def _usage(case: _Case) -> dict[str, Any]:
+    return (case.line.message or {}).get("usage") or {}
+
+
 def _unread(case: _Case, by: Collector) -> Answer:
     message = case.line.message or {}
-    usage = message.get("usage") or {}
     model = str(message.get("model") or case.request.model)
-    return Answer(model, [], str(message.get("stop_reason") or ""), by.spent(model, usage), None)
+    return Answer(model, [], str(message.get("stop_reason") or ""), by.spent(model, _usage(case)), None)

@@ -9,6 +9,15 @@ class BatchId(NamedTuple):
     id: str
 
 
+class BatchJob(NamedTuple):
+    id: str
+    job: str  # the one that plays it
+
+
+class Trouble(NamedTuple):
+    us: int  # for how long the provider has taken nothing
+
+
 class NewRequest(NamedTuple):
     custom_id: str
     batch: str
@@ -81,6 +90,7 @@ class OpenRequest(NamedTuple):
 class Applied(NamedTuple):
     custom_id: str
     outcome: str
+    body: str | None  # the answer, if it is kept for another worker
 
 
 class RequestRow(NamedTuple):

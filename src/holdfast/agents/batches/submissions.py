@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.agents.batches.batching import Gathering, gather
 from holdfast.agents.batches.records import BatchRow, OpenRequest, RequestBody, RequestRow
 from holdfast.agents.changes import Changes, state_change
+from holdfast.agents.money.budgets import give_up_lapsed
 from holdfast.agents.statements import Batches, Budgets, Inbox
 from holdfast.agents.system import BATCH, system_job
 from holdfast.durations import microseconds
@@ -15,7 +16,7 @@ from holdfast.errors import LeaseLost, NotFound
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.ids import JobId
+from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Lease
 from holdfast.kernel.statements import Waiting
 from holdfast.models.batches import MOST_BYTES, MOST_REQUESTS
@@ -39,20 +40,28 @@ async def find_batch(tx: Transaction, id: str) -> BatchRow | None:
     return await tx.one(Batches.find_batch, id=id)
 
 
-async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
-    """Take no more requests. What is beyond the provider's limits goes with the next batch."""
+async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> list[str]:
+    """Take no more requests. What is beyond the provider's limits goes with the next batch.
+
+    Returns the ids of requests each of which is too large for any batch.
+    """
     await _hold(tx, lease)
     await tx.one(Batches.close_gathering, id=row.id)
     await tx.run(Batches.drop_requests, batch=row.id)
-    size, bytes, beyond = 0, 0, []
+    size, bytes = 0, 0
+    beyond: list[str] = []
+    too_large: list[str] = []
     for each in await tx.many(Batches.request_sizes, batch=row.id):
         weight = each.bytes + len(each.custom_id) + _ENVELOPE
-        if size + 1 > MOST_REQUESTS or bytes + weight > MOST_BYTES:
+        if weight > MOST_BYTES:
+            too_large.append(each.custom_id)
+        elif size + 1 > MOST_REQUESTS or bytes + weight > MOST_BYTES:
             beyond.append(each.custom_id)
         else:
             size, bytes = size + 1, bytes + weight
     if beyond:
         await tx.run(Batches.move_requests, ids=beyond, into=await gather(tx, where))
+    return too_large
 
 
 async def split(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
@@ -71,15 +80,28 @@ async def request_bodies(tx: Transaction, id: str, after: str) -> list[RequestBo
     return await tx.many(Batches.request_bodies, batch=id, after=after, limit=_PAGE)
 
 
-async def intend(tx: Transaction, lease: Lease, id: str, size: int, bytes: int) -> bool:
-    """Store that the batch is about to be submitted. False: it has been intended already."""
+async def intend(tx: Transaction, lease: Lease, id: str) -> set[str] | None:
+    """Store that the batch is about to be submitted; returns the ids of what is still wanted of it.
+
+    What runs that have ended meanwhile had asked for is not submitted any more. None: it has been intended already.
+    """
     await _hold(tx, lease)
-    return await tx.one(Batches.intend, id=id, size=size, bytes=bytes) is not None
+    await tx.run(Batches.drop_requests, batch=id)
+    wanted = await tx.many(Batches.request_sizes, batch=id)
+    size, bytes = len(wanted), sum(each.bytes for each in wanted)
+    if wanted and await tx.one(Batches.intend, id=id, size=size, bytes=bytes) is None:
+        return None
+    return {each.custom_id for each in wanted}
 
 
-async def refused(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+async def refused(tx: Transaction, lease: Lease, id: str, error: str, *, troubled: bool) -> int:
+    """The provider has not taken it; returns for how long it has taken nothing, in microseconds.
+
+    `troubled`: by no fault of the batch's, so that time alone helps. Anything else ends such a time.
+    """
     await _hold(tx, lease)
-    await tx.run(Batches.refused, id=id, error=encoding.clip(error, 2_000))
+    found = await tx.one(Batches.refused, id=id, error=encoding.clip(error, 2_000), troubled=int(troubled))
+    return 0 if found is None else found.us
 
 
 async def search(tx: Transaction, lease: Lease, id: str, error: str) -> None:
@@ -104,11 +126,11 @@ async def is_request(tx: Transaction, id: str, custom_id: str) -> bool:
     return await tx.one(Batches.is_request, batch=id, custom_id=custom_id) is not None
 
 
-async def give_up_search(tx: Transaction, lease: Lease, id: str) -> None:
-    """The provider does not have it, as far as it shows: it may be submitted again."""
+async def give_up_search(tx: Transaction, lease: Lease, id: str) -> int:
+    """The provider does not have it, as far as it shows: it may be submitted again. Returns what `refused` does."""
     await _hold(tx, lease)
     await tx.run(Batches.note_unknown, batch=id)
-    await tx.run(Batches.refused, id=id, error="it was not among the provider's batches")
+    return await refused(tx, lease, id, "it was not among the provider's batches", troubled=True)
 
 
 async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool:
@@ -159,6 +181,18 @@ async def move_runs(tx: Transaction, lease: Lease, id: str, *, before: str, stat
 async def is_wanted(tx: Transaction, id: str) -> bool:
     counted = await tx.one(Batches.wanted_requests, batch=id)
     return counted is not None and counted.n > 0
+
+
+@reading
+async def agents_in(tx: Transaction, id: str) -> list[str]:
+    """The names of the agents whose turns wait in a batch."""
+    return [row.id for row in await tx.many(Batches.agents_in, batch=id)]
+
+
+async def rekey(tx: Transaction, lease: Lease, id: str, credential: str, lane: str) -> None:
+    """The batch goes on under the key of whoever has its lease."""
+    await _hold(tx, lease)
+    await tx.run(Batches.rekey_batch, id=id, credential=credential, lane=lane)
 
 
 async def note_poll(tx: Transaction, lease: Lease, id: str, state: str, counts: dict[str, int]) -> None:
@@ -216,9 +250,24 @@ async def prune(tx: Transaction, settings: Settings) -> int:
     if ids:
         await tx.run(Batches.delete_requests, ids=ids)
         await tx.run(Batches.delete_batches, ids=ids)
+    await give_up_lapsed(tx)
     await tx.run(Budgets.prune_uses, age_us=_USES_US)
     await tx.run(Inbox.prune_steers, age_us=age_us)
     return len(ids)
 
 
-CHORE = Chore(lambda settings: settings.cleanup_interval, prune)
+async def revive(tx: Transaction, _settings: Settings) -> int:
+    """Give a job to every batch whose job has ended before it, however that was brought about."""
+    found = await tx.many(Batches.jobless_batches, limit=_PAGE)
+    for row in found:
+        fresh = derived_id(row.job, "again")
+        if await tx.one(Batches.revive_batch, id=row.id, before=row.job, job=fresh) is not None:
+            job, route = system_job(BATCH, fresh, {"batch": row.id})
+            await enqueue(tx, [job], [route])
+    return len(found)
+
+
+CHORES = [
+    Chore(lambda settings: settings.cleanup_interval, prune),
+    Chore(lambda settings: settings.cleanup_interval, revive),
+]

@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agents.answering import Spent
 from holdfast.agents.batches import submissions
-from holdfast.agents.batches.batching import Gathering
-from holdfast.agents.batches.collecting import MISSING, Collector, apply
+from holdfast.agents.batches.batching import Gathering, batch_lane
+from holdfast.agents.batches.collecting import MISSING, NOT_STORED, NOT_SUBMITTED, Collector, apply
 from holdfast.agents.batches.records import BatchRow, OpenRequest
 from holdfast.agents.deciding import Deciding
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.forks.simulating import Records
 from holdfast.agents.lanes import PERSON_PAUSE, close_lane, closed
 from holdfast.agents.loop import RunLoop, parse
 from holdfast.agents.money.spending import spent_on
 from holdfast.agents.reading import list_lanes
 from holdfast.agents.records import LoadedRun
-from holdfast.durations import microseconds
+from holdfast.durations import microseconds, show
 from holdfast.errors import LeaseLost, Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
-from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
+from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
 from holdfast.outcomes import Done, Outcome, Snooze
 from holdfast.workers.context import JobContext
 
@@ -40,24 +43,39 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 _SKEW_US = 300_000_000  # by which the provider's clock may be behind the database's
 _MISSING = "the provider's results do not mention this request"
 _SOON, _LATER = 1.0, 60.0
-_MOST_SUBMITS, _MOST_DOWNLOADS = 10, 8
+_MOST_UNKNOWN, _MOST_DOWNLOADS = 10, 8
+_KEY_LOOKS = 20  # so many of the longest pauses without the key of a batch, and another one is tried
+_OTHER_KEY = "no worker with the key that it was made with has looked at it; those that do have another account's"
 _SETTLED_US = 3_600_000_000  # results that are not there so long after a batch has ended are gone
+# Failures that say that the provider is away, where it has not said anything else before.
+_AWAY = frozenset({"rate_limit", "overloaded", "server", "connect", "timeout"})
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a download has brought."""
+
+    lines: int = 0
+    news: int = 0
 
 
 class BatchJobs:
     """Plays the jobs of batches, on whichever worker has their leases."""
 
-    def __init__(self, loop: RunLoop) -> None:
+    def __init__(self, loop: RunLoop, serves: Callable[[str], bool]) -> None:
+        """`serves`: whether runs of the agent of this name are played here."""
         self._loop = loop
+        self._serves = serves
 
     async def play(self, ctx: JobContext, batch: str) -> Outcome:
         """Bring a batch as far as it goes now, and say when to look again."""
-        return await _BatchJob(self._loop, ctx, batch).play()
+        return await _BatchJob(self._loop, self._serves, ctx, batch).play()
 
 
 class _BatchJob:
-    def __init__(self, loop: RunLoop, ctx: JobContext, batch: str) -> None:
+    def __init__(self, loop: RunLoop, serves: Callable[[str], bool], ctx: JobContext, batch: str) -> None:
         self._loop = loop
+        self._serves = serves
         self._ctx = ctx
         self._id = batch
 
@@ -81,19 +99,18 @@ class _BatchJob:
             row = await self._ctx.database.transact(submissions.find_batch, self._id)
             if row is None:
                 return Done("there is no such batch any more")
-            if (wait := await self._held_back(row)) is not None:
-                return wait
             try:
-                outcome = await self._step(row)
+                if row.state != "gathering" and self._loop.models.credential(row.model) != row.credential:
+                    outcome = await self._rekey(row)
+                else:
+                    outcome = await self._held_back(row) or await self._step(row)
             except ModelFailure as failure:
                 return await self._failed(row, failure)
             if outcome is not None:
                 return outcome
 
     async def _held_back(self, row: BatchRow) -> Outcome | None:
-        """Another account's batches are not ours to ask for; a closed lane stops what is submitted, nothing else."""
-        if self._loop.models.credential(row.model) != row.credential:
-            return Snooze("30s", "this worker has the key to another account than the batch's")
+        """A closed lane stops what is submitted, nothing else."""
         if row.state in ("gathering", "submitting"):
             return closed(await self._ctx.database.transact(list_lanes), row.lane)
         return None
@@ -102,7 +119,7 @@ class _BatchJob:
         """One step of a batch; None: the next one follows at once."""
         match row.state:
             case "gathering":
-                await self._do(submissions.close, row, self._where(row))
+                await self._close(row)
             case "submitting" if row.intent_at is not None:  # its worker died around the submit
                 await self._do(submissions.search, self._id, "its worker died around the submit")
             case "submitting":
@@ -117,6 +134,43 @@ class _BatchJob:
                 return Done(row.state)
         return None
 
+    async def _rekey(self, row: BatchRow) -> Outcome | None:
+        """Another key is here than the batch was made with. It may be the same account's, since the key was replaced.
+
+        So after a while without the old one the batch is asked for with the new: another account does not know it. What
+        nobody has submitted goes to whoever serves its agents, and could ask for them anyway.
+        """
+        idle_us = row.now - max(row.created_at, row.intent_at or 0, row.submitted_at or 0, row.polled_at or 0)
+        searched = row.intent_at is not None and row.provider_id is None
+        wait_us = LASTS_US if searched else _KEY_LOOKS * microseconds(self._loop.settings.batch_poll_interval)
+        credential = self._loop.models.credential(row.model)
+        if idle_us >= wait_us and await self._is_known(row):
+            log.info("batch %s goes on under another key than it was made with", self._id)
+            await self._do(submissions.rekey, self._id, credential, batch_lane(credential, row.model))
+            return None
+        if row.error != _OTHER_KEY:
+            log.warning("batch %s: %s", self._id, _OTHER_KEY)
+            await self._do(submissions.note_error, self._id, _OTHER_KEY)
+        return Snooze("30s", _OTHER_KEY)
+
+    async def _is_known(self, row: BatchRow) -> bool:
+        """Whether the account of the key that is here has the batch, or may have it."""
+        if row.provider_id is None:
+            agents = await self._ctx.database.transact(submissions.agents_in, self._id)
+            return all(map(self._serves, agents))
+        try:
+            await self._model(row).get_batch(row.provider_id)
+        except ModelFailure as failure:
+            if failure.kind in ("not_found", "auth"):
+                return False
+            raise
+        return True
+
+    async def _close(self, row: BatchRow) -> None:
+        too_large = await self._do(submissions.close, row, self._where(row))
+        error = {"type": "request_too_large", "message": f"a batch has {MOST_BYTES:,} bytes at most, this request more"}
+        await self._apply(row, [BatchLine(id, "errored", None, error) for id in too_large])
+
     def _model(self, row: BatchRow) -> Batches:
         model = self._loop.models.open(row.model)
         if not isinstance(model, Batches):
@@ -129,14 +183,15 @@ class _BatchJob:
         return Gathering(row.lane, row.model, row.credential, new_id(self._loop.ports), wait)
 
     async def _submit(self, row: BatchRow) -> Outcome | None:
-        items = [BatchItem(each.custom_id, each.body) for each in await self._bodies()]
-        if not items:
+        model = self._model(row)
+        bodies = await self._bodies()
+        wanted = await self._do(submissions.intend, self._id)
+        if wanted is None:
+            return None  # somebody has intended it: look again
+        if not wanted:
             await self._do(submissions.end, self._id, "ended", "every run it was for has ended")
             return Done("nobody waits for it any more")
-        model = self._model(row)
-        size = sum(len(item.params.encode()) for item in items)
-        if not await self._do(submissions.intend, self._id, len(items), size):
-            return None  # somebody has intended it: look again
+        items = [BatchItem(each.custom_id, each.body) for each in bodies if each.custom_id in wanted]
         self._ctx.require_lease()
         call = f"{self._id}/{row.attempts + 1}"
         total = self._loop.settings.model_total.total_seconds()
@@ -161,12 +216,21 @@ class _BatchJob:
     async def _take(self, model: Batches, status: BatchStatus) -> None:
         """The provider has it: that is stored at once, and told to the runs then."""
         try:
-            if not await self._do(submissions.take, self._id, status.id):
+            if not await self._taken(status):
                 await self._disown(model, status)
         except LeaseLost:
             await self._disown(model, status)
             raise
         log.info("batch %s is the provider's %s, %d requests", self._id, status.id, status.size)
+
+    async def _taken(self, status: BatchStatus) -> bool:
+        """It may be paid for: while the lease lasts, a store that is away is waited for."""
+        while True:
+            try:
+                return bool(await self._do(submissions.take, self._id, status.id))
+            except Unavailable:
+                self._ctx.require_lease()
+            await self._loop.ports.clock.sleep(_SOON)
 
     async def _disown(self, model: Batches, status: BatchStatus) -> None:
         """Another worker has taken the batch over; what this one submitted late must not stay unknown."""
@@ -177,20 +241,24 @@ class _BatchJob:
                 await model.cancel_batch(status.id)
 
     async def _refused(self, row: BatchRow, size: int, failure: ModelFailure) -> Outcome | None:
-        """The provider has not taken it. One bad request does not sink the rest: halves are tried."""
-        await self._do(submissions.refused, self._id, str(failure))
-        if row.attempts + 1 >= _MOST_SUBMITS:
-            return await self._give_up(row, f"it was submitted {row.attempts + 1} times in vain: {failure}")
+        """The provider has not taken it. One bad request does not sink the rest: halves are tried.
+
+        An outage is waited for, as streams do, and a closed lane for however long it is closed.
+        """
+        troubled = failure.transient and failure.closes_lane is None
+        us = await self._do(submissions.refused, self._id, str(failure), troubled=troubled)
         if failure.kind in ("bad_request", "context_window") and size > 1:
             await self._do(submissions.split, row, self._where(row))
             return None
         if failure.kind in ("bad_request", "context_window", "not_found"):
-            return await self._give_up(row, str(failure))
+            return await self._give_up(row, str(failure), "invalid_request_error")
+        if us > self._patience():
+            return await self._give_up(row, f"the provider has taken nothing for {show(us)}: {failure}")
         raise failure
 
-    async def _give_up(self, row: BatchRow, why: str) -> Outcome:
+    async def _give_up(self, row: BatchRow, why: str, kind: str = NOT_SUBMITTED) -> Outcome:
         """Its runs fail, with the reason."""
-        await self._answer_all(row, "errored", {"type": "invalid_request_error", "message": why})
+        await self._answer_all(row, "errored", {"type": kind, "message": why})
         await self._do(submissions.end, self._id, "failed", why)
         return Done(why)
 
@@ -224,9 +292,9 @@ class _BatchJob:
                 self._pause(row, row.intent_at), f"waits for {len(waiting)} batches to end that may be this one"
             )
         log.warning("batch %s is not among the provider's; it is submitted again", self._id)
-        await self._do(submissions.give_up_search, self._id)
-        if row.attempts >= _MOST_SUBMITS:
-            return await self._give_up(row, f"it was submitted {row.attempts} times, and never seen")
+        us = await self._do(submissions.give_up_search, self._id)
+        if row.unknown >= _MOST_UNKNOWN and us > self._patience():
+            return await self._give_up(row, f"what became of {row.unknown} submits is not known, for {show(us)}")
         return None
 
     async def _is_ours(self, model: Batches, status: BatchStatus, now: int) -> bool | None:
@@ -285,45 +353,69 @@ class _BatchJob:
         assert row.provider_id is not None
         await self._tell_runs("batch_submitting", "batch_processing")
         await self._tell_runs("batch_pending", "batch_processing")
+        read = _Read()
+        try:
+            await self._read(row, read)
+        except ModelFailure as failure:
+            if (wait := await self._cut_short(row, read, failure)) is not None:
+                return wait
+        await self._answer_all(row, MISSING, {"type": MISSING, "message": _MISSING})
+        await self._do(submissions.end, self._id, "ended", None)
+        return Done("collected")
+
+    async def _read(self, row: BatchRow, read: _Read) -> None:
+        """Apply the results as they come, and count them in `read`."""
+        assert row.provider_id is not None
         chunk: list[BatchLine] = []
         weight = 0
         try:
             async for line in self._model(row).batch_results(row.provider_id):
+                read.lines += 1
                 if not line.custom_id:
                     continue  # it cannot be read; what it was about is asked again
                 chunk.append(line)
                 weight += len(str(line.message)) if line.message is not None else 0
                 if len(chunk) >= _CHUNK or weight >= _CHUNK_BYTES:
-                    await self._apply(row, chunk)
+                    read.news += await self._apply(row, chunk)
                     chunk, weight = [], 0
-            await self._apply(row, chunk)
-        except ModelFailure as failure:
-            await self._apply(row, chunk)
-            downloads = 1 + int((encoding.decode(row.held) or {}).get("downloads", 0))
-            if failure.kind != "not_found" or downloads < _MOST_DOWNLOADS:
-                await self._do(submissions.note_download, self._id, downloads, str(failure))
-                return Snooze(self._backoff(downloads), f"the results could not be read: {failure}")
-        await self._answer_all(row, MISSING, {"type": MISSING, "message": _MISSING})
-        await self._do(submissions.end, self._id, "ended", None)
-        return Done("collected")
+        except ModelFailure:
+            read.news += await self._apply(row, chunk)
+            raise
+        read.news += await self._apply(row, chunk)
 
-    async def _apply(self, row: BatchRow, lines: list[BatchLine]) -> None:
+    async def _cut_short(self, row: BatchRow, read: _Read, failure: ModelFailure) -> Outcome | None:
+        """The results were not read to their end: they are read again, but not for ever. None: that was enough.
+
+        They are paid for, and kept for weeks: a provider that is away is waited for. What was tried in vain is a
+        download that broke off, and brought nothing new.
+        """
+        if failure.closes_lane is not None:
+            raise failure
+        tried = int((encoding.decode(row.held) or {}).get("downloads", 0))
+        away = failure.kind in _AWAY and not read.lines
+        tried = 0 if read.news else tried if away else tried + 1
+        if tried >= _MOST_DOWNLOADS:
+            log.warning("the results of batch %s cannot be read; what is missing is asked again: %s", self._id, failure)
+            return None
+        await self._do(submissions.note_download, self._id, tried, str(failure))
+        return Snooze(self._backoff(row.polls if away else tried), f"the results could not be read: {failure}")
+
+    async def _apply(self, row: BatchRow, lines: list[BatchLine]) -> int:
+        """Returns how many were new."""
         if not lines:
-            return
+            return 0
         self._ctx.require_lease()
         try:
-            await self._do(apply, lines, self._collector(), self._where(row))
+            return int(await self._do(apply, lines, self._collector(), self._where(row)))
         except (LeaseLost, Unavailable):
             raise
         except Exception as problem:
             if len(lines) > 1:  # one of them cannot be stored; the others can
-                for line in lines:
-                    await self._apply(row, [line])
-                return
+                return sum([await self._apply(row, [line]) for line in lines])
             log.exception("the answer to %s cannot be stored; its run fails", lines[0].custom_id)
-            error = {"type": "invalid_request_error", "message": f"the answer cannot be stored: {problem}"}
-            line = BatchLine(lines[0].custom_id, "errored", None, error)
-            await self._do(apply, [line], self._collector(), self._where(row))
+            error = {"type": NOT_STORED, "message": f"the answer cannot be stored: {problem}"}
+            line = BatchLine(lines[0].custom_id, NOT_STORED, None, error)
+            return int(await self._do(apply, [line], self._collector(), self._where(row)))
 
     async def _answer_all(self, row: BatchRow, type: str, error: dict[str, Any]) -> None:
         """Give what is left of the batch one answer."""
@@ -334,13 +426,13 @@ class _BatchJob:
     def _collector(self) -> Collector:
         loop = self._loop
 
-        def deciding(run: LoadedRun, spec: AgentSpec, number: int) -> Deciding:
-            return Deciding(run, spec, number, loop.settings, loop.approving)
+        def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: Records) -> Deciding:
+            return Deciding(run, spec, number, loop.settings, loop.approving, records)
 
         def spent(model: str, usage: dict[str, Any]) -> Spent:
             return spent_on(loop.models, model, usage, "batch")
 
-        return Collector(self._id, deciding, spent, parse, loop.settings.announced, loop.notify())
+        return Collector(self._id, self._serves, deciding, spent, parse, loop.settings.announced, loop.notify())
 
     async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome:
         """The provider did not do what was asked; the batch stays as it is and is looked at again."""
@@ -352,6 +444,9 @@ class _BatchJob:
             return Snooze(PERSON_PAUSE if person else f"{round(wait * 1e6)}us", str(failure))
         await self._do(submissions.note_error, self._id, str(failure))
         return Snooze(self._backoff(max(row.polls, row.attempts)), str(failure))
+
+    def _patience(self) -> int:
+        return microseconds(self._loop.settings.provider_patience)
 
     def _grace(self) -> str:
         return f"{microseconds(self._loop.settings.batch_grace)}us"

@@ -22,16 +22,16 @@ from holdfast.agents.capsules.records import (
     KeptTurn,
     KeptVersion,
 )
-from holdfast.agents.forks.past import as_played
+from holdfast.agents.forks.past import Purpose, as_played
 from holdfast.agents.records import BlockRow, NewBlock
-from holdfast.agents.statements import Capsules, Compactions, Forks, Messages, Runs
+from holdfast.agents.statements import Capsules, Forks, Messages, Runs
 from holdfast.agents.storing import LARGE
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.states import TERMINAL
 
-_PARTIAL = "exported"
+_PARTIAL = "cancelled"
 
 
 class Contents(NamedTuple):
@@ -52,7 +52,7 @@ class Contents(NamedTuple):
 
 
 @reading
-async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool) -> Contents:
+async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool, to: Purpose = "export") -> Contents:
     """Everything of a run; `UsageError` when it has not ended, unless a part of it will do."""
     run = await tx.one(Runs.find_run, id=id)
     if run is None or tenant not in (None, run.tenant):
@@ -62,10 +62,9 @@ async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool)
     if run.finalized_at is None and not partial:
         raise UsageError(f"run {id} is {run.state}: wait for its end, or export what there is of it (--partial).")
     session = await tx.one(Capsules.kept_session, id=run.session)
-    held = await tx.one(Compactions.find_generation, id=run.session)
-    if session is None or held is None:
+    if session is None:
         raise NotFound(f"the session of run {id} is no longer there.")
-    past = await as_played(tx, run, None, held.generation)
+    past = await as_played(tx, run, None, to)
     runs = await tx.many(Capsules.kept_runs, root=id)
     ids = [each.id for each in runs]
     messages = await tx.many(
@@ -85,10 +84,10 @@ async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool)
         agents=await tx.many(Capsules.kept_agents, ids=agents),
         versions=versions,
         session=session._replace(runs=run.ordinal, generation=past.generation),
-        runs=runs,
+        runs=[each._replace(generation=past.generation) for each in runs],
         messages=sent,
         blocks=await tx.many(Messages.blocks_of, messages=[each.id for each in messages]),
-        turns=await tx.many(Capsules.kept_turns, runs=ids),
+        turns=[each._replace(generation=past.generation) for each in await tx.many(Capsules.kept_turns, runs=ids)],
         calls=calls,
         events=await tx.many(Capsules.kept_events, runs=ids),
         inquiries=await tx.many(Capsules.kept_inquiries, runs=ids),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.agents.forks.past import Stretch, lineage
 from holdfast.agents.reading import MessageView, list_messages, list_runs
 from holdfast.agents.records import RunRow, TurnRow
 from holdfast.agents.statements import Runs
@@ -15,7 +16,7 @@ from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.models.cassettes import Answered, Asked, Recording, part_of, write
 from holdfast.models.hearing import Heard
-from holdfast.models.steps import Turn
+from holdfast.models.steps import Turn, stop_of
 
 _ALL = 1_000_000
 _REFUSED = "refusal"
@@ -48,9 +49,8 @@ async def _below(tx: Transaction, id: str) -> list[Recording]:
 
 async def _record(tx: Transaction, run: RunRow) -> Recording | None:
     messages = await list_messages(tx, run.session, branch=None, run=run.id, limit=_ALL, archived=True)
-    rows: list[TurnRow] = await tx.many(Runs.list_turns, run=run.id, after=0, limit=_ALL)
+    rows = await _turns(tx, run.id)
     answers = [message.turn for message in messages if message.kind == "answer"]
-    by_number = {row.number: row for row in rows}
     turns: list[Answered] = []
     said: list[dict[str, Any]] = []  # since the last answer
     last: list[dict[str, Any]] = []
@@ -58,12 +58,22 @@ async def _record(tx: Transaction, run: RunRow) -> Recording | None:
         if message.kind != "answer":
             said += message.blocks
             continue
-        row = by_number[message.turn]
-        if row.stop_reason == _REFUSED and message.turn != answers[-1]:
+        row = rows.get(message.turn)
+        if row is not None and row.stop_reason == _REFUSED and message.turn != answers[-1]:
             continue  # another model was asked the same: its answer is the one that counts
         turns.append(Answered(_asked(last, said), _turn(row, message.blocks, run)))
         last, said = list(message.blocks), []
-    return Recording(run.agent_name, rows[0].model, tuple(turns)) if turns else None
+    model = next((row.model for row in rows.values()), "")
+    return Recording(run.agent_name, model, tuple(turns)) if turns else None
+
+
+async def _turns(tx: Transaction, run: str) -> dict[int, TurnRow]:
+    """What is known of each turn; a fork has its first ones from others, as long as those are there."""
+    known: dict[int, TurnRow] = {}
+    for id, before in [*await lineage(tx, run), Stretch(run, _ALL)]:
+        rows = await tx.many(Runs.list_turns, run=id, after=0, limit=_ALL)
+        known |= {row.number: row for row in rows if row.number < before}
+    return known
 
 
 def _as_said(messages: Sequence[MessageView]) -> list[MessageView]:
@@ -91,8 +101,10 @@ def _asked(last: list[dict[str, Any]], said: list[dict[str, Any]]) -> Asked:
     return Asked.of(Heard({"messages": messages}))
 
 
-def _turn(row: TurnRow, blocks: Sequence[dict[str, Any]], run: RunRow) -> Turn:
+def _turn(row: TurnRow | None, blocks: Sequence[dict[str, Any]], run: RunRow) -> Turn:
     parts = tuple(part for part in map(part_of, blocks) if part is not None)
+    if row is None:
+        return Turn(parts, stop_of(parts))
     stop = row.stop_reason or "end_turn"
     refusal = (encoding.decode(run.refusal) or {}) if stop == _REFUSED else {}
     return Turn(parts, _STOPS.get(stop, stop), refusal.get("category"), encoding.decode(row.usage))

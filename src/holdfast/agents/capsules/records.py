@@ -83,6 +83,7 @@ class KeptRun(NamedTuple):
     continued: int
     forked_from: str | None
     forked_at: int | None
+    generation: str
 
 
 class KeptMessage(NamedTuple):
@@ -124,6 +125,7 @@ class KeptTurn(NamedTuple):
     started_at: int
     ended_at: int | None
     mode: str
+    generation: str
 
 
 class KeptCall(NamedTuple):
@@ -198,6 +200,7 @@ class KeptJob(NamedTuple):
 class KeptSteer(NamedTuple):
     id: str
     run: str
+    ordinal: int
     body: str
     sent_at: int
     turn: int | None

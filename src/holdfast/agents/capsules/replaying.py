@@ -17,15 +17,18 @@ from typing import Any, NamedTuple, Protocol, cast
 from holdfast.agents.answering import INTERRUPTED
 from holdfast.agents.capsules.capsules import Contents, gather
 from holdfast.agents.capsules.exporting import export
-from holdfast.agents.capsules.records import KeptInquiry, KeptTurn
+from holdfast.agents.capsules.records import KeptInquiry, KeptRun, KeptTurn
+from holdfast.agents.changes import Changes
 from holdfast.agents.collections import RunsList
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.ending import end_run
 from holdfast.agents.forks.comparing import Comparison, outcome_of
 from holdfast.agents.forks.forking import EDITED
 from holdfast.agents.forks.simulating import Tools
 from holdfast.agents.handles import Run
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.reaching import App
+from holdfast.agents.records import RunEnd
 from holdfast.agents.serving import run_definition
 from holdfast.agents.statements import Capsules
 from holdfast.clock import Ports
@@ -81,17 +84,23 @@ class Recorded(NamedTuple):
 
 
 class RecordedModel:
-    """Answers each turn as it was answered then. `meanwhile` is called before it does, with the turn's number."""
+    """Answers each turn as it was answered then.
+
+    `meanwhile` is called before it does, with the turn's number, and `beyond` when there is no such turn in the record.
+    """
 
     def __init__(self, answers: Mapping[int, Recorded], interrupt: Callable[[], Awaitable[None]]) -> None:
         self._answers = answers
         self._interrupt = interrupt
         self.meanwhile: Callable[[int], Awaitable[None]] | None = None
+        self.beyond: Callable[[int], Awaitable[Any]] | None = None
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         number = int(request.call.split("/")[1])
         record = self._answers.get(number)
         if record is None:
+            if self.beyond is not None:
+                await self.beyond(number - 1)
             raise ModelFailure("bad_request", f"the record has no turn {number}", bought="no")
         if self.meanwhile is not None:
             await self.meanwhile(number)
@@ -124,7 +133,7 @@ def _events(record: Recorded, request: Request) -> list[Wire]:
 
 async def replay(app: App, id: str, tenant: str | None, stage: Callable[[str], Stage]) -> Replay:
     """Play a run again and say what was different. `stage` makes an app on the copy in which it is played."""
-    contents = await app.runtime().transact(gather, id, tenant, partial=False)
+    contents = await app.runtime().transact(gather, id, tenant, partial=False, to="replay")
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="holdfast-replay-"))
     try:
         await export(_as_sent(contents, id), folder / "run.db", app.settings, Ports(), redact=None)
@@ -158,11 +167,12 @@ async def _played(app: Stage, contents: Contents, id: str) -> Replay:
     fork = await app.runs[id].fork(origin.forked_at or 1, tools=cast(Tools, "replayed"))
     model = RecordedModel(_answers(contents, id), fork.interrupt)
     model.meanwhile = _steering(contents, id, fork)
+    model.beyond = _ending(app, contents, origin, fork)
     app.book.substitute = cast(Model, model)
     worker = app.make_worker()
     await worker.start()
     try:
-        await _follow(app, fork, [each for each in contents.inquiries if each.run == id and each.call is None])
+        await _follow(app, fork, _inquiries(contents, id), model.beyond)
     finally:
         await worker.stop()
     asked = await app.runtime().transact(_hashes, fork.id)
@@ -195,7 +205,45 @@ def _steering(contents: Contents, id: str, fork: Run[Any]) -> Callable[[int], Aw
     return meanwhile
 
 
-async def _follow(app: Stage, fork: Run[Any], inquiries: Sequence[KeptInquiry]) -> None:
+def _ending(app: Stage, contents: Contents, origin: KeptRun, fork: Run[Any]) -> Callable[[int], Awaitable[bool]]:
+    """What ended the run from outside does not come again: where its record ends, the fork ends as the run did."""
+    done = [turn for turn in contents.turns if turn.run == origin.id and turn.state == "completed"]
+    last = done[-1].number if done else (origin.forked_at or 1) - 1
+    stopped = done[-1].stop_reason if done else None
+
+    async def end(played: int) -> bool:
+        if played != last or _ended_by_itself(origin, stopped):
+            return False
+        await app.runtime().transact(_end_as, fork.id, origin)
+        return True
+
+    return end
+
+
+def _ended_by_itself(run: KeptRun, stopped: str | None) -> bool:
+    """Whether its last answer was its end."""
+    if run.outcome == "truncated":
+        return run.limited == stopped
+    return run.outcome in ("answered", "refused")
+
+
+async def _end_as(tx: Transaction, fork: str, run: KeptRun) -> None:
+    changes = Changes()
+    told = (run.outcome, run.output, run.refusal, run.limited, run.error_type, run.error_text)
+    await end_run(tx, RunEnd(fork, run.state, *told), changes)
+    await changes.write(tx)
+
+
+def _inquiries(contents: Contents, id: str) -> list[KeptInquiry]:
+    """What a person was asked about the run as a whole, in the order in which it told of that."""
+    told = [encoding.decode(event.data).get("inquiry") for event in contents.events if event.run == id]
+    asked = [each for each in contents.inquiries if each.run == id and each.call is None]
+    return sorted(asked, key=lambda each: told.index(each.id) if each.id in told else len(told))
+
+
+async def _follow(
+    app: Stage, fork: Run[Any], inquiries: Sequence[KeptInquiry], end: Callable[[int], Awaitable[bool]]
+) -> None:
     """To its end. What a person decided then is decided the same way; what nobody had is not waited for."""
     left = [each for each in inquiries if each.state in ("approved", "denied", "answered", "expired")]
     async for event in fork.stream():
@@ -203,7 +251,8 @@ async def _follow(app: Stage, fork: Run[Any], inquiries: Sequence[KeptInquiry]) 
             continue
         same = next((each for each in left if each.kind == event.kind), None)
         if same is None:
-            await fork.cancel("nobody had decided this in the record")
+            if not await end((await fork.refresh()).turns):
+                await fork.cancel("nobody had decided this in the record")
             continue
         left.remove(same)
         said = encoding.decode(same.decision) or {}
@@ -230,7 +279,7 @@ def _judged(contents: Contents, id: str, found: Comparison, asked: Mapping[int, 
     if before != after:
         why = f" ({found.b.run.error})" if found.b.run.error else ""
         differences.append(f"it ended {after}{why}, not {before}")
-    elif found.diff:
+    elif found.diff and found.a.run.state == "completed":  # why it failed is told in other words each time
         differences.append("it said something else")
     same = sum(asked.get(number) == text for number, text in then.items())
     return Replay(id, found.b.run.turns, same, len(then), tuple(differences), found)

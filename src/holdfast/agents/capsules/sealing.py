@@ -23,7 +23,7 @@ _DELTAS = ("text_delta", "thinking_delta", "input_delta")
 def sealed(contents: Contents, redactor: Redactor) -> Contents:
     """The same without secrets. Thinking after a message that was changed is not valid any more, and marked so."""
     blocks = [block._replace(body=redactor.json(block.body)) for block in contents.blocks]
-    versions = [each._replace(definition=redactor.json(each.definition)) for each in contents.versions]
+    versions = [each._replace(definition=_definition(each.definition, redactor)) for each in contents.versions]
     asked = blocks != contents.blocks or versions != contents.versions  # for other things than were asked for then
     session = contents.session
     return contents._replace(
@@ -48,13 +48,22 @@ def sealed(contents: Contents, redactor: Redactor) -> Contents:
     )
 
 
+def _definition(text: str, redactor: Redactor) -> str:
+    """What is sent to the provider goes by its names; a tool's schema only describes what has such a name."""
+    plain = encoding.decode(redactor.json(text))
+    sent = {name: plain[name] for name in ("options", "server_tools") if plain.get(name)}
+    left = {name: encoding.decode(redactor.json(_json(value), "all")) for name, value in sent.items()}
+    redacted = {**plain, **left}
+    return text if redacted == encoding.decode(text) else _json(redacted)
+
+
 def _run(run: KeptRun, redactor: Redactor) -> KeptRun:
     return run._replace(
         input=redactor.json(run.input),
         variables=redactor.json(run.variables, "all"),
         metadata=redactor.json(run.metadata, "all"),
         options=redactor.json(run.options, "all"),
-        output=redactor.maybe_json(run.output),
+        output=redactor.maybe_json(run.output, "arguments"),
         refusal=redactor.maybe_json(run.refusal),
         limited=redactor.maybe(run.limited),
         error_text=redactor.maybe(run.error_text),
@@ -77,7 +86,7 @@ def _job(job: KeptJob, redactor: Redactor) -> KeptJob:
     return job._replace(
         payload=redactor.json(job.payload, "arguments"),
         metadata=redactor.json(job.metadata, "all"),
-        result=redactor.maybe_json(job.result),
+        result=redactor.maybe_json(job.result, "arguments"),
         error=redactor.maybe_json(job.error),
     )
 

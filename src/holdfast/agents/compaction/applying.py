@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.changes import Changes
 from holdfast.agents.compaction.partition import Said
-from holdfast.agents.compaction.records import CompactionRow, LiveMessage, NewMade
-from holdfast.agents.money.budgets import charge
-from holdfast.agents.records import NewBlock
+from holdfast.agents.compaction.records import CompactionRow, LiveMessage, NewMade, Standing
+from holdfast.agents.money import budgets
+from holdfast.agents.money.budgets import Over
+from holdfast.agents.records import LoadedRun, NewBlock
 from holdfast.agents.statements import Compactions, Sessions
 from holdfast.agents.storing import encode_block
 from holdfast.errors import LeaseLost, NotFound, SessionBusy, UsageError
@@ -40,6 +41,26 @@ class Intent(NamedTuple):
     generation: str
     tokens_before: int
     attempts: int
+    told: str | None  # the run whose events tell of it
+    leaves: CompactionRow | None = None  # one that was begun for somebody else, and is nobody's any more
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What is stored of it."""
+        return {name: value for name, value in self._asdict().items() if name not in ("told", "leaves")}
+
+    @property
+    def payer(self) -> str:
+        """Who answers for what is reserved: a run does until it ends."""
+        return self.run or self.id
+
+
+class Price(NamedTuple):
+    """The most that a summary may cost, and for how long its call may take."""
+
+    nano: int
+    lasting_us: int
+    run: LoadedRun | None  # which has it made before its call
 
 
 class Change(NamedTuple):
@@ -75,24 +96,36 @@ class Change(NamedTuple):
         )
 
 
-async def begin_compaction(tx: Transaction, intent: Intent, lease: Lease | None) -> CompactionRow:
-    """Write down that a summary is about to be bought, as long as the history is the one it would be of."""
+async def begin_compaction(tx: Transaction, intent: Intent, price: Price, lease: Lease | None) -> CompactionRow | Over:
+    """Write down that a summary is about to be bought, as long as the history is the one it would be of.
+
+    `Over`: a budget does not hold what it may cost, and nothing is begun.
+    """
     await _lock(tx, intent.session)
     await _hold(tx, lease)
-    await _check_generation(tx, intent)
-    await _check_idle(tx, intent.session)
-    row = await tx.one(Compactions.begin_compaction, **intent._asdict())
+    held = await _check_generation(tx, intent)
+    await _check_idle(tx, intent)
+    if held.budgets and (over := await _reserve(tx, intent, price, held)) is not None:
+        return over
+    if (left := intent.leaves) is not None and left.state == "calling":
+        why = "it was given up for another"
+        await tx.one(Compactions.fail_compaction, id=left.id, attempts=left.attempts, error=why, unknown=1)
+    row = await tx.one(Compactions.begin_compaction, **intent.row)
     if row is None and intent.attempts == 0:
         row = await tx.one(Compactions.find_compaction, id=intent.id)  # by an earlier call whose answer was lost
     elif row is None:
         raise SessionBusy(f"session {intent.session} is being compacted by somebody else.")
     assert row is not None
-    if intent.run is not None:
-        changes = Changes()
-        told = {"compaction": row.id, "tokens_before": intent.tokens_before, "model": intent.model}
-        changes.tell(intent.run, "compaction_started", told)
-        await changes.write(tx)
+    await _tell(tx, intent, "compaction_started", {"compaction": row.id, "tokens_before": intent.tokens_before})
     return row
+
+
+async def _reserve(tx: Transaction, intent: Intent, price: Price, held: Standing) -> Over | None:
+    if price.run is not None:
+        return await budgets.reserve(tx, price.run, budgets.SUMMARY, price.nano)
+    lasting = price.lasting_us
+    call = budgets.Call(intent.id, budgets.SUMMARY, intent.session, held.tenant, held.now, lasting_us=lasting)
+    return await budgets.reserve_apart(tx, call, price.nano)
 
 
 async def fail_compaction(
@@ -102,15 +135,21 @@ async def fail_compaction(
     text = encoding.clip(error, 2_000)
     if spent is not None:
         await _charge(tx, intent, spent)
-    await tx.run(Compactions.fail_compaction, id=intent.id, attempts=intent.attempts, error=text, unknown=int(unknown))
+    given = {"id": intent.id, "attempts": intent.attempts, "error": text, "unknown": int(unknown)}
+    if await tx.one(Compactions.fail_compaction, **given) is not None:
+        await budgets.release(tx, intent.payer)
 
 
 async def _charge(tx: Transaction, intent: Intent, spent: dict[str, Any]) -> None:
-    """Account for a call of the summariser, once."""
+    """Account for a call of the summariser, once, in place of what was reserved for it."""
     call = 1 << (max(intent.attempts, 1) - 1)
     charged = await tx.one(Compactions.charge_compaction, id=intent.id, call=call, **spent)
-    if charged is not None:
-        await charge(tx, intent.session, spent["cost_nano"])
+    if charged is None:
+        return
+    await budgets.charge(tx, intent.session, spent["cost_nano"])
+    if charged.attempts == max(intent.attempts, 1):  # otherwise what is reserved is that of who began it again
+        await budgets.release(tx, intent.payer)
+    await tx.run(Compactions.overtaken, id=intent.id, attempts=intent.attempts)
 
 
 async def apply_compaction(
@@ -124,12 +163,11 @@ async def apply_compaction(
         return done  # an earlier call did it, and its answer was lost
     if spent is not None:
         await _charge(tx, intent, spent)
-        await tx.run(Compactions.overtaken, id=intent.id, attempts=intent.attempts)
     if (moved := await _moved_on(tx, change, intent)) is not None:
-        await tx.run(Compactions.fail_compaction, id=intent.id, attempts=intent.attempts, error=moved, unknown=0)
+        await tx.one(Compactions.fail_compaction, id=intent.id, attempts=intent.attempts, error=moved, unknown=0)
         return moved
     if spent is None:
-        await tx.one(Compactions.begin_compaction, **intent._asdict())
+        await tx.one(Compactions.begin_compaction, **intent.row)
     row = await tx.one(
         Compactions.end_compaction,
         id=intent.id,
@@ -144,16 +182,16 @@ async def apply_compaction(
     await tx.run(Compactions.archive, id=intent.id, messages=change.archived)
     await tx.run(Compactions.add_made, id=intent.id, session=intent.session, made=change.made, blocks=change.blocks)
     await tx.run(Compactions.set_generation, session=intent.session, generation=intent.id, counted=1)
-    await _tell(tx, row)
+    told = {"compaction": row.id, "tokens_before": row.tokens_before, "tokens_after": row.tokens_after or 0}
+    await _tell(tx, intent, "compacted", {**told, "removed": row.removed, "pruned": row.pruned})
     return row
 
 
-async def _tell(tx: Transaction, row: CompactionRow) -> None:
-    if row.run is None:
+async def _tell(tx: Transaction, intent: Intent, type: str, data: dict[str, Any]) -> None:
+    if intent.told is None:  # nobody has said anything by a run yet
         return
     changes = Changes()
-    told = {"compaction": row.id, "tokens_before": row.tokens_before, "tokens_after": row.tokens_after or 0}
-    changes.tell(row.run, "compacted", {**told, "removed": row.removed, "pruned": row.pruned, "model": row.model})
+    changes.tell(intent.told, type, {**data, "model": intent.model})
     await changes.write(tx)
 
 
@@ -172,7 +210,8 @@ async def restore_compaction(tx: Transaction, session: str, generation: str) -> 
         if row.state == "restored":
             return row  # by an earlier call whose answer was lost
         raise SessionBusy(f"session {session} was compacted meanwhile; look again before you restore it.")
-    await _check_idle(tx, session)
+    if (run := await tx.one(Compactions.under_way, session=session)) is not None:
+        raise _busy(session, run.id)
     await tx.run(Compactions.withdraw_made, id=generation, session=session)
     await tx.run(Compactions.bring_back, id=generation, session=session)
     await tx.run(Compactions.set_generation, session=session, generation=row.before_generation, counted=0)
@@ -199,22 +238,29 @@ async def _lock(tx: Transaction, session: str) -> None:
         raise NotFound(f"there is no session {session} in this database.")
 
 
-async def _check_idle(tx: Transaction, session: str) -> None:
-    if (run := await tx.one(Compactions.under_way, session=session)) is not None:
-        raise SessionBusy(f"session {session} has a run under way ({run.id}): what it has sent must stay as it is.")
+async def _check_idle(tx: Transaction, intent: Intent) -> None:
+    """Nobody uses the history but the run that has it compacted before its call."""
+    run = await tx.one(Compactions.under_way, session=intent.session)
+    if run is not None and run.id != intent.run:
+        raise _busy(intent.session, run.id)
 
 
-async def _check_generation(tx: Transaction, intent: Intent) -> None:
+def _busy(session: str, run: str) -> SessionBusy:
+    return SessionBusy(f"session {session} has a run under way ({run}): what it has sent must stay as it is.")
+
+
+async def _check_generation(tx: Transaction, intent: Intent) -> Standing:
     held = await tx.one(Compactions.find_generation, id=intent.session)
     if held is None or held.generation != intent.generation:
         raise SessionBusy(f"session {intent.session} was compacted or restored meanwhile.")
+    return held
 
 
 async def _moved_on(tx: Transaction, change: Change, intent: Intent) -> str | None:
     """Why this cannot be applied any more; None when the history is what was read, and nobody uses it."""
     try:
         await _check_generation(tx, intent)
-        await _check_idle(tx, intent.session)
+        await _check_idle(tx, intent)
     except SessionBusy as busy:
         return str(busy)
     if await tx.many(Compactions.live_messages, session=intent.session) != change.seen:

@@ -1,7 +1,8 @@
 """Compaction by itself: after a run, by a job of its own, and by a run before a call that would not fit.
 
 Only where an agent asks for it, and never inside an open tool loop. What it cannot do it leaves: a session that is busy
-is looked at again by the run that keeps it busy.
+is looked at again by the run that keeps it busy. Nothing is bought or ended on an estimate alone: where it matters the
+provider counts, and where it does not count, it is sent the call and judges.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.agents.asking import facts_of
-from holdfast.agents.compaction.compacting import Acting, Compactor
+from holdfast.agents.compaction.compacting import Acting, Asking, Compactor, Judged, Plan
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.measuring import Teller
+from holdfast.agents.compaction.measuring import Size, Teller
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.history import server_tool_is_open
+from holdfast.agents.money.budgets import Over
+from holdfast.agents.sizing import estimate
 from holdfast.agents.statements import Compactions
 from holdfast.agents.system import system_definition, system_job
 from holdfast.errors import NotFound, SessionBusy, UsageError
@@ -29,12 +34,13 @@ from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 
 if TYPE_CHECKING:
-    from holdfast.agents.records import LoadedRun
+    from holdfast.agents.records import LoadedRun, WindowBlock
 
 log = logging.getLogger("holdfast.agents")
 
 COMPACT = "system:compact"
 _LOOK = 0.9  # of the trigger: so near to it a job looks, and measures
+_DOUBT = 2  # by so much an estimate of what is new may be too low
 _PAUSE = "1s"
 _LONGEST_PAUSE = 60.0
 
@@ -59,7 +65,7 @@ async def compact_after(tx: Transaction, run: LoadedRun) -> None:
     limit = config.trigger * (config.window or facts_of(model).window)
     if used is None or used.sent + used.said < _LOOK * limit:
         return
-    payload = {"session": run.session, "config": config.plain()}
+    payload = {"session": run.session, "config": config.plain(), "run": run.id}
     job, route = system_job(COMPACT, derived_id(run.id, "compact"), payload, tenant=run.tenant)
     await enqueue(tx, [job], [route])
 
@@ -67,62 +73,178 @@ async def compact_after(tx: Transaction, run: LoadedRun) -> None:
 def compact_definition(compactor: Compactor) -> Definition:
     """How a worker looks at a session after a run of it."""
 
-    async def compact(ctx: JobContext, session: str, config: dict[str, Any]) -> str:
+    async def compact(ctx: JobContext, session: str, config: dict[str, Any], run: str | None = None) -> str:
         try:
-            done = await compactor.compact_if_needed(ctx.database, session, Compaction.of(config), Acting("after_run"))
+            return await _after_run(compactor, ctx, session, Compaction.of(config), Acting("after_run", told=run))
         except (SessionBusy, NotFound) as reason:
             return f"left alone: {reason}"
-        except ModelFailure as failure:
-            if failure.transient:
+        except (ModelFailure, UsageError) as failure:
+            if isinstance(failure, ModelFailure) and failure.transient:
                 raise
             log.warning("session %s is not compacted: %s", session, failure)
             return f"not compacted: {failure}"
-        return "no need" if done is None else f"compacted: {done.tokens_before} to {done.tokens_after} tokens"
 
     return system_definition(COMPACT, compact)
 
 
-async def make_room(
-    compactor: Compactor,
-    ctx: JobContext,
-    run: LoadedRun,
-    spec: AgentSpec,
-    *,
-    request: Request,
-    prompt: Sequence[dict[str, Any]],
-) -> Literal["enough", "full"] | Outcome | None:
-    """Before the first call of a run: see that it fits. None: the history was compacted, load it again.
+async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config: Compaction, acting: Acting) -> str:
+    judged = await compactor.judge(ctx.database, session, config)
+    if judged.is_due and not judged.is_trusted(judged.limit):
+        judged = await compactor.counted(judged)
+    plan = judged.plan() if judged.is_due and judged.is_trusted(judged.limit) else None
+    if plan is None or not judged.is_worth(plan):
+        return "no need"
+    pruning = judged.pruning()
+    instead = pruning if pruning is not None and judged.is_worth(pruning) else None
+    done = await _with_less(compactor, ctx, judged, plan, instead, acting)
+    if isinstance(done, Over):
+        return f"not compacted: {done.words}"
+    return f"compacted: {done.tokens_before} to {done.tokens_after} tokens"
 
-    "full": it does not fit and cannot be made to, so it is not worth sending. An outcome: try again later.
-    """
-    config = _config_of(spec)
-    if config is None or run.prompted or run.parent is not None:
-        return "enough"
-    teller = Teller(request.model, spec)
-    window = teller.window(config)
-    most = window - min(request.max_tokens, window // 2)
-    judged = await compactor.judge(ctx.database, run.session, config, teller=teller, prompt=prompt, limits=(most,))
-    fits = judged.size.tokens <= most
-    plan = None if fits and not judged.is_due else judged.plan()
-    if plan is None or (fits and not judged.is_worth(plan)):
-        return "enough" if fits else "full"
+
+async def _with_less(  # noqa: PLR0917  what is done, and what instead
+    compactor: Compactor, ctx: JobContext, judged: Judged, plan: Plan, instead: Plan | None, acting: Acting
+) -> CompactionRow | Over:
+    """Carry a plan out; when there is no summary to be had, at least take out what costs nothing."""
     try:
-        await compactor.carry_out(ctx.database, judged, plan, Acting("before_call", run.id, ctx.lease))
+        done = await compactor.carry_out(ctx.database, judged, plan, acting)
+    except (ModelFailure, UsageError) as failure:
+        if instead is None or plan.pruned:
+            raise
+        log.warning("session %s is compacted without a summary: %s", judged.read.session, failure)
+    else:
+        if instead is None or not isinstance(done, Over):
+            return done
+    return await compactor.carry_out(ctx.database, judged, instead, acting)
+
+
+class Call(NamedTuple):
+    """A call of a run that is about to be made."""
+
+    run: LoadedRun
+    spec: AgentSpec
+    request: Request
+    window: Sequence[WindowBlock]
+    new: Sequence[dict[str, Any]]  # what it says that is not stored yet
+
+    def asking(self, config: Compaction) -> Asking:
+        teller = Teller(self.request.model, self.spec)
+        window = teller.window(config)
+        most = window - min(self.request.max_tokens, window // 2)
+        # What a run has begun goes on as long as the provider takes it.
+        return Asking(teller, self.request, self.new, most, window if self.run.turns else most, self.run.id)
+
+    @property
+    def tokens(self) -> int | None:
+        """How large it is at most, by the last call of the run; None: nothing is known of that."""
+        if self.run.reported is None:
+            return None
+        last = derived_id(self.run.id, "answer", self.run.turns)
+        at = max((number for number, row in enumerate(self.window) if row.message == last), default=-1)
+        since = sum(estimate(encoding.decode(row.body)) for row in self.window[at + 1 :])
+        return self.run.reported + _DOUBT * (since + (estimate(list(self.new)) if self.new else 0))
+
+    @property
+    def is_in_tool_loop(self) -> bool:
+        """Whether the last answer has called tools: what was sent with them must be sent again as it was."""
+        last = next((row.message for row in reversed(self.window) if row.role == "assistant"), None)
+        called = any(row.message == last and row.type == "tool_use" for row in self.window)
+        paused = bool(self.window) and self.window[-1].role == "assistant"
+        return called or paused or server_tool_is_open(self.window)
+
+
+Room = Literal["enough", "full"] | Over | Outcome | None
+
+
+async def make_room(compactor: Compactor, ctx: JobContext, call: Call) -> Room:
+    """Before a call of a run: see that it fits. None: the history was compacted, load it again.
+
+    "full": it does not fit and cannot be made to, so it is not worth sending. `Over`: what would make it fit does not
+    fit into a budget. An outcome: try again later. Far from the limit this asks neither the store nor the provider,
+    but for the first call of a run, which may have other words before it than the last one had.
+    """
+    run, config = call.run, _config_of(call.spec)
+    if config is None or encoding.decode(run.options).get("beyond_window"):
+        return "enough"
+    asking = call.asking(config)
+    if run.turns:
+        bound = run.parent is not None or call.is_in_tool_loop
+        tokens = call.tokens
+        if tokens is not None and tokens <= (asking.worst if bound else asking.most):
+            return "enough"
+        if bound:
+            return await _loop_room(compactor, run, config, asking)
+    elif run.parent is not None:
+        return "enough"
+    judged = await compactor.judge(ctx.database, run.session, config, asking)
+    if _is_over(judged, asking) is not None and _may_matter(judged, asking):
+        judged = await compactor.counted(judged)
+    over = _is_over(judged, asking)
+    if over is None or not judged.is_trusted(over) or (run.turns and over < asking.most):
+        return "enough"
+    return await _compact(compactor, ctx, call, judged)
+
+
+def _is_over(judged: Judged, asking: Asking) -> float | None:
+    """The limit that the call has reached: what fits, or else the trigger."""
+    if judged.size.tokens > asking.most:
+        return asking.most
+    return judged.limit if judged.is_due else None
+
+
+def _may_matter(judged: Judged, asking: Asking) -> bool:
+    """Whether anything would be done about it."""
+    plan = judged.plan()
+    return judged.size.tokens > asking.most or (plan is not None and judged.is_worth(plan))
+
+
+async def _loop_room(compactor: Compactor, run: LoadedRun, config: Compaction, asking: Asking) -> Room:
+    """Nothing may be taken out: it fits, or it does not."""
+    known = Size(run.reported or 0, 1.0, "usage", run.reported or 0)
+    size = await compactor.count(asking.request, known) if config.count_tokens else known
+    return "full" if size.sure > asking.worst else "enough"
+
+
+async def _compact(compactor: Compactor, ctx: JobContext, call: Call, judged: Judged) -> Room:
+    asking = judged.asking
+    assert asking is not None, "it is judged for a call"
+    fits, plan, pruning = judged.size.tokens <= asking.most, judged.plan(), judged.pruning()
+    # Whether it really does not fit is the provider's to say: without that word, it is sent.
+    refused = judged.size.tokens > asking.worst and judged.is_sure(asking.worst)
+    at_worst: Literal["enough", "full"] = "full" if refused else "enough"
+    if plan is None or (fits and not judged.is_worth(plan)):
+        return at_worst
+    helps = pruning is not None and (
+        judged.is_worth(pruning) if fits else judged.size.tokens - pruning.gain <= asking.most
+    )
+    acting = Acting("before_call", call.run, ctx.lease)
+    try:
+        done = await _with_less(compactor, ctx, judged, plan, pruning if helps else None, acting)
     except SessionBusy as reason:
         return Snooze(_PAUSE, str(reason))
     except (ModelFailure, UsageError) as failure:
-        if fits:
-            log.warning("session %s is not compacted before run %s: %s", run.session, run.id, failure)
-            return "enough"
-        tried = 1 + (judged.read.open.attempts if judged.read.open is not None else 0)
-        if isinstance(failure, ModelFailure) and failure.transient and tried < spec.attempts:
-            pause = failure.retry_after or min(_LONGEST_PAUSE, 0.5 * 2**tried)
-            return Snooze(f"{round(pause * 1e6)}us", f"the summariser failed: {failure}")
-        return "full"
-    return None
+        return _without(call, judged, failure, at_worst)
+    if not isinstance(done, Over):
+        return None
+    return "enough" if fits else done
+
+
+def _without(
+    call: Call, judged: Judged, failure: ModelFailure | UsageError, at_worst: Literal["enough", "full"]
+) -> Room:
+    """There is no summary: go on as it is if that may do, and otherwise wait for one as long as that may help."""
+    log.warning("session %s is not compacted before run %s: %s", call.run.session, call.run.id, failure)
+    if at_worst == "enough":
+        return at_worst
+    before = judged.read.open
+    tried = 1 + (before.attempts if before is not None and before.run == call.run.id else 0)
+    if isinstance(failure, ModelFailure) and failure.transient and tried < call.spec.attempts:
+        pause = failure.retry_after or min(_LONGEST_PAUSE, 0.5 * 2**tried)
+        return Snooze(f"{round(pause * 1e6)}us", f"the summariser failed: {failure}")
+    return at_worst
 
 
 def _config_of(spec: AgentSpec) -> Compaction | None:
     """What is done by itself; the provider's own way is not ours to do."""
     config = Compaction.of(spec.compaction) if spec.compaction else None
-    return None if config is None or config.strategy == "provider" else config
+    return None if config is None or config.strategy == "provider" or not config.automatic else config

@@ -8,13 +8,14 @@ applied: one that was bought and stored is never bought again, and every call is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.agents.compaction.applying import (
     MOST_ATTEMPTS,
     Change,
     Intent,
+    Price,
     apply_compaction,
     begin_compaction,
     fail_compaction,
@@ -27,14 +28,17 @@ from holdfast.agents.compaction.partition import read as read_history
 from holdfast.agents.compaction.records import CompactionRow, HistoryBlock, LastRun, LastUsage, LiveMessage
 from holdfast.agents.compaction.summarizing import Task, said_in, summarize, summary_block, summary_request
 from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.money.budgets import Over
+from holdfast.agents.records import LoadedRun
+from holdfast.agents.sizing import estimate
 from holdfast.agents.statements import Compactions
 from holdfast.clock import Ports
-from holdfast.errors import NotFound, NothingToCompact, SessionBusy, UsageError
+from holdfast.errors import BudgetUsedUp, NotFound, NothingToCompact, SessionBusy, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.records import Lease
-from holdfast.models import ModelFailure, Reply
+from holdfast.models import ModelFailure, Reply, Request
 from holdfast.runtime import Transacting
 from holdfast.settings import Settings
 
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 Cause = Literal["manual", "after_run", "before_call"]
 
 NOBODY = "the session has no run yet, so no model is known: give Compaction(summarizer=…)."
+_SLACK = 60.0  # seconds after which a call that has not ended has died
 _WORTH = 0.05  # of the window: what happens by itself must make at least so much room
 
 
@@ -80,6 +85,7 @@ class Read(NamedTuple):
     usage: LastUsage | None
     open: CompactionRow | None
     busy: str | None  # the run that is under way
+    budgets: int  # whether there is any budget
 
     @property
     def seen(self) -> list[LiveMessage]:
@@ -94,6 +100,20 @@ class Plan(NamedTuple):
     gain: int  # in tokens, before the summary's own
 
 
+class Asking(NamedTuple):
+    """A call that a run is about to make, and what is not stored yet of it.
+
+    `most`: how large its request may be if all of the answer is to fit, too. Above `worst` it is not worth sending.
+    """
+
+    teller: Teller
+    request: Request
+    prompt: Sequence[dict[str, Any]]
+    most: int
+    worst: int
+    run: str
+
+
 class Judged(NamedTuple):
     """A history with its size, its parts, and who would be asked."""
 
@@ -103,6 +123,7 @@ class Judged(NamedTuple):
     history: list[Said]
     parts: Partition
     size: Size
+    asking: Asking | None = None
 
     @property
     def window(self) -> int:
@@ -116,17 +137,30 @@ class Judged(NamedTuple):
     def is_due(self) -> bool:
         return self.size.tokens >= self.limit
 
+    def is_sure(self, limit: float) -> bool:
+        """Whether it is known, and not only estimated, which side of a limit this is on."""
+        return self.size.source == "provider" or self.size.sure >= limit
+
+    def is_trusted(self, limit: float) -> bool:
+        """Whether it is known well enough to do something about it: who has nothing counted trusts estimates."""
+        return not self.config.count_tokens or self.is_sure(limit)
+
     def plan(self) -> Plan | None:
         """What to do; None when nothing may be touched."""
-        config, units = self.config, self.parts.compactable
-        if config.strategy == "hybrid" and not config.preserve_tool_outputs:
-            pruned = [each for unit in units for each in prune(unit)]
-            gain = round(self.size.scale * sum(each.saved for each in pruned))
-            if pruned and self.size.tokens - gain <= config.target_tokens:
-                return Plan(pruned, [], gain)
+        pruning, units = self.pruning(), self.parts.compactable
+        if pruning is not None and self.size.tokens - pruning.gain <= self.config.target_tokens:
+            return pruning
         if not units:
             return None
         return Plan([], units, round(self.size.scale * sum(unit.tokens for unit in units)))
+
+    def pruning(self) -> Plan | None:
+        """What can be had without a summary, however little that is."""
+        if self.config.strategy != "hybrid" or self.config.preserve_tool_outputs:
+            return None
+        pruned = [each for unit in self.parts.compactable for each in prune(unit)]
+        gain = round(self.size.scale * sum(each.saved for each in pruned))
+        return Plan(pruned, [], gain) if pruned else None
 
     def is_worth(self, plan: Plan) -> bool:
         return plan.gain >= _WORTH * self.window
@@ -136,8 +170,9 @@ class Acting(NamedTuple):
     """For whom it is done: by hand, after a run, or by a run before its call, under that run's lease."""
 
     cause: Cause = "manual"
-    run: str | None = None
+    run: LoadedRun | None = None
     lease: Lease | None = None
+    told: str | None = None  # the run whose events tell of it; None: the session's last
 
 
 @reading
@@ -155,6 +190,7 @@ async def look(tx: Transaction, session: str) -> Read:
         await tx.one(Compactions.last_usage, session=session),
         await tx.one(Compactions.open_compaction, session=session, generation=held.generation),
         None if busy is None else busy.id,
+        held.budgets,
     )
 
 
@@ -171,40 +207,41 @@ class Compactor:
         store: Transacting,
         session: str,
         config: Compaction | None,
-        *,
-        teller: Teller | None = None,
-        prompt: Sequence[dict[str, Any]] = (),
-        limits: Sequence[float] = (),
+        asking: Asking | None = None,
     ) -> Judged:
-        """Read a session and measure it. `limits`: sizes besides the trigger at which a count has to be right."""
+        """Read a session and measure it; near a limit, the provider counts."""
         read = await store.transact(look, session)
         spec = _spec_of(read.run)
-        if teller is None:
-            teller = Teller(_model_of(read.run, spec), spec)
-        if config is None:
-            config = _config_of(spec)
-        if config.strategy == "provider":
-            raise UsageError(
-                'strategy "provider" is the provider\'s own, inside the calls of an agent: hf.agent(…, compaction=…). '
-                'By hand, use "hybrid" or "summarize".'
-            )
+        teller = Teller(_model_of(read.run, spec), spec) if asking is None else asking.teller
+        config = _config_of(spec) if config is None else config
         history = read_history(read.rows)
-        judged = Judged(
-            read, config, teller, history, partition(history, config), measure(teller, history, read.usage, prompt)
-        )
-        return await self._counted(judged, prompt, limits) if history and teller.model else judged
+        parts = partition(history, config, None if asking is None else asking.run)
+        size = measure(teller, history, read.usage, () if asking is None else asking.prompt)
+        judged = Judged(read, config, teller, history, parts, size, asking)
+        limits = (judged.limit,) if asking is None else (judged.limit, asking.most)
+        return await self.counted(judged) if is_near(size, limits) else judged
 
-    async def _counted(self, judged: Judged, prompt: Sequence[dict[str, Any]], limits: Sequence[float]) -> Judged:
-        read, teller = judged.read, judged.teller
-        if not judged.config.count_tokens or not is_near(judged.size, (judged.limit, *limits)):
+    async def counted(self, judged: Judged) -> Judged:
+        """With the provider's own count, unless it has been asked for already, is not wanted, or does not come."""
+        read, teller, size = judged.read, judged.teller, judged.size
+        if size.source == "provider" or not judged.config.count_tokens or not teller.model:
             return judged
-        credential = self._models.credential(teller.model)
-        request = request_for(teller, read.rows, prompt, credential=credential, generation=read.generation)
+        if judged.asking is not None:
+            request = judged.asking.request
+        elif not judged.history:
+            return judged
+        else:
+            credential = self._models.credential(teller.model)
+            request = request_for(teller, read.rows, credential=credential, generation=read.generation)
+        return judged._replace(size=await self.count(request, size))
+
+    async def count(self, request: Request, size: Size) -> Size:
+        """The size by the provider's own count; what is known here, if it does not say."""
         try:
-            model = self._models.open(teller.model)
+            model = self._models.open(request.model)
         except (ModelFailure, UsageError):  # whoever looks may have no key, and need none to look
-            return judged
-        return judged._replace(size=await counted(model, request, judged.size))
+            return size
+        return await counted(model, request, size)
 
     async def config_of(self, store: Transacting, session: str) -> Compaction:
         """How a session is compacted where nothing else is said: as its last agent has it, or the defaults."""
@@ -235,25 +272,33 @@ class Compactor:
 
     async def compact(self, store: Transacting, session: str, config: Compaction | None) -> CompactionRow:
         judged = await self.judge(store, session, config)
+        _check_ours(judged.config)
         plan = judged.plan()
         if plan is None and judged.read.busy is None:
             raise NothingToCompact(session, judged.parts.count("protected") + judged.parts.count("recent"))
-        return await self.carry_out(store, judged, plan, Acting())
+        return _paid(session, await self.carry_out(store, judged, plan, Acting()))
 
     async def compact_if_needed(
-        self, store: Transacting, session: str, config: Compaction | None, acting: Acting
+        self, store: Transacting, session: str, config: Compaction | None
     ) -> CompactionRow | None:
         """None: it is not time yet, or nothing worth the while may be touched."""
         judged = await self.judge(store, session, config)
         plan = judged.plan() if judged.is_due else None
         if plan is None or not judged.is_worth(plan):
             return None
-        return await self.carry_out(store, judged, plan, acting)
+        _check_ours(judged.config)
+        return _paid(session, await self.carry_out(store, judged, plan, Acting()))
 
-    async def carry_out(self, store: Transacting, judged: Judged, plan: Plan | None, acting: Acting) -> CompactionRow:
-        """Do what was planned. `SessionBusy` when the session has moved on meanwhile; `ModelFailure` of the model."""
+    async def carry_out(
+        self, store: Transacting, judged: Judged, plan: Plan | None, acting: Acting
+    ) -> CompactionRow | Over:
+        """Do what was planned, unless a budget does not hold it.
+
+        `SessionBusy` when the session has moved on meanwhile; `ModelFailure` of the model.
+        """
         read = judged.read
-        if read.busy is not None or plan is None:
+        ours = None if acting.run is None else acting.run.id
+        if read.busy not in (None, ours) or plan is None:
             raise SessionBusy(f"session {read.session} has a run under way ({read.busy}); compact it when that ended.")
         if plan.pruned:
             intent = self._intent(judged, acting, "", fresh=True)
@@ -263,20 +308,32 @@ class Compactor:
         if not model:
             raise UsageError(NOBODY)
         intent = self._intent(judged, acting, model, fresh=False)
-        begun = await store.transact(begin_compaction, intent, acting.lease)
+        request = self._request(judged, plan, model)
+        price = Price(self._most(judged, request), round((request.total + _SLACK) * 1e6), acting.run)
+        begun = await store.transact(begin_compaction, intent, price, acting.lease)
+        if isinstance(begun, Over):
+            return begun
         intent = intent._replace(attempts=begun.attempts)
-        reply = await self._ask(store, judged, plan, intent)
+        reply = await self._ask(store, replace(request, call=f"{intent.id}/summary/{intent.attempts}"), intent)
         change = self._summary(judged, plan, intent.id, said_in(reply))
         return _applied(await store.transact(apply_compaction, change, intent, self._spent(model, reply), acting.lease))
 
-    async def _ask(self, store: Transacting, judged: Judged, plan: Plan, intent: Intent) -> Reply:
+    def _request(self, judged: Judged, plan: Plan, model: str) -> Request:
         settings = self._settings()
-        request = summary_request(
-            Task(plan.summarized, judged.parts.context, intent.model, judged.config.summarizer_max_tokens),
-            call=f"{intent.id}/summary/{intent.attempts}",
+        return summary_request(
+            Task(plan.summarized, judged.parts.context, model, judged.config.summarizer_max_tokens),
+            call="",
             idle=settings.model_idle.total_seconds(),
             total=settings.model_total.total_seconds(),
         )
+
+    def _most(self, judged: Judged, request: Request) -> int:
+        """The most that a summary may cost; nobody asks where there is no budget."""
+        if not judged.read.budgets:
+            return 0
+        return self._models.most_nano(request.model, estimate([request.system, request.messages]), request.max_tokens)
+
+    async def _ask(self, store: Transacting, request: Request, intent: Intent) -> Reply:
         try:
             reply = await summarize(self._models.open(intent.model), request)
         except (ModelFailure, UsageError) as failure:
@@ -296,12 +353,13 @@ class Compactor:
         return await store.transact(restore_compaction, session, read.generation)
 
     def _intent(self, judged: Judged, acting: Acting, model: str, *, fresh: bool) -> Intent:
-        read = judged.read
-        again = None if fresh or read.open is None or read.open.attempts >= MOST_ATTEMPTS else read.open
+        read, run = judged.read, None if acting.run is None else acting.run.id
+        left = None if fresh else read.open
+        again = left if left is not None and left.attempts < MOST_ATTEMPTS and _is_free(left, run) else None
         return Intent(
             id=new_id(self._ports()) if again is None else again.id,
             session=read.session,
-            run=acting.run,
+            run=run,
             strategy=judged.config.strategy,
             trigger=acting.cause,
             model=model,
@@ -309,6 +367,8 @@ class Compactor:
             generation=read.generation,
             tokens_before=judged.size.tokens,
             attempts=0 if again is None else again.attempts,
+            told=acting.told or run or (None if read.run is None else read.run.id),
+            leaves=left if again is None else None,
         )
 
     def _pruning(self, judged: Judged, plan: Plan, id: str) -> Change:
@@ -340,6 +400,25 @@ def _applied(done: CompactionRow | str) -> CompactionRow:
     if isinstance(done, str):
         raise SessionBusy(done)
     return done
+
+
+def _is_free(left: CompactionRow, run: str | None) -> bool:
+    """Whether one that was begun may be gone on with: what it cost so far stays part of what its own run used."""
+    return left.run == run or (left.state == "failed" and left.usage is None)
+
+
+def _paid(session: str, done: CompactionRow | Over) -> CompactionRow:
+    if isinstance(done, Over):
+        raise BudgetUsedUp(f"session {session} is not compacted", done.budget, done.words)
+    return done
+
+
+def _check_ours(config: Compaction) -> None:
+    if config.strategy == "provider":
+        raise UsageError(
+            'strategy "provider" is the provider\'s own, inside the calls of an agent: hf.agent(…, compaction=…). '
+            'By hand, use "hybrid" or "summarize".'
+        )
 
 
 def _spec_of(run: LastRun | None) -> AgentSpec | None:

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from holdfast.errors import BadSetting
+from holdfast.models.facts import facts_for
 
-Strategy = Literal["hybrid", "summarize", "provider"]
+Strategy = Literal["hybrid", "summarize", "summarization", "provider"]
 
 PROVIDER_BETA = "compact-2026-01-12"  # the version of the provider's own compaction that is spoken here
+FULL = "context_window"  # the limit that a run has reached whose next call does not fit
 _STRATEGIES = ("hybrid", "summarize", "provider")
 _COUNTS = {"target_tokens": 1, "preserve_last": 0, "protected_tokens": 0, "summarizer_max_tokens": 1}
 
@@ -24,7 +26,8 @@ class Compaction:
     `trigger` is the share of the model's window at which it is time. Never touched: the last `protected_tokens`, the
     last `preserve_last` messages, messages marked with `session.preserve`, earlier summaries. `window` and
     `summarizer` come from the model of the session's last run unless they are given. `count_tokens` lets the provider
-    count where an estimate would not be sure enough.
+    count where an estimate would not be sure enough. `automatic=False` gives an agent a way to compact, and leaves it
+    to you when. "summarization" is another word for "summarize".
     """
 
     strategy: Strategy = "hybrid"
@@ -37,8 +40,11 @@ class Compaction:
     summarizer_max_tokens: int = 4_096
     preserve_tool_outputs: bool = False
     count_tokens: bool = True
+    automatic: bool = True
 
     def __post_init__(self) -> None:
+        if self.strategy == "summarization":
+            object.__setattr__(self, "strategy", "summarize")
         if self.strategy not in _STRATEGIES:
             raise BadSetting(f"Compaction(strategy=…) is one of {', '.join(_STRATEGIES)}, not {self.strategy!r}.")
         trigger: object = self.trigger
@@ -51,7 +57,7 @@ class Compaction:
         name: object = self.summarizer
         if name is not None and not (isinstance(name, str) and name):
             raise BadSetting(f"Compaction(summarizer=…) is the name of a model, not {self.summarizer!r}.")
-        for flag in ("preserve_tool_outputs", "count_tokens"):
+        for flag in ("preserve_tool_outputs", "count_tokens", "automatic"):
             if not isinstance(getattr(self, flag), bool):
                 raise BadSetting(f"Compaction({flag}=…) is True or False, not {getattr(self, flag)!r}.")
 
@@ -72,10 +78,20 @@ def provider_options(stored: Mapping[str, Any] | None, window: int) -> dict[str,
     Its summary comes back as a block of the answer, which is stored and sent again like any other, as it came.
     """
     config = Compaction.of(stored) if stored else None
-    if config is None or config.strategy != "provider":
+    if config is None or config.strategy != "provider" or not config.automatic:
         return {}
     trigger = {"type": "input_tokens", "value": round(config.trigger * (config.window or window))}
     return {"context_management": {"edits": [{"type": "compact_20260112", "trigger": trigger}]}}
+
+
+def check_compaction(agent: str, given: object) -> None:
+    """`BadSetting` when this is no way to compact the sessions of an agent, `UsageError` when nobody can summarise."""
+    if given is None:
+        return
+    if not isinstance(given, Compaction):
+        raise BadSetting(f"compaction of agent {agent!r} is Compaction(…) or None, not {given!r}.")
+    if given.summarizer is not None:
+        facts_for(given.summarizer)
 
 
 def _check_count(name: str, value: object, least: int) -> None:

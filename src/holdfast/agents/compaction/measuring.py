@@ -31,11 +31,15 @@ _COUNT_SECONDS = 30.0
 
 
 class Size(NamedTuple):
-    """How many tokens would be sent; `scale` corrects estimates of parts of it."""
+    """How many tokens would be sent; `scale` corrects estimates of parts of it.
+
+    `sure` is as much of it as the provider has said itself: only that settles that something does not fit.
+    """
 
     tokens: int
     scale: float
     source: Source
+    sure: int
 
 
 class Teller(NamedTuple):
@@ -62,11 +66,12 @@ def measure(
     """The size by what is known here."""
     fixed, new = teller.fixed, estimate(list(prompt)) if prompt else 0
     if usage is None:
-        return Size(fixed + sum(each.tokens for each in history) + new, 1.0, "estimate")
+        return Size(fixed + sum(each.tokens for each in history) + new, 1.0, "estimate", 0)
     guessed = fixed + sum(each.tokens for each in history if each.ordinal < usage.ordinal)
     scale = min(_MOST_SCALE, max(_LEAST_SCALE, usage.sent / max(1, guessed)))
     since = sum(each.tokens for each in history if each.ordinal > usage.ordinal) + new
-    return Size(usage.sent + usage.said + round(scale * since), scale, "usage")
+    said = usage.sent + usage.said
+    return Size(said + round(scale * since), scale, "usage", said)
 
 
 def is_near(size: Size, limits: Sequence[float]) -> bool:
@@ -80,13 +85,12 @@ async def counted(model: Model, request: Request, size: Size) -> Size:
     except ModelFailure as failure:
         log.info("the provider did not count a request, so it is estimated: %s", failure)
         return size
-    return Size(tokens, size.scale, "provider")
+    return Size(tokens, size.scale, "provider", tokens)
 
 
 def request_for(
     teller: Teller,
     rows: Sequence[HistoryBlock],
-    prompt: Sequence[dict[str, Any]],
     *,
     credential: str,
     generation: str,
@@ -99,7 +103,7 @@ def request_for(
         spec,
         teller.model,
         window,
-        list(prompt) or _ANYTHING,
+        _ANYTHING,
         credential=credential,
         container=None,
         bounds=bounds,

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.records import HistoryBlock
-from holdfast.agents.history import THINKING, uses
+from holdfast.agents.history import SERVER_USE, THINKING, uses
 from holdfast.agents.sizing import estimate
 from holdfast.kernel import encoding
 
@@ -103,15 +103,19 @@ def read(rows: Sequence[HistoryBlock]) -> list[Said]:
     return history
 
 
-def partition(history: Sequence[Said], config: Compaction) -> Partition:
-    """Newest first: what fits into the protected tokens, then what is marked, recent, or a summary; the rest may go."""
+def partition(history: Sequence[Said], config: Compaction, run: str | None = None) -> Partition:
+    """Newest first: what fits into the protected tokens, then what is marked, recent, or a summary; the rest may go.
+
+    What `run` has said is protected: it is under way, and goes on from there.
+    """
     grouped = units(history)
     categories: list[Category] = []
     left, fits, later = config.protected_tokens, True, 0
     for unit in reversed(grouped):
         left -= unit.tokens
         fits = fits and left >= 0
-        categories.append(_category(unit, fits=fits, recent=later < config.preserve_last))
+        mine = run is not None and any(message.run == run for message in unit.messages)
+        categories.append(_category(unit, fits=fits or mine, recent=later < config.preserve_last))
         later += len(unit.messages)
     categories.reverse()
     _keep_questions(grouped, categories)
@@ -144,7 +148,7 @@ def units(history: Sequence[Said]) -> list[Unit]:
     """A call and its result are one, and so are answers of a run that follow each other without a word between."""
     made: list[list[Said]] = []
     for message in history:
-        if made and _belongs(made[-1][-1], message):
+        if made and (_belongs(made[-1][-1], message) or _is_awaited(made[-1], message)):
             made[-1].append(message)
         else:
             made.append([message])
@@ -157,6 +161,15 @@ def _belongs(before: Said, message: Said) -> bool:
     if message.role == "assistant":
         return message.run == before.run
     return bool(uses(before.blocks)) and _has_results(message)
+
+
+def _is_awaited(unit: Sequence[Said], message: Said) -> bool:
+    """Whether the unit has called a tool of the provider's own, whose result comes with a later answer of its run."""
+    if message.run != unit[0].run:
+        return False
+    blocks = [block for each in unit for block in each.blocks]
+    answered = {block.get("tool_use_id") for block in blocks}
+    return any(block.get("type") == SERVER_USE and block.get("id") not in answered for block in blocks)
 
 
 def _has_results(message: Said) -> bool:

@@ -11,6 +11,20 @@ class Generation(NamedTuple):
     generation: str
 
 
+class Standing(NamedTuple):
+    """A session as a compaction finds it."""
+
+    generation: str
+    tenant: str
+    budgets: int  # whether there is any budget
+    now: int
+
+
+class Attempt(NamedTuple):
+    id: str
+    attempts: int
+
+
 class HistoryBlock(NamedTuple):
     """One block of a live message, with what decides whether it may be taken out."""
 
@@ -54,8 +68,8 @@ class UnderWay(NamedTuple):
 class CompactionRow(NamedTuple):
     """One compaction: what it did, what it cost, and whether it still stands ("done").
 
-    `run` is the run that did it before a call of its own, if one did. `unknown` counts calls of the summariser whose
-    answer was lost, so that nobody knows whether they were paid for.
+    `run` is the run that did it before a call of its own, if one did: then it is part of what that run used. `unknown`
+    counts calls of the summariser whose answer was lost, so that nobody knows whether they were paid for.
     """
 
     id: str

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from holdfast.agents.forks.past import calls_before
 from holdfast.agents.history import result_block
 from holdfast.agents.reading import Turn, list_messages, list_turns
 from holdfast.agents.records import CallRow, RunRow
@@ -98,13 +99,7 @@ async def load_side(tx: Transaction, id: str, tenant: str | None) -> Side:
 
 async def _inherited(tx: Transaction, run: RunRow) -> list[CallRow]:
     """The calls of the turns that a fork has not played itself, with what it was told of them."""
-    calls: list[CallRow] = []
-    fork = await tx.one(Forks.fork_of, run=run.id)
-    while fork is not None and fork.forked_from is not None:
-        before = fork.forked_at or 1
-        theirs = await tx.many(Calls.calls_of, run=fork.forked_from, turn=None)
-        calls = [call for call in theirs if call.turn < before] + [call for call in calls if call.turn < before]
-        fork = await tx.one(Forks.fork_of, run=fork.forked_from)
+    calls = await calls_before(tx, run.id)
     if not calls:
         return []
     said = await list_messages(tx, run.session, run=run.id, archived=True)

@@ -13,9 +13,10 @@ from holdfast.agents.changes import Changes, created
 from holdfast.agents.definitions import AgentSpec
 from holdfast.agents.forks.past import as_played, check_whole, latest_whole
 from holdfast.agents.forks.records import Copy, PastMessage
+from holdfast.agents.history import CONTINUE
 from holdfast.agents.records import CallRow, NewBlock, NewRun, RunRow
 from holdfast.agents.statements import Agents, Calls, Compactions, Forks, Messages, Runs
-from holdfast.agents.storing import encode_block
+from holdfast.agents.storing import add_message, encode_block
 from holdfast.errors import IdempotencyConflict, NotFound, UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
@@ -50,8 +51,9 @@ class ForkWish(NamedTuple):
     route: Route
     at: int | None
     prompt: str | None  # the blocks of another prompt
-    results: str  # what tools are to have returned, by call or name
+    results: str  # what the model is to have been told of calls, by call or name
     options: str
+    mode: str
     key: str | None = None
     tenant: str | None = None  # None: any
 
@@ -78,31 +80,38 @@ async def find_fork(tx: Transaction, run: str) -> tuple[str, int] | None:
 
 async def fork_session(tx: Transaction, source: str, new: str, *, at: int | None, key: str | None, tenant: str) -> str:
     """Copy the conversation up to the message of this ordinal, or all of it, into a new session; returns its id."""
-    if (made := await _already(tx, source, new, key, tenant)) is not None:
+    if (made := await _already(tx, source, new, at, key, tenant)) is not None:
         return made
     held = await tx.one(Compactions.hold_generation, id=source)
     if held is None:
         raise NotFound(f"there is no session {source} in this database.")
-    live = [message for message in await tx.many(Forks.past, session=source) if message.live]
+    past = await tx.many(Forks.past, session=source)
+    live = [message for message in past if message.live]
+    if at is not None and past and at > past[-1].ordinal:
+        raise UsageError(f"session {source} has no message {at}: its last is {past[-1].ordinal}.")
     if at is None:
         kept = latest_whole(live)
     else:
         kept = [message for message in live if message.ordinal <= at]
         check_whole(kept, at)
     copies = [Copy(derived_id(new, "copy", each.id), each.id, each.run, None) for each in kept]
-    await tx.run(Forks.add_fork, id=new, source=source, key=key, generation=held.generation, runs=0)
-    if key is not None and (made := await _already(tx, source, new, key, tenant)) not in (None, new):
+    await tx.run(Forks.add_fork, id=new, source=source, key=key, generation=held.generation, runs=0, at=at)
+    if key is not None and (made := await _already(tx, source, new, at, key, tenant)) not in (None, new):
         return str(made)  # somebody was quicker
     await _write(tx, new, copies, [])
     return new
 
 
-async def _already(tx: Transaction, source: str, new: str, key: str | None, tenant: str) -> str | None:
+async def _already(  # noqa: PLR0917  what makes it the same fork
+    tx: Transaction, source: str, new: str, at: int | None, key: str | None, tenant: str
+) -> str | None:
     found = await tx.one(Forks.find_fork, id=new, key=key, tenant=tenant)
     if found is None:
         return None
     if found.forked_from != source:
         raise UsageError(f"key {key!r} names session {found.id}, which is no fork of session {source}.")
+    if found.forked_at != at:
+        raise IdempotencyConflict(key or "", found.id)
     return found.id
 
 
@@ -111,16 +120,19 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
     source = (await find_origin(tx, wish.source, wish.tenant)).run
     if wish.key is not None and (other := await _owner(tx, wish)) is not None:
         return other
-    held = await tx.one(Compactions.hold_generation, id=source.session)
-    if held is None:
+    if await tx.one(Compactions.hold_generation, id=source.session) is None:
         raise NotFound(f"the session of run {source.id} is no longer there.")
     if not await enqueue(tx, [wish.job], [wish.route]):
         return Forked(wish.job.id, wish.session)  # an earlier call did it, and its answer was lost
     calls = await tx.many(Calls.calls_of, run=source.id, turn=None)
     edits = _edits(calls, encoding.decode(wish.results), wish.at)
     at = _place(source, wish, edits, calls)
-    past = await as_played(tx, source, at, held.generation)
-    await tx.run(Forks.add_fork, id=wish.session, source=source.session, key=None, generation=past.generation, runs=1)
+    past = await as_played(tx, source, at)
+    if wish.prompt is not None:  # in the place of whatever was asked at first
+        kept = [each for each in past.messages if each.run != source.id or each.kind == "prompt"]
+        past = past._replace(messages=kept)
+    session = {"id": wish.session, "source": source.session, "key": None, "generation": past.generation}
+    await tx.run(Forks.add_fork, **session, runs=1, at=None)
     changed = await _changed(tx, past.messages, source.id, edits, wish.prompt)
     await _write(tx, wish.session, *_copies(past.messages, source.id, wish.job.id, wish.session, changed))
     run = NewRun(
@@ -132,7 +144,7 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
         agent=source.agent,
         agent_name=source.agent_name,
         version=source.version,
-        mode="streaming",
+        mode=wish.mode,
         parent=None,
         call=None,
         root=wish.job.id,
@@ -143,7 +155,12 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
         options=wish.options,
     )
     await tx.run(Runs.add_runs, runs=[run])
-    await tx.run(Forks.mark_fork, id=run.id, turns=at - 1, source=source.id, at=at)
+    continued = sum(each.kind == "continuation" and each.run == source.id for each in past.messages)
+    if past.cut:
+        await add_message(tx, run, "continuation", at - 1, [{"type": "text", "text": CONTINUE}])
+        continued += 1
+    marks = {"generation": past.generation, "continued": continued, "turns": at - 1, "source": source.id, "at": at}
+    await tx.run(Forks.mark_fork, id=run.id, **marks)
     changes = Changes(prefix)
     changes.tell(run.id, "run_created", created(run), topic="run_created")
     await changes.write(tx)
@@ -152,7 +169,7 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
 
 async def _owner(tx: Transaction, wish: ForkWish) -> Forked | None:
     """The fork that the key names already."""
-    parts = ("fork", wish.source, str(wish.at), wish.prompt or "", wish.results, wish.options)
+    parts = ("fork", wish.source, str(wish.at), wish.prompt or "", wish.results, wish.options, wish.mode)
     meaning = encoding.digest("\x1f".join(parts))
     owner = await tx.one(Jobs.take_key, tenant=wish.job.tenant, key=wish.key, digest=meaning, job=wish.job.id)
     if owner is None or (owner.job == wish.job.id and owner.digest == meaning):
@@ -166,7 +183,7 @@ async def _owner(tx: Transaction, wish: ForkWish) -> Forked | None:
 
 
 def _edits(calls: Sequence[CallRow], results: Results, at: int | None) -> dict[str, Any]:
-    """What each call is to have returned, by the id that the model gave it."""
+    """What the model is to have been told of each call, by the id that the model gave it."""
     before = [call for call in calls if at is None or call.turn < at]
     edits: dict[str, Any] = {}
     for name, output in results.items():
@@ -218,16 +235,7 @@ def _edited(block: dict[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
     use = str(block.get("tool_use_id"))
     if use not in edits:
         return block
-    return {"type": "tool_result", "tool_use_id": use, "content": content_of(edits[use])}
-
-
-def content_of(output: Any) -> Any:
-    """What a tool returns, as the model is told it: text, blocks, or JSON as text."""
-    if isinstance(output, str):
-        return output
-    if isinstance(output, list) and output and all(isinstance(each, dict) and "type" in each for each in output):
-        return output
-    return encoding.encode(output, what="a result", cap=1 << 26)
+    return {"type": "tool_result", "tool_use_id": use, **edits[use]}
 
 
 def _copies(
@@ -239,7 +247,7 @@ def _copies(
     stale = False
     for each in kept:
         mine = each.run == source
-        plain = mine and each.kind in ("prompt", "answer", "results")
+        plain = mine and each.kind in ("prompt", "answer", "results", "continuation")
         id = derived_id(run, each.kind, each.turn) if plain else derived_id(session, "copy", each.id)
         edited = each.id in changed
         stale = stale or edited

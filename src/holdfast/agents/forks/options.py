@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple, get_args
 
-from holdfast.agents.contents import Prompt, blocks_of
+from holdfast import checking
+from holdfast.agents.contents import Prompt, blocks_of, content_of
 from holdfast.agents.deciding import run_job
-from holdfast.agents.definitions import Limits
+from holdfast.agents.definitions import Limits, Mode
 from holdfast.agents.files import check_fresh
 from holdfast.agents.forks.forking import ForkWish, Origin
 from holdfast.agents.forks.simulating import Policy, Tools
@@ -17,6 +18,18 @@ from holdfast.agents.reaching import App
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.ids import new_id
+from holdfast.outcomes import Cancel, Discard
+
+
+def told(value: Any, cap: int) -> dict[str, Any]:
+    """What a tool returned, as its result tells the model; an exception is how it failed. Blocks stay as they are."""
+    if isinstance(value, BaseException):
+        named = "" if isinstance(value, Cancel | Discard) else f"{type(value).__name__}: "
+        return {"content": content_of(f"{named}{value}", cap), "is_error": True}
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "type" in each for each in value):
+        return {"content": value}
+    content = content_of(value, cap)
+    return {"content": content} if content else {}
 
 
 class ForkOptions(NamedTuple):
@@ -29,6 +42,7 @@ class ForkOptions(NamedTuple):
     tools: Policy
     limits: Limits | None
     key: str | None
+    mode: Mode = "streaming"
 
     def for_origin(self, origin: Origin, app: App, tenant: str | None) -> ForkWish:
         """The fork of this run, as the store is asked for it."""
@@ -43,6 +57,7 @@ class ForkOptions(NamedTuple):
             queue=spec.queue,
             priority=spec.priority,
             requires=spec.requires,
+            mode=self.mode,
         )
         prompt = None
         if self.prompt is not None:
@@ -56,8 +71,13 @@ class ForkOptions(NamedTuple):
             route=route,
             at=self.at,
             prompt=prompt,
-            results=encoding.encode(dict(self.results), what="the results", cap=settings.prompt_cap),
+            results=encoding.encode(
+                {name: told(value, settings.tool_output_cap) for name, value in self.results.items()},
+                what="the results",
+                cap=settings.prompt_cap,
+            ),
             options=encoding.encode(self._own(origin), what="the options", cap=settings.metadata_cap),
+            mode=self.mode,
             key=self.key,
             tenant=tenant,
         )
@@ -65,10 +85,13 @@ class ForkOptions(NamedTuple):
     def _check(self) -> None:
         if self.tools not in (*get_args(Tools), "replayed"):
             raise UsageError(f"tools is one of {', '.join(get_args(Tools))}, not {self.tools!r}.")
-        if self.at is not None and self.at < 1:
-            raise UsageError(f"at is the number of a turn, from 1; not {self.at!r}.")
-        if self.limits is not None and not isinstance(self.limits, Limits):
-            raise UsageError(f"limits is Limits(…), not {type(self.limits).__name__}.")
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}.")
+        at: object = self.at
+        if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
+            raise UsageError(f"at is the number of a turn, from 1; not {checking.shown(at)}.")
+        checking.mapping(self.results, "results")
+        checking.instance(self.limits, "limits", Limits)
 
     def _own(self, origin: Origin) -> dict[str, Any]:
         own: dict[str, Any] = encoding.decode(origin.run.options)

@@ -1,4 +1,4 @@
-"""The past of a conversation: what was said before some place, as it was sent then. Pure, but for `as_played`.
+"""The past of a conversation: what was said before some place, as it was sent then, and whose it was.
 
 Compactions take messages out and put others in their places; all of them are kept, so that what a run once saw can be
 found again.
@@ -7,22 +7,27 @@ found again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from holdfast.agents.answering import INTERRUPTED
 from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.forks.records import PastMessage
-from holdfast.agents.records import RunRow
-from holdfast.agents.statements import Compactions, Forks, Runs
+from holdfast.agents.records import CallRow, RunRow
+from holdfast.agents.statements import Calls, Compactions, Forks, Runs
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Transaction
 
+Purpose = Literal["fork", "export", "replay"]
+
 _PAUSED = "pause_turn"
 _REFUSED = "refusal"
+_CUT = ("max_tokens", INTERRUPTED)
 
 
 class Past(NamedTuple):
     messages: list[PastMessage]
     generation: str  # under which thinking in it is valid
+    cut: bool = False  # whether it ends with an answer that was cut off
 
 
 def latest_whole(messages: Sequence[PastMessage]) -> list[PastMessage]:
@@ -44,30 +49,56 @@ def check_whole(messages: Sequence[PastMessage], at: int) -> None:
         )
 
 
-async def as_played(tx: Transaction, run: RunRow, at: int | None, generation: str) -> Past:
-    """What a run had before it when it was about to play this turn; `generation` is the session's now.
+class Stretch(NamedTuple):
+    """The turns of a run before this one."""
+
+    run: str
+    before: int
+
+
+async def lineage(tx: Transaction, run: str) -> list[Stretch]:
+    """Whose turns a fork has taken over, oldest first. What a run has played itself stands behind them."""
+    found: list[Stretch] = []
+    fork = await tx.one(Forks.fork_of, run=run)
+    while fork is not None and fork.forked_from is not None:
+        before = min(fork.forked_at or 1, found[-1].before if found else fork.forked_at or 1)
+        found.append(Stretch(fork.forked_from, before))
+        fork = await tx.one(Forks.fork_of, run=fork.forked_from)
+    return found[::-1]
+
+
+async def calls_before(tx: Transaction, run: str) -> list[CallRow]:
+    """The calls of the turns that a fork has taken over."""
+    return [
+        call
+        for stretch in await lineage(tx, run)
+        for call in await tx.many(Calls.calls_of, run=stretch.run, turn=None)
+        if call.turn < stretch.before
+    ]
+
+
+async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = "fork") -> Past:
+    """What a run had before it when it was about to play this turn.
 
     Without a turn, all that the run has said is part of it, whatever became of that.
     """
     messages = await tx.many(Forks.past, session=run.session)
     turns = await tx.many(Runs.list_turns, run=run.id, after=0, limit=1_000_000)
     stops = {turn.number: turn.stop_reason for turn in turns}
-    mine = [each for each in messages if each.run == run.id and each.made_by is None]
-    prompt = next((each for each in mine if each.kind == "prompt"), None)
+    prompt = next((each for each in messages if each.run == run.id and each.kind == "prompt"), None)
     if prompt is None:
-        raise UsageError(f"run {run.id} has not begun: there is nothing yet that could be forked.")
-    own = mine
-    if at is not None:
-        own = [each for each in mine if _is_before(each, at) and not _declined(each, stops)]
-        _check_end(run, own, stops)
+        raise UsageError(f"run {run.id} has not begun: there is nothing to {to}.")
+    seen = await tx.one(Forks.generation_seen, run=run.id, turn=at)
     rows = await tx.many(Compactions.list_compactions, session=run.session, limit=1_000_000)
-    seen = _generation_of(prompt, run.id, rows, generation)
-    chain = _chain(seen, rows)
-    if any(row.state != "done" for row in chain):  # undone since: the originals say what was said, whole
-        seen, chain = "", []
-    before = [each for each in messages if each.ordinal < prompt.ordinal and each.run != run.id]
-    visible = [each for each in before if _is_visible(each, {row.id for row in chain})]
-    return Past([*visible, *own], seen)
+    generation, chain = _standing("" if seen is None else seen.generation, rows)
+    visible = [each for each in messages if _is_visible(each, chain)]
+    own = [each for each in visible if each.run == run.id]
+    cut = False
+    if at is not None:
+        own = [each for each in own if _is_before(each, at) and not _declined(each, stops)]
+        cut = _is_cut(run, own, stops)
+    before = [each for each in visible if each.ordinal < prompt.ordinal and each.run != run.id]
+    return Past([*(each for each in before if not _is_declined(each)), *own], generation, cut)
 
 
 def _is_before(message: PastMessage, at: int) -> bool:
@@ -80,40 +111,37 @@ def _declined(message: PastMessage, stops: dict[int, str | None]) -> bool:
     return message.kind == "answer" and stops.get(message.turn) == _REFUSED
 
 
-def _check_end(run: RunRow, own: Sequence[PastMessage], stops: dict[int, str | None]) -> None:
+def _is_cut(run: RunRow, own: Sequence[PastMessage], stops: dict[int, str | None]) -> bool:
+    """Whether it ends with an answer that was cut off; `UsageError` when nothing can come after its end."""
     last = own[-1]
     if last.kind != "answer" or stops.get(last.turn) == _PAUSED:
-        return
+        return False
+    if stops.get(last.turn) in _CUT and not last.asks:
+        return True
     if last.asks:
         raise UsageError(f"the calls of turn {last.turn} of run {run.id} are not answered yet: fork at {last.turn}.")
     raise UsageError(f"run {run.id} has said its last word with turn {last.turn}: fork at {last.turn} or before.")
 
 
-def _generation_of(prompt: PastMessage, run: str, rows: Sequence[CompactionRow], now: str) -> str:
-    """The generation of the history when the prompt was said: nothing compacts it while a run is under way."""
-    changes = [(row.ended_at or 0, row.id) for row in rows if row.state in ("done", "restored")]
-    changes += [(row.restored_at, row.before_generation) for row in rows if row.restored_at is not None]
-    own = {row.id for row in rows if row.run == run}
-    earlier = [change for change in changes if change[0] < prompt.created_at or change[1] in own]
-    if earlier:
-        return max(earlier)[1]
-    if not changes:
-        return now
-    first = min((row for row in rows if row.state in ("done", "restored")), key=lambda row: row.ended_at or 0)
-    return first.before_generation
+def _standing(generation: str, rows: Sequence[CompactionRow]) -> tuple[str, set[str]]:
+    """The generation that shows what a run saw, and the compactions of this session that it is made of.
 
-
-def _chain(generation: str, rows: Sequence[CompactionRow]) -> list[CompactionRow]:
-    """The compactions of this session that a generation is made of."""
+    What one that was undone since took out is not known any more: what was said before it stands in its place, whole.
+    """
     known = {row.id: row for row in rows}
-    chain = []
-    while (row := known.get(generation)) is not None:
-        chain.append(row)
+    while (row := known.get(generation)) is not None and row.state != "done":
         generation = row.before_generation
-    return chain
+    below, chain = generation, set[str]()
+    while (row := known.get(below)) is not None:
+        chain.add(row.id)
+        below = row.before_generation
+    return generation, chain
 
 
 def _is_visible(message: PastMessage, chain: set[str]) -> bool:
-    if not message.live and message.compacted is None:
-        return False  # declined
     return (message.made_by is None or message.made_by in chain) and message.compacted not in chain
+
+
+def _is_declined(message: PastMessage) -> bool:
+    """Of a run that was refused: kept, and not sent by anybody after it."""
+    return not message.live and message.compacted is None

@@ -16,7 +16,6 @@ class PastMessage(NamedTuple):
     live: int
     compacted: str | None
     made_by: str | None
-    created_at: int
     asks: int  # whether it calls a tool that the client must answer
     answers: int  # whether it holds answers to such calls
 
@@ -40,3 +39,4 @@ class ForkOf(NamedTuple):
 class ForkedSession(NamedTuple):
     id: str
     forked_from: str | None
+    forked_at: int | None  # the last message that was taken along; None: all that there were

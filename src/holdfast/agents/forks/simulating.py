@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from holdfast.agents.forks.past import calls_before
 from holdfast.agents.history import result_block
 from holdfast.agents.people.inquiring import digest_of_input
 from holdfast.agents.records import CallRow, LoadedRun
@@ -42,12 +43,12 @@ class Simulation:
         self._used = Counter(_identity(call.name, encoding.decode(call.input)) for call in records.used)
 
     def take(self, name: str, input: Any) -> CallRow | None:
-        """The record of this call, if there is one left that ended."""
+        """The record of this call, if there is one left that ended. A replay is told of the others what the run was."""
         identity = _identity(name, input)
         place = self._used[identity]
         self._used[identity] += 1
         found = self._made[identity][place : place + 1]
-        return found[0] if found and found[0].state in _ENDED else None
+        return found[0] if found and (found[0].state in _ENDED or self.policy == "replayed") else None
 
 
 def policy_of(run: LoadedRun) -> Policy:
@@ -60,16 +61,13 @@ async def load_records(tx: Transaction, run: LoadedRun) -> Records:
     """The calls that a fork may be answered with; none for any other run. A fork of a fork has those of both."""
     if run.forked_from is None or policy_of(run) not in ("recorded", "replayed"):
         return Records()
-    made: list[CallRow] = []
-    fork, before = await tx.one(Forks.fork_of, run=run.id), None
-    first = fork.forked_at if fork is not None else None
-    while fork is not None and fork.forked_from is not None and first is not None:
-        calls = await tx.many(Calls.calls_of, run=fork.forked_from, turn=None)
-        made = [call for call in calls if call.turn >= first and (before is None or call.turn < before)] + made
-        fork = await tx.one(Forks.fork_of, run=fork.forked_from)
-        before = fork.forked_at if fork is not None else None
-        if before is None or before <= first:
-            break
+    fork = await tx.one(Forks.fork_of, run=run.id)
+    first = fork.forked_at or 1 if fork is not None else 1
+    calls = [
+        *await calls_before(tx, run.forked_from),
+        *await tx.many(Calls.calls_of, run=run.forked_from, turn=None),
+    ]
+    made = [call for call in calls if call.turn >= first]
     return Records(made, await tx.many(Calls.calls_of, run=run.id, turn=None))
 
 

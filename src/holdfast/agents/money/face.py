@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
-from holdfast import durations
+from holdfast import checking, durations
+from holdfast.agents.conversation import Session
 from holdfast.agents.definitions import nano_of
 from holdfast.agents.money.budgets import DAY_US
 from holdfast.agents.money.records import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.reaching import App, Reaching
+from holdfast.agents.reading import find_session
 from holdfast.agents.statements import Budgets
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, NotFound, UsageError
+from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import derived_id
 
@@ -67,8 +71,9 @@ class Used:
 class BudgetsList(Reaching):
     """`hf.budgets`: `await hf.budgets.set("20.00", tenant="acme", per="1d")`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, tenant: str | None = None) -> None:
         self._app = app
+        self._tenant = tenant  # None: of everybody
 
     async def set(
         self,
@@ -90,29 +95,48 @@ class BudgetsList(Reaching):
             raise BadSetting(f'money is written as text, "{cost}", never as a float.')
         if policy not in ("end", "ask", "wait"):
             raise BadSetting(f'policy is "end", "ask" or "wait", not {policy!r}.')
+        tenant = tenant if self._tenant is None else self._tenant
+        if tenant is not None:
+            encoding.check_tenant(tenant)
         subject = (tenant or "") if session is None else await self._session(session, tenant)
         scope = "session" if session is not None else "everybody" if tenant is None else "tenant"
         period_us = 0 if per is None else durations.microseconds(per)
+        if per is not None and not period_us:
+            raise BadSetting('per is longer than nothing, such as "1d"; without it the budget holds for ever.')
         if policy == "wait" and not period_us:
             raise BadSetting('policy="wait" waits for the next period: say per="1d".')
         id = derived_id("budget", scope, subject, period_us)
         row = BudgetRow(id, scope, subject, period_us, nano_of(str(cost)), policy)
         await self._transact(set_budget, row)
-        return next(each for each in await self.list() if each.id == row.id)
+        return next(each for each in await self._all() if each.id == row.id)
 
     async def _session(self, session: Any, tenant: str | None) -> str:
+        if isinstance(session, Session):
+            return (await session).id
         if not isinstance(session, str):
-            return str((await session).id)
+            raise UsageError(f"session is a Session, its id or its key, not {checking.shown(session)}.")
         sessions = self._app.sessions if not tenant else self._app.tenant(tenant).sessions
         return (await sessions.get(session)).id
 
     async def list(self, *, tenant: str | None = None) -> list[Budget]:
+        """All of them, or those of one tenant as a whole."""
+        return list(await self._all(tenant if self._tenant is None else self._tenant))
+
+    async def _all(self, tenant: str | None = None) -> Sequence[Budget]:
         found = await self._transact(list_budgets, "tenant" if tenant is not None else None, tenant)
         return [_budget(row) for row in found]
 
     async def delete(self, id: str) -> None:
         """Take a budget away, with what was spent of it."""
+        if self._tenant is not None and not await self._is_ours(id, self._tenant):
+            raise NotFound(f"there is no budget {id} in this database.")
         await self._transact(delete_budget, id)
+
+    async def _is_ours(self, id: str, tenant: str) -> bool:
+        found = next((row for row in await self._all() if row.id == id), None)
+        if found is None or found.scope != "session":
+            return found is not None and (found.scope, found.subject) == ("tenant", tenant)
+        return (await self._transact(find_session, found.subject)).tenant == tenant
 
 
 def _budget(row: BudgetState) -> Budget:
@@ -171,7 +195,9 @@ class MoneyFace(Reaching):
         return [_used(row) for row in rows]
 
 
-def _us(moment: date | datetime) -> int:
+def _us(moment: object) -> int:
+    if not isinstance(moment, date):
+        raise UsageError(f"since and until are a date or a datetime, not {checking.shown(moment)}.")
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
     if moment.tzinfo is None:

@@ -8,18 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from holdfast import durations
-from holdfast.agents.definitions import TOOL_KIND, ToolSpec
+from holdfast import checking, durations
+from holdfast.agents.definitions import TOOL_KIND, AgentSpec, ToolSpec
 from holdfast.agents.people import inquiries
+from holdfast.agents.people.fitting import misfit
 from holdfast.agents.people.inquiries import Ruling
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.reaching import App, Reaching
+from holdfast.agents.statements import Agents, Runs
+from holdfast.agents.states import INQUIRY_STATES
 from holdfast.agents.system import EXPIRE, NOTIFY, system_definition
 from holdfast.agents.tools import Person, Tool, ToolContext, ToolSignature, tool_name
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, NotFound, UsageError
 from holdfast.events import CallView
 from holdfast.kernel import encoding
+from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.outcomes import Done, Outcome
 from holdfast.settings import Settings
@@ -82,6 +86,14 @@ def inquiry_of(row: InquiryRow) -> Inquiry:
     )
 
 
+@reading
+async def find_tool(tx: Transaction, inquiry: InquiryRow) -> ToolSpec | None:
+    """The tool that an inquiry is about, as its run knows it."""
+    run = await tx.one(Runs.find_run, id=inquiry.run)
+    stored = None if run is None else await tx.one(Agents.find_version, agent=run.agent, version=run.version)
+    return None if stored is None else AgentSpec.parse(stored.definition).tool(inquiry.name)
+
+
 class InquiriesList(Reaching):
     """`hf.inquiries`: what people are asked."""
 
@@ -106,13 +118,14 @@ class InquiriesList(Reaching):
         limit: int = 100,
     ) -> list[Inquiry]:
         """The oldest first; without a state, decided ones too. `after`: `(asked_at, id)` of the last one seen."""
+        checking.one_of(state, "state", INQUIRY_STATES)
         rows = await self._transact(
             inquiries.list_inquiries,
             state=state,
             tenant=tenant if self._tenant is None else self._tenant,
             run=run,
             after=after or (-1, ""),
-            limit=limit,
+            limit=checking.page(limit),
         )
         return [inquiry_of(row) for row in rows]
 
@@ -136,16 +149,21 @@ class Rulings(Reaching):
         return await self._decide(Ruling(id, "approved", by, digest, input=input))
 
     async def _fits(self, id: str, input: dict[str, Any]) -> None:
-        """`UsageError` when these are no arguments of the tool, as far as this program knows it."""
+        """`UsageError` when these are no arguments of the tool: by the schema it is stored with, and by the tool itself
+        where this program has it."""
         row = await self._transact(inquiries.find_inquiry, id)
         if row is None or self._tenant not in (None, row.tenant):
             return  # it is not found when it is decided
+        spec = await self._transact(find_tool, row)
+        problem = None if spec is None else misfit(spec.schema, input)
         definition = self._app.registry.definitions.get(TOOL_KIND + row.name)
-        if definition is not None:
+        if problem is None and definition is not None:
             try:
                 definition.signature.decode(input)
-            except (ValueError, TypeError, BadPayload) as problem:
-                raise UsageError(f"these are no arguments of {definition.kind}: {problem}") from None
+            except (ValueError, TypeError, BadPayload) as complaint:
+                problem = str(complaint).rpartition("do not fit: ")[2]
+        if problem is not None:
+            raise UsageError(f"these are no arguments of {TOOL_KIND}{row.name}: {problem.removesuffix('.')}.")
 
     async def deny(self, id: str, *, digest: str | None = None, by: str = "", message: str = "") -> Inquiry:
         """Keep a call from running, and tell the model why; end a run that asked to go on."""

@@ -12,9 +12,11 @@ from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.changes import Changes, state_change
+from holdfast.agents.compaction.config import FULL
+from holdfast.agents.contents import content_of
 from holdfast.agents.definitions import AgentSpec, Limits
 from holdfast.agents.ending import end_run
-from holdfast.agents.history import CONTINUE
+from holdfast.agents.history import CONTINUE, text_of
 from holdfast.agents.people.inquiring import channel_of
 from holdfast.agents.people.records import InquiryPlace, InquiryRow
 from holdfast.agents.records import RunEnd, UsageRow
@@ -35,6 +37,8 @@ Verdict = Literal["approved", "denied", "answered", "expired"]
 
 DENIED = "denied"
 _CAP = 1 << 26
+_NOT_RUN = "Nobody decided in time, so this call was not run."
+_MAY_HAVE_RUN = "The call may have taken effect; it was not run again."
 
 
 class Ruling(NamedTuple):
@@ -53,19 +57,17 @@ class Ruling(NamedTuple):
 async def decide(tx: Transaction, wish: Ruling, prefix: str) -> InquiryRow:
     """Decide an inquiry and do what follows. Doing it again says the same; deciding otherwise is refused."""
     found = await _meant(tx, wish)
+    _check(found, wish)
     if found.state != "open":
         return _again(found, wish)
-    _check(found, wish)
     place = await tx.one(Inquiries.inquiry_place, run=found.run, call=found.call)
     if place is None:
         raise NotFound(f"the run of inquiry {found.id} is no longer there.")
     waiting = place.call_job if found.call is not None else place.job
     family = [(seq, None) for seq in (place.parent, place.job, waiting) if seq is not None]
     await tx.many(Jobs.lock_jobs, seqs=lock_order(family))
-    decision = {"message": wish.message, "input": wish.input, "answer": wish.answer}
-    told = {name: value for name, value in decision.items() if value not in (None, "")}
     decided = await tx.one(
-        Inquiries.decide_inquiry, id=found.id, state=wish.verdict, by=wish.by or None, decision=_json(told)
+        Inquiries.decide_inquiry, id=found.id, state=wish.verdict, by=wish.by or None, decision=_json(_decision(wish))
     )
     if decided is None:  # somebody was quicker
         return _again(await _meant(tx, wish._replace(id=found.id)), wish)
@@ -84,7 +86,7 @@ async def _meant(tx: Transaction, wish: Ruling) -> InquiryRow:
         return (exact or open_ones)[0]
     if open_ones:
         raise UsageError(f"{wish.id} has {len(open_ones)} inquiries open; name one of them, or its call.")
-    row = await tx.one(Inquiries.find_inquiry, id=wish.id)
+    row = await tx.one(Inquiries.find_inquiry, id=wish.id) or await tx.one(Inquiries.last_decided, id=wish.id)
     if row is None or not _sees(wish, row):
         raise NotFound(f"nothing is asked of a person about {wish.id}.")
     return row
@@ -94,9 +96,14 @@ def _sees(wish: Ruling, row: InquiryRow) -> bool:
     return wish.tenant in (None, row.tenant)
 
 
+def _decision(wish: Ruling) -> dict[str, Any]:
+    """What is kept of what a person said."""
+    said = {"message": wish.message or None, "input": wish.input, "answer": wish.answer}
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def _again(row: InquiryRow, wish: Ruling) -> InquiryRow:
-    decided = encoding.decode(row.decision) or {}
-    same = (decided.get("input"), decided.get("answer")) == (wish.input, wish.answer)
+    same = (encoding.decode(row.decision) or {}) == encoding.decode(_json(_decision(wish)))
     if wish.verdict == "expired" or (wish.verdict == row.state and same):
         return row
     raise AlreadyDecided(row.id, row.state, row.decided_by)
@@ -118,12 +125,8 @@ def _check(row: InquiryRow, wish: Ruling) -> None:
 def _default(row: InquiryRow) -> Ruling:
     """What nobody said in time."""
     given: Mapping[str, Any] = encoding.decode(row.fallback) or {"verdict": "denied"}
-    return Ruling(
-        row.id,
-        given["verdict"],
-        message=str(given.get("message") or "Nobody decided in time, so this call was not run."),
-        answer=given.get("answer"),
-    )
+    late = f"Nobody decided in time. {_MAY_HAVE_RUN}" if row.kind == "review" else _NOT_RUN
+    return Ruling(row.id, given["verdict"], message=str(given.get("message") or late), answer=given.get("answer"))
 
 
 async def _follow(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
@@ -143,8 +146,9 @@ async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, sa
     if left is not None and left.n == 0 and place.state == "awaiting_input":
         await tx.run(Runs.move_run, id=row.run, state="pending_tools")
         changes.tell(row.run, "run_state", _moved(place, "pending_tools"), topic="run_state")
+    told = content_of(said.answer, _CAP)
     if said.verdict == "answered":  # in the place of an agent, too: then the run that would have answered is over
-        output = _json({"text": str(said.answer), "output": None})
+        output = _json({"text": told if isinstance(told, str) else text_of(told), "output": None})
         await end_run(tx, RunEnd(row.id, "completed", "answered", output), changes)
     await changes.write(tx)
     assert place.call_job is not None
@@ -154,13 +158,18 @@ async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, sa
             edited = None if said.input is None else _json(said.input)
             resolution = Resolution(seq, channel, State.PENDING, payload=edited)
         case "answered":
-            resolution = Resolution(seq, channel, State.SUCCEEDED, result=_json(said.answer))
+            resolution = Resolution(seq, channel, State.SUCCEEDED, result=_json(told))
         case _:
-            why = f"A person denied this call: {said.message}" if said.message else "A person denied this call."
-            if row.state == "expired":
-                why = said.message
-            resolution = Resolution(seq, channel, State.FAILED, error=error_json(DENIED, why))
+            resolution = Resolution(seq, channel, State.FAILED, error=error_json(DENIED, _refusal(row, said)))
     await resolve(tx, [resolution], [place.job, place.parent])
+
+
+def _refusal(row: InquiryRow, said: Ruling) -> str:
+    """What the model is told of a call that is not run, or not again."""
+    if row.state == "expired":
+        return said.message
+    why = f"A person denied this call: {said.message}" if said.message else "A person denied this call."
+    return f"{why} {_MAY_HAVE_RUN}" if row.kind == "review" else why
 
 
 async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
@@ -185,8 +194,10 @@ def _granted(row: InquiryRow, place: InquiryPlace, used: UsageRow) -> dict[str, 
     data = encoding.decode(row.data)
     field = data.get("limit")
     if field == "budget":
-        until = {**options.get("beyond_budget", {}), data["budget"]: place.cost_nano + int(data["portion"])}
+        until = {**options.get("beyond_budget", {}), data["budget"]: int(used.cost_nano) + int(data["portion"])}
         return {**options, "beyond_budget": until}
+    if field == FULL:  # it is sent as it is
+        return {**options, "beyond_window": True}
     first = options.get("portion") or options.get("limits") or asdict(AgentSpec.parse(place.definition).limits)
     portion = Limits(**first)
     limits = Limits(**options["limits"]) if options.get("limits") else portion
@@ -209,7 +220,7 @@ async def _end(tx: Transaction, row: InquiryRow, place: InquiryPlace, changes: C
     """The run ends as it would have without asking."""
     data = encoding.decode(row.data)
     text = str(data.get("text") or "")
-    outcome = "truncated" if row.kind == "continuation" else "limited"
+    outcome = "truncated" if row.kind == "continuation" or data.get("limit") == FULL else "limited"
     output = _json({"text": text, "output": None})
     await end_run(tx, RunEnd(row.run, "completed", outcome, output, limited=data.get("reason")), changes)
     await changes.write(tx)

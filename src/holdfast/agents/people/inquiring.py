@@ -14,7 +14,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.records import Suspension
-from holdfast.kernel.waiting import suspend
+from holdfast.kernel.waiting import own_channel, suspend
 from holdfast.models.protocol import canonical
 
 InquiryKind = Literal["approval", "question", "review", "continuation", "limit"]
@@ -25,7 +25,7 @@ _EVENTS = {"approval": "approval_requested", "review": "approval_requested", "qu
 
 def channel_of(inquiry: str) -> str:
     """Where the job waits that an inquiry is about."""
-    return f"inquiry {inquiry}"
+    return own_channel(f"inquiry {inquiry}")
 
 
 def digest_of_input(name: str, input: object) -> str:

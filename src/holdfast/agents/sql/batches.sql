@@ -9,8 +9,8 @@ select id from holdfast.batch where lane = :lane and state = 'gathering' for sha
 select id from holdfast.batch where lane = :lane and state = 'gathering';
 
 -- name: open_batch :one
-insert into holdfast.batch (id, lane, model, credential, state, created_at)
-values (:id, :lane, :model, :credential, 'gathering', holdfast.now_us())
+insert into holdfast.batch (id, lane, model, credential, state, job, created_at)
+values (:id, :lane, :model, :credential, 'gathering', :id, holdfast.now_us())
 on conflict (lane) where state = 'gathering' do nothing
 returning id;
 
@@ -33,12 +33,17 @@ from json_each(:requests) where true
 on conflict (custom_id) do nothing;
 
 -- name: find_batch :one
-select id, lane, model, credential, state, provider_id, size, bytes, applied, attempts, unknown, held, counts, error,
+-- What has not been submitted is as large as the number of its requests.
+select id, lane, model, credential, state, provider_id, case when intent_at is null and provider_id is null and ended_at is null then cast((select count(*)
+        from holdfast.batch_request q where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) else size end
+        as size, bytes, applied, attempts, unknown, held, counts, error,
     polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
 from holdfast.batch where id = :id;
 
 -- name: list_batches :many
-select id, lane, model, credential, state, provider_id, size, bytes, applied, attempts, unknown, held, counts, error,
+select id, lane, model, credential, state, provider_id, case when intent_at is null and provider_id is null and ended_at is null then cast((select count(*)
+        from holdfast.batch_request q where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) else size end
+        as size, bytes, applied, attempts, unknown, held, counts, error,
     polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
 from holdfast.batch
 where (cast(:state as text) is null or state = :state) and (created_at, id) < (:before_at, :before)
@@ -62,6 +67,11 @@ update holdfast.batch_request set state = 'dropped', body = null
 where batch = :batch and state = 'waiting'
     and exists (select 1 from holdfast.run r where r.id = batch_request.run and r.finalized_at is not null);
 
+-- name: drop_turn :exec
+-- A turn is asked anew: what was not submitted of it need not be.
+update holdfast.batch_request set state = 'dropped', body = null
+where run = :run and turn = :turn and state = 'waiting';
+
 -- name: request_sizes :many
 select custom_id, bytes from holdfast.batch_request where batch = :batch and state in ('waiting', 'sent') order by custom_id;
 
@@ -80,9 +90,12 @@ returning id;
 select custom_id, body from holdfast.batch_request
 where batch = :batch and state in ('waiting', 'sent') and custom_id > :after order by custom_id limit :limit;
 
--- name: refused :exec
--- The provider has not taken it: it may be submitted again.
-update holdfast.batch set state = 'submitting', intent_at = null, error = :error where id = :id and provider_id is null;
+-- name: refused :one
+-- The provider has not taken it: it may be submitted again. Says for how long the provider has taken nothing.
+update holdfast.batch set state = 'submitting', intent_at = null, error = :error,
+    troubled_at = case when :troubled = 1 then coalesce(troubled_at, holdfast.now_us()) end
+where id = :id and provider_id is null
+returning coalesce(holdfast.now_us() - troubled_at, 0) as us;
 
 -- name: search :exec
 -- Whether the provider has it is not known.
@@ -105,21 +118,48 @@ returning id;
 -- name: offer_batch :one
 -- By one who was overtaken and knows now that the provider has it; in time, if nothing else was submitted since.
 update holdfast.batch set provider_id = :provider_id, state = 'submitted', submitted_at = holdfast.now_us(), held = null
-where id = :id and provider_id is null and state = 'searching'
+where id = :id and provider_id is null and (state = 'searching' or (state = 'submitting' and intent_at is not null))
 returning id;
 
 -- name: add_orphan :one
 -- A batch at the provider that nobody needs any more: it is cancelled, and looked after until it has ended.
-insert into holdfast.batch (id, lane, model, credential, state, provider_id, created_at, submitted_at, error)
-select :id, b.lane, b.model, b.credential, 'canceling', :provider_id, holdfast.now_us(), holdfast.now_us(), :error
+insert into holdfast.batch (id, lane, model, credential, state, job, provider_id, created_at, submitted_at, error)
+select :id, b.lane, b.model, b.credential, 'canceling', :id, :provider_id, holdfast.now_us(), holdfast.now_us(), :error
 from holdfast.batch b where b.id = :batch
 on conflict do nothing
 returning id;
 
+-- name: agents_in :many
+-- Whose turns wait in a batch.
+select distinct r.agent_name as id from holdfast.batch_request q join holdfast.run r on r.id = q.run
+where q.batch = :batch and q.state in ('waiting', 'sent');
+
+-- name: rekey_batch :exec
+-- It goes on under another key.
+update holdfast.batch set credential = :credential, lane = :lane, error = null
+where id = :id and state not in ('gathering', 'ended', 'failed');
+
+-- name: jobless_batches :many on postgres
+-- Batches under way whose job has ended: nobody would ever look at them again.
+select b.id, b.job from holdfast.batch b
+where b.ended_at is null and not exists (select 1 from holdfast.job j
+    where j.id = cast(b.job as uuid) and j.state in ('scheduled', 'pending', 'running', 'waiting'))
+order by b.id limit :limit;
+
+-- name: jobless_batches :many on sqlite
+-- Ids of jobs are text here.
+select b.id, b.job from holdfast.batch b
+where b.ended_at is null and not exists (select 1 from holdfast.job j
+    where j.id = b.job and j.state in ('scheduled', 'pending', 'running', 'waiting'))
+order by b.id limit :limit;
+
+-- name: revive_batch :one
+update holdfast.batch set job = :job where id = :id and job = :before and ended_at is null returning id;
+
 -- name: split_batch :one
 -- A batch of its own for one half of the requests of another.
-insert into holdfast.batch (id, lane, model, credential, state, created_at)
-select :id, b.lane, b.model, b.credential, 'submitting', holdfast.now_us() from holdfast.batch b where b.id = :batch
+insert into holdfast.batch (id, lane, model, credential, state, job, created_at)
+select :id, b.lane, b.model, b.credential, 'submitting', :id, holdfast.now_us() from holdfast.batch b where b.id = :batch
 on conflict do nothing
 returning id;
 
@@ -174,10 +214,12 @@ where q.batch = :batch and q.state in ('waiting', 'sent') order by q.custom_id l
 select custom_id, body from holdfast.batch_request where custom_id = any(cast(:ids as text[]));
 
 -- name: apply_requests :exec on postgres
--- Each once; its body is needed no more.
+-- Each once; its body is needed no more, unless it is an answer that is kept for a worker of its own program.
 with applied as (
-    update holdfast.batch_request q set state = 'applied', outcome = a.outcome, body = null
-    from unnest(cast(:applied.custom_id as text[]), cast(:applied.outcome as text[])) as a (custom_id, outcome)
+    update holdfast.batch_request q set state = case when a.body is null then 'applied' else 'answered' end,
+        outcome = a.outcome, body = a.body
+    from unnest(cast(:applied.custom_id as text[]), cast(:applied.outcome as text[]), cast(:applied.body as json[]))
+        as a (custom_id, outcome, body)
     where q.custom_id = a.custom_id and q.state in ('waiting', 'sent')
     returning q.batch
 )
@@ -191,13 +233,33 @@ from (select q.batch, count(*) as n from json_each(:applied) cross join holdfast
         on q.custom_id = value ->> :applied.custom_id
     where q.state in ('waiting', 'sent') group by q.batch) as n
 where b.id = n.batch;
-update holdfast.batch_request as q set state = 'applied', outcome = value ->> :applied.outcome, body = null
+update holdfast.batch_request as q set state = case when value ->> :applied.body is null then 'applied' else 'answered' end,
+    outcome = value ->> :applied.outcome, body = value ->> :applied.body
 from json_each(:applied) where q.custom_id = value ->> :applied.custom_id and q.state in ('waiting', 'sent');
+
+-- name: kept_answer :one
+-- The answer to a turn that another program's worker brought.
+select q.custom_id, q.body from holdfast.batch_request q join holdfast.turn t on t.run = q.run and t.number = q.turn
+where q.run = :run and q.turn = :turn and q.state = 'answered' and t.state = 'batched' order by q.attempt desc limit 1;
+
+-- name: settle_doubt :exec
+-- Whether the answer is paid for was in doubt as long as nobody had stored it.
+update holdfast.turn set unknown = unknown - 1
+where exists (select 1 from holdfast.batch_request q where q.custom_id = :custom_id and q.state = 'answered'
+    and q.run = turn.run and q.turn = turn.number);
+
+-- name: take_answer :exec
+update holdfast.batch_request set state = 'applied', body = null where custom_id = :custom_id and state = 'answered';
 
 -- name: retry_turns :exec
 -- Tried once more: that attempt counts as one that failed.
 update holdfast.turn set attempts = attempts + 1, failures = failures + 1, unknown = unknown + :unknown, error = :error
 where run = any(cast(:runs as text[])) and state = 'batched';
+
+-- name: doubt_turns :exec
+-- What became of their last request is not known: it may have been bought. Of a run's turns one at most is open.
+update holdfast.turn set unknown = unknown + 1
+where run = any(cast(:runs as text[])) and state in ('batched', 'failed');
 
 -- name: fail_batched :exec
 update holdfast.turn set state = 'failed', failures = failures + 1, error = :error, ended_at = holdfast.now_us()

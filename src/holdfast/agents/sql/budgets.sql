@@ -43,9 +43,10 @@ where (b.scope = 'session' and b.subject = :session) or (b.scope = 'tenant' and 
 order by b.id;
 
 -- name: reserve :exec on postgres
+-- `lasting_us`: after so long nobody settles it any more; null: its run does, or ends.
 with reserved as (
-    insert into holdfast.reservation (run, turn, budget, period, nano)
-    select :run, :turn, r.budget, r.period, r.nano
+    insert into holdfast.reservation (run, turn, budget, period, nano, lapses_at)
+    select :run, :turn, r.budget, r.period, r.nano, holdfast.now_us() + cast(:lasting_us as bigint)
     from unnest(cast(:reserved.budget as text[]), cast(:reserved.period as bigint[]),
         cast(:reserved.nano as bigint[])) as r (budget, period, nano)
     returning budget, period, nano
@@ -55,11 +56,17 @@ from reserved r where u.budget = r.budget and u.period = r.period;
 
 -- name: reserve :exec on sqlite
 -- No data-modifying CTE here.
-insert into holdfast.reservation (run, turn, budget, period, nano)
-select :run, :turn, value ->> :reserved.budget, value ->> :reserved.period, value ->> :reserved.nano
+insert into holdfast.reservation (run, turn, budget, period, nano, lapses_at)
+select :run, :turn, value ->> :reserved.budget, value ->> :reserved.period, value ->> :reserved.nano,
+    holdfast.now_us() + :lasting_us
 from json_each(:reserved);
 update holdfast.budget_use as u set reserved_nano = u.reserved_nano + (value ->> :reserved.nano)
 from json_each(:reserved) where u.budget = value ->> :reserved.budget and u.period = value ->> :reserved.period;
+
+-- name: last_reserved :one
+-- When the last of the calls was begun that are under way.
+select coalesce(max(t.started_at), 0) as n from holdfast.reservation v
+join holdfast.turn t on t.run = v.run and t.number = v.turn where v.budget = :budget;
 
 -- name: settle :exec on postgres
 -- What was reserved is free again, and what the calls cost is spent; a cost of nothing frees alone. Summed for each
@@ -105,6 +112,10 @@ on conflict (budget, period) do update set spent_nano = budget_use.spent_nano + 
 -- name: reserved_turns :many
 -- Of runs that have ended without settling.
 select distinct run, turn as number from holdfast.reservation where run = any(cast(:runs as text[]));
+
+-- name: lapsed :many
+-- Of summaries whose process has died.
+select distinct run, turn as number from holdfast.reservation where lapses_at < holdfast.now_us() limit :limit;
 
 -- name: prune_uses :exec
 -- Of periods that are long over.

@@ -30,7 +30,7 @@ select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mo
     call, root, depth, input, variables, metadata, options, prompted, turns, events, outcome, stop_reason, output,
     refusal, limited, error_type, error as error_text, input_tokens, output_tokens, cache_write_tokens,
     cache_read_tokens, cost_nano, created_at, started_at, finalized_at, fallback as given_up, continued,
-    forked_from, forked_at
+    forked_from, forked_at, generation
 from holdfast.run where root = :root order by job;
 
 -- name: keep_run :exec
@@ -38,12 +38,12 @@ insert into holdfast.run (id, job, session, branch, ordinal, tenant, agent, agen
     previous_state, parent, call, root, depth, input, variables, metadata, options, prompted, turns, events,
     outcome, stop_reason, output, refusal, limited, error_type, error, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_nano, created_at, started_at, finalized_at, fallback, continued,
-    forked_from, forked_at)
+    forked_from, forked_at, generation)
 values (:id, :job, :session, :branch, :ordinal, :tenant, :agent, :agent_name, :version, :mode, :state,
     :previous_state, :parent, :call, :root, :depth, :input, :variables, :metadata, :options, :prompted, :turns,
     :events, :outcome, :stop_reason, :output, :refusal, :limited, :error_type, :error_text, :input_tokens,
     :output_tokens, :cache_write_tokens, :cache_read_tokens, :cost_nano, :created_at, :started_at, :finalized_at,
-    :given_up, :continued, :forked_from, :forked_at);
+    :given_up, :continued, :forked_from, :forked_at, :generation);
 
 -- name: kept_messages :many
 -- Those of the main line that are named, and all of the branches.
@@ -62,16 +62,16 @@ values (:id, :session, :branch, :ordinal, :role, :run, :turn, :kind, :live, :pre
 -- name: kept_turns :many
 select run, number, model, request_hash, fingerprint, state, attempts, unknown, failures, request_id, stop_reason,
     usage, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano, error, epoch, token,
-    started_at, ended_at, mode
+    started_at, ended_at, mode, generation
 from holdfast.turn where run = any(cast(:runs as text[])) order by run, number;
 
 -- name: keep_turn :exec
 insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, attempts, unknown, failures,
     request_id, stop_reason, usage, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
-    error, epoch, token, started_at, ended_at, mode)
+    error, epoch, token, started_at, ended_at, mode, generation)
 values (:run, :number, :model, :request_hash, :fingerprint, :state, :attempts, :unknown, :failures, :request_id,
     :stop_reason, :usage, :input_tokens, :output_tokens, :cache_write_tokens, :cache_read_tokens, :cost_nano,
-    :error, :epoch, :token, :started_at, :ended_at, :mode);
+    :error, :epoch, :token, :started_at, :ended_at, :mode, :generation);
 
 -- name: kept_calls :many
 select id, run, turn, ordinal, tool_use_id, name, input, job, child, effect, state, output, is_error, created_at,
@@ -104,12 +104,12 @@ values (:id, :run, :session, :tenant, :kind, :call, :name, :digest, :data, :stat
     :expires_at, :decided_at, :decided_by, :decision);
 
 -- name: kept_steers :many
-select id, run, body, sent_at, turn
-from holdfast.steer where run = any(cast(:runs as text[])) order by sent_at, id;
+select id, run, ordinal, body, sent_at, turn
+from holdfast.steer where run = any(cast(:runs as text[])) order by run, ordinal;
 
 -- name: keep_steer :exec
-insert into holdfast.steer (id, run, body, sent_at, turn)
-values (:id, :run, :body, :sent_at, :turn);
+insert into holdfast.steer (id, run, ordinal, body, sent_at, turn)
+values (:id, :run, :ordinal, :body, :sent_at, :turn);
 
 -- name: kept_jobs :many
 select seq, cast(id as text) as job_id, kind, queue, route, tenant, state, priority, attempts, max_attempts, rescues, max_rescues,

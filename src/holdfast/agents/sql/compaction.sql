@@ -10,7 +10,10 @@ select generation from holdfast.session where id = :id for key share;
 select generation from holdfast.session where id = :id;
 
 -- name: find_generation :one
-select generation from holdfast.session where id = :id;
+-- With what a summary's price is reserved by.
+select generation, tenant, case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
+    holdfast.now_us() as now
+from holdfast.session where id = :id;
 
 -- name: history :many
 -- The live messages of the main line, block by block, as `window` reads them, with what decides over each.
@@ -39,13 +42,12 @@ where m.session = :session and m.branch = ''
 order by m.ordinal desc limit 1;
 
 -- name: last_usage :one
--- Of a call that was begun after the history was last compacted or restored: what came before had another size.
+-- Of a call that was sent the history as it stands: what was sent of another generation had another size.
 select m.ordinal, t.input_tokens + t.cache_write_tokens + t.cache_read_tokens as sent, t.output_tokens as said
-from holdfast.message m
-join holdfast.turn t on t.run = m.run and t.number = m.turn
-where m.session = :session and m.branch = '' and m.live = 1 and m.kind = 'answer' and t.state = 'completed'
-    and t.started_at > coalesce((select max(coalesce(c.restored_at, c.ended_at)) from holdfast.compaction c
-        where c.session = :session and c.state in ('done', 'restored')), 0)
+from holdfast.session s
+join holdfast.message m on m.session = s.id and m.branch = '' and m.live = 1 and m.kind = 'answer'
+join holdfast.turn t on t.run = m.run and t.number = m.turn and t.state = 'completed' and t.generation = s.generation
+where s.id = :session
 order by m.ordinal desc limit 1;
 
 -- name: under_way :one
@@ -98,16 +100,18 @@ update holdfast.compaction set usage = :usage, input_tokens = input_tokens + :in
     cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
     charged = charged | cast(:call as bigint)
 where id = :id and (charged & cast(:call as bigint)) = 0
-returning id;
+returning id, attempts;
 
 -- name: overtaken :exec
--- Somebody else has begun it again and counted our call as unknown; it is known now.
-update holdfast.compaction set unknown = unknown - 1 where id = :id and attempts > :attempts and unknown > 0;
+-- Somebody else has begun it again, or another in its place, and counted our call as unknown; it is known now.
+update holdfast.compaction set unknown = unknown - 1
+where id = :id and (attempts > :attempts or state = 'failed') and unknown > 0;
 
--- name: fail_compaction :exec
+-- name: fail_compaction :one
 update holdfast.compaction set state = 'failed', error = :error, unknown = unknown + :unknown,
     ended_at = holdfast.now_us()
-where id = :id and state = 'calling' and attempts = :attempts;
+where id = :id and state = 'calling' and attempts = :attempts
+returning id, attempts;
 
 -- name: end_compaction :one
 -- No row: it was begun again by somebody else, or is over.

@@ -2,7 +2,7 @@
 
 -- name: past :many
 -- Everything that was ever said in the main line.
-select m.id, m.ordinal, m.kind, m.run, m.turn, m.live, m.compacted, m.made_by, m.created_at,
+select m.id, m.ordinal, m.kind, m.run, m.turn, m.live, m.compacted, m.made_by,
     case when exists (select 1 from holdfast.block b where b.message = m.id and b.type = 'tool_use')
         then 1 else 0 end as asks,
     case when exists (select 1 from holdfast.block b where b.message = m.id and b.type = 'tool_result')
@@ -13,14 +13,14 @@ order by m.ordinal, m.live, m.id;
 
 -- name: add_fork :exec
 insert into holdfast.session (id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during,
-    forked_from, generation)
+    forked_from, forked_at, generation)
 select :id, s.tenant, :key, s.parent, s.depth, s.metadata, :runs, holdfast.now_us(), holdfast.now_us(), s.during, s.id,
-    :generation
+    :at, :generation
 from holdfast.session s where s.id = :source
 on conflict do nothing;
 
 -- name: find_fork :one
-select id, forked_from from holdfast.session
+select id, forked_from, forked_at from holdfast.session
 where id = :id or (cast(:key as text) is not null and tenant = :tenant and key = :key);
 
 -- name: copy_messages :exec on postgres
@@ -78,7 +78,15 @@ on conflict (message, ordinal) do nothing;
 
 -- name: mark_fork :exec
 -- It goes on where its history ends: what it was asked stands there, and so many turns are behind it.
-update holdfast.run set prompted = 1, turns = :turns, forked_from = :source, forked_at = :at where id = :id;
+update holdfast.run set prompted = 1, generation = :generation, continued = :continued, turns = :turns,
+    forked_from = :source, forked_at = :at
+where id = :id;
+
+-- name: generation_seen :one
+-- Which history a run had before it when it was about to play a turn; behind its last one, or of all of it, the latest.
+select coalesce((select t.generation from holdfast.turn t where t.run = r.id and t.number = :turn), r.generation)
+    as generation
+from holdfast.run r where r.id = :run;
 
 -- name: fork_of :one
 select id, forked_from, forked_at from holdfast.run where id = :run;

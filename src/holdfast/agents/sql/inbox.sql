@@ -1,14 +1,16 @@
 -- The inbox of a run that is under way: messages for its next turn, and the word to stop.
 
 -- name: add_steer :exec
-insert into holdfast.steer (id, run, body, sent_at) values (:id, :run, :body, holdfast.now_us())
+-- Whoever adds one holds the run's job, so the next number is free.
+insert into holdfast.steer (id, run, ordinal, body, sent_at)
+select :id, :run, 1 + coalesce(max(ordinal), 0), :body, holdfast.now_us() from holdfast.steer where run = :run
 on conflict (id) do nothing;
 
 -- name: find_steer :one
 select id, run, body from holdfast.steer where id = :id;
 
 -- name: open_steers :many
-select id, run, body from holdfast.steer where run = :run and turn is null order by sent_at, id;
+select id, run, body from holdfast.steer where run = :run and turn is null order by ordinal;
 
 -- name: take_steers :exec
 update holdfast.steer set turn = :turn where id = any(cast(:ids as text[])) and turn is null;
@@ -58,4 +60,5 @@ from holdfast.run r join holdfast.job j on j.seq = r.job
 where r.id = :run and r.finalized_at is null;
 
 -- name: note_prompted :exec
-update holdfast.run set prompted = 1 where id = :run;
+-- With which history stood before it: it may end without a turn that says so.
+update holdfast.run set prompted = 1, generation = :generation where id = :run;

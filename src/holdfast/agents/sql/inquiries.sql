@@ -37,6 +37,14 @@ from holdfast.inquiry where state = 'open' and (id = :id or call = :id or run = 
     or run in (select r.id from holdfast.run r where r.root = :id))
 order by asked_at, id;
 
+-- name: last_decided :one
+-- Of a call, or of a run and all runs below it.
+select id, run, session, tenant, kind, call, name, digest, data, state, fallback, asked_at, expires_at, decided_at,
+    decided_by, decision
+from holdfast.inquiry where state <> 'open' and (call = :id or run = :id
+    or run in (select r.id from holdfast.run r where r.root = :id))
+order by decided_at desc, id desc limit 1;
+
 -- name: list_inquiries :many
 select id, run, session, tenant, kind, call, name, digest, data, state, fallback, asked_at, expires_at, decided_at,
     decided_by, decision
@@ -49,7 +57,9 @@ order by asked_at, id limit :limit;
 -- name: inquiry_place :one
 -- What an inquiry is about: its run, and the jobs that wait for it.
 select r.id, r.session, r.branch, r.job, j.parent, r.turns, r.state, r.agent_name, r.parent as parent_run, r.options,
-    r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens, r.cost_nano, r.continued,
+    r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
+    cast(r.cost_nano + coalesce((select sum(p.cost_nano) from holdfast.compaction p where p.run = r.id), 0) as bigint)
+        as cost_nano, r.continued,
     v.definition, c.job as call_job, r.finalized_at, holdfast.now_us() - r.created_at as age_us, r.root
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 left join holdfast.job j on j.seq = r.job

@@ -35,12 +35,18 @@ on conflict do nothing;
 -- As the worker that has its lease needs it.
 select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
-    r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
+    cast(r.cost_nano + coalesce((select sum(c.cost_nano) from holdfast.compaction c where c.run = r.id), 0) as bigint)
+        as cost_nano,
+    cast(r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens + coalesce((select
+        sum(c.input_tokens + c.output_tokens + c.cache_write_tokens + c.cache_read_tokens)
+        from holdfast.compaction c where c.run = r.id), 0) as bigint) as tokens,
     r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane p
         where p.person = 1 or p.closed_until > holdfast.now_us()) then 1 else 0 end as lanes,
     holdfast.now_us() as now, s.generation, r.interrupted, r.fallback, r.continued, r.deadline_at, r.forked_from,
     case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
-    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets
+    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
+    (select t.input_tokens + t.cache_write_tokens + t.cache_read_tokens + t.output_tokens from holdfast.turn t
+        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 join holdfast.session s on s.id = r.session
 where r.job = :job;
@@ -49,12 +55,18 @@ where r.job = :job;
 -- The same of many, for whoever brings what they wait for.
 select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_name, r.version, r.mode, r.state,
     r.parent, r.call, r.root, r.depth, r.input, r.variables, r.options, r.container, r.prompted, r.turns, r.started_at,
-    r.cost_nano, r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens as tokens,
+    cast(r.cost_nano + coalesce((select sum(c.cost_nano) from holdfast.compaction c where c.run = r.id), 0) as bigint)
+        as cost_nano,
+    cast(r.input_tokens + r.output_tokens + r.cache_write_tokens + r.cache_read_tokens + coalesce((select
+        sum(c.input_tokens + c.output_tokens + c.cache_write_tokens + c.cache_read_tokens)
+        from holdfast.compaction c where c.run = r.id), 0) as bigint) as tokens,
     r.created_at, v.definition, case when exists (select 1 from holdfast.provider_lane p
         where p.person = 1 or p.closed_until > holdfast.now_us()) then 1 else 0 end as lanes,
     holdfast.now_us() as now, s.generation, r.interrupted, r.fallback, r.continued, r.deadline_at, r.forked_from,
     case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
-    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets
+    case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
+    (select t.input_tokens + t.cache_write_tokens + t.cache_read_tokens + t.output_tokens from holdfast.turn t
+        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
 join holdfast.session s on s.id = r.session
 where r.job = any(cast(:jobs as bigint[]));
@@ -86,11 +98,18 @@ where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:session as 
 order by created_at desc, id desc limit :limit;
 
 -- name: tree_usage :one
--- Of a run and all that it started, however deep.
-select count(*) as runs, cast(sum(turns) as bigint) as turns, cast(sum(input_tokens) as bigint) as input_tokens, cast(sum(output_tokens) as bigint) as output_tokens,
-    cast(sum(cache_write_tokens) as bigint) as cache_write_tokens, cast(sum(cache_read_tokens) as bigint) as cache_read_tokens,
-    cast(sum(cost_nano) as bigint) as cost_nano
-from holdfast.run where root = :root;
+-- Of a run and all that it started, however deep, with the summaries that it had made.
+select cast(sum(u.runs) as bigint) as runs, cast(sum(u.turns) as bigint) as turns,
+    cast(sum(u.input_tokens) as bigint) as input_tokens, cast(sum(u.output_tokens) as bigint) as output_tokens,
+    cast(sum(u.cache_write_tokens) as bigint) as cache_write_tokens,
+    cast(sum(u.cache_read_tokens) as bigint) as cache_read_tokens, cast(sum(u.cost_nano) as bigint) as cost_nano
+from (
+    select 1 as runs, r.turns, r.input_tokens, r.output_tokens, r.cache_write_tokens, r.cache_read_tokens, r.cost_nano
+    from holdfast.run r where r.root = :root
+    union all
+    select 0, 0, c.input_tokens, c.output_tokens, c.cache_write_tokens, c.cache_read_tokens, c.cost_nano
+    from holdfast.run r join holdfast.compaction c on c.run = r.id where r.root = :root
+) as u;
 
 -- name: session_usage :one
 select count(*) as runs, cast(coalesce(sum(turns), 0) as bigint) as turns, cast(coalesce(sum(input_tokens), 0) as bigint) as input_tokens,
@@ -117,7 +136,7 @@ where seq = any(array(
                 where r.session = s.id and r.parent is null and r.finalized_at is null
                 order by r.ordinal limit 1)
             from unnest(cast(:sessions as text[])) as s (id)))
-        and coalesce(j.state, '') = 'waiting' and coalesce(j.channel, '') like 'session %'
+        and coalesce(j.state, '') = 'waiting' and coalesce(j.channel, '') like 'holdfast:session %'
     for update skip locked))
 returning seq, route;
 
@@ -128,7 +147,7 @@ where seq in (
     select j.seq from holdfast.session s join holdfast.job j on j.seq = (select r.job from holdfast.run r
         where r.session = s.id and r.parent is null and r.finalized_at is null
         order by r.ordinal limit 1)
-    where s.id = any(:sessions) and j.state = 'waiting' and j.channel = 'session ' || s.id)
+    where s.id = any(:sessions) and j.state = 'waiting' and j.channel = 'holdfast:session ' || s.id)
 returning seq, route;
 
 -- name: move_run :exec
@@ -147,6 +166,7 @@ from unnest(
 ) as e (id, state, outcome, output, refusal, limited, error_type, error)
 where r.id = e.id and r.finalized_at is null
 returning r.id, r.session, r.branch, r.ordinal, r.state, r.previous_state, r.parent, r.call, r.agent_name, r.turns,
+    r.prompted, (select count(*) from holdfast.turn t where t.run = r.id and t.state = 'calling') as calling,
     (select count(*) from holdfast.reservation v where v.run = r.id) as reserved,
     (select count(*) from holdfast.steer i where i.run = r.id and i.turn is null) as steered;
 
@@ -158,10 +178,17 @@ update holdfast.run as r set previous_state = r.state, state = value ->> :ends.s
     finalized_at = holdfast.now_us(), progressed_at = holdfast.now_us()
 from json_each(:ends)
 where r.id = value ->> :ends.id and r.finalized_at is null
-returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns,
+returning id, session, branch, ordinal, state, previous_state, parent, call, agent_name, turns, prompted,
+    (select count(*) from (select c.run as called, c.state as how from holdfast.turn c) as t
+        where t.called = id and t.how = 'calling') as calling,
     (select count(*) from holdfast.reservation v where v.run = id) as reserved,
     (select count(*) from (select s.run as steered, s.turn from holdfast.steer s) as i
         where i.steered = id and i.turn is null) as steered;
+
+-- name: abandon_calls :exec
+-- Of runs that have ended meanwhile: nobody will hear the answer, and nobody knows whether it is paid for.
+update holdfast.turn set state = 'failed', unknown = unknown + 1, error = :error, ended_at = holdfast.now_us()
+where run = any(cast(:runs as text[])) and state = 'calling';
 
 -- name: open_runs :many
 -- Runs whose job has ended without their saying so: by a cancel, a deadline, or the limit of rescues.
@@ -192,19 +219,24 @@ where run = :run and number = :number;
 
 -- name: begin_turn :one on postgres
 -- The intent, before the call, and the token that everything this attempt writes will carry. Begun again, what became
--- of the call before is not known. No row: this very attempt has begun it already, and its answer was lost.
+-- of the call before is not known; its patience begins anew where a closed lane kept it waiting. No row: this very
+-- attempt has begun it already, and its answer was lost.
 with begun as (
-    insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, epoch, token, started_at)
-    values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :epoch, :token, holdfast.now_us())
+    insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, generation, epoch, token,
+        started_at)
+    values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :generation, :epoch, :token,
+        holdfast.now_us())
     on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
         fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
-        unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = excluded.state,
-        mode = excluded.mode, epoch = excluded.epoch, token = excluded.token, request_id = null
+        unknown = turn.unknown + case when turn.state in ('calling', 'batched') then 1 else 0 end, state = excluded.state,
+        mode = excluded.mode, generation = excluded.generation, epoch = excluded.epoch, token = excluded.token,
+        request_id = null, started_at = case when turn.error ->> 'lane' is null then turn.started_at
+            else excluded.started_at end
     where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
     returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason
 ), moved as (
     update holdfast.run r set previous_state = case when r.state = :next then r.previous_state else r.state end,
-        state = :next, prompted = 1, epoch = b.epoch, token = b.token,
+        state = :next, prompted = 1, generation = :generation, epoch = b.epoch, token = b.token,
         started_at = coalesce(r.started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
     from begun b where r.id = b.run
 )
@@ -213,15 +245,19 @@ select run, number, model, state, attempts, unknown, failures, epoch, token, sto
 -- name: begin_turn :one on sqlite
 -- No data-modifying CTE here: the run first, where doing it again changes nothing.
 update holdfast.run set previous_state = case when state = :next then previous_state else state end,
-    state = :next, prompted = 1, epoch = :epoch, token = :token,
+    state = :next, prompted = 1, generation = :generation, epoch = :epoch, token = :token,
     started_at = coalesce(started_at, holdfast.now_us()), progressed_at = holdfast.now_us()
 where id = :run;
-insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, epoch, token, started_at)
-values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :epoch, :token, holdfast.now_us())
+insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, generation, epoch, token,
+    started_at)
+values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :generation, :epoch, :token,
+    holdfast.now_us())
 on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
     fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
-    unknown = turn.unknown + case when turn.state = 'calling' then 1 else 0 end, state = excluded.state,
-    mode = excluded.mode, epoch = excluded.epoch, token = excluded.token, request_id = null
+    unknown = turn.unknown + case when turn.state in ('calling', 'batched') then 1 else 0 end, state = excluded.state,
+    mode = excluded.mode, generation = excluded.generation, epoch = excluded.epoch, token = excluded.token,
+    request_id = null, started_at = case when turn.error ->> 'lane' is null then turn.started_at
+        else excluded.started_at end
 where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
 returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 

@@ -1,14 +1,15 @@
 """PostgreSQL through a connection that the caller lends: our statements become part of its transaction.
 
-Nothing is committed, rolled back, set or looked up on it. What the server answers becomes a typed error; what the
-library says of its connection stays as it is. A library is imported here only when a connection of its kind came.
+Nothing of the caller's is committed or rolled back, and nothing is set or looked up on it. What the server answers
+becomes a typed error; what the library says of its connection stays as it is. A library is imported here only when a
+connection of its kind came.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import starmap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -48,11 +49,11 @@ class LentConnection(ABC):
         return "pyformat"
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `operation` in the caller's transaction; if none is open, in one of its own."""
+        """Run `operation` whole or not at all, in the caller's transaction; if none is open, in one of its own."""
         try:
             if is_single(operation):
                 return await operation(self, *args, **kwargs)
-            async with self._together():
+            async with self._together(), self._whole():
                 return await operation(self, *args, **kwargs)
         except Exception as problem:
             known = _typed(problem)
@@ -76,6 +77,19 @@ class LentConnection(ABC):
 
     @abstractmethod
     async def _fetch(self, text: str, arguments: list[Any]) -> Sequence[Any]: ...
+
+    @asynccontextmanager
+    async def _whole(self) -> AsyncIterator[None]:
+        """Undo what an operation wrote before it was refused: the caller may catch that, and commit."""
+        await self._fetch("savepoint holdfast", [])
+        try:
+            yield
+        except Exception:
+            with suppress(Exception):  # of a connection that is gone, the first error tells more
+                await self._fetch("rollback to savepoint holdfast", [])
+                await self._fetch("release savepoint holdfast", [])
+            raise
+        await self._fetch("release savepoint holdfast", [])
 
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:

@@ -24,6 +24,7 @@ def check_conversation(body: Wire, facts: Facts) -> None:
     need(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
     turns = _turns(messages)
     _check_pairs(turns)
+    _check_server_pairs(turns)
     if (body.get("thinking") or {}).get("type") == "enabled":
         _check_thinks_first(turns)
     if turns[-1][1] == "assistant":
@@ -98,6 +99,31 @@ def _check_pairs(turns: list[tuple[int, str, list[Wire]]]) -> None:
                 open_uses.append(block["id"])
     if open_uses:
         raise Refused(_unanswered(asked, open_uses))
+
+
+def _check_server_pairs(turns: list[tuple[int, str, list[Wire]]]) -> None:
+    """A result of the provider's own tools follows its use. A use may stay open only while nothing but results of
+    other tools follows it."""
+    open_uses: dict[str, tuple[int, str]] = {}
+    answers = [(number, blocks) for number, role, blocks in turns if role == "assistant"]
+    for number, blocks in answers:
+        for at, block in enumerate(blocks):
+            if block["type"] == "server_tool_use":
+                open_uses[block["id"]] = number, str(block.get("name"))
+            elif block["type"].endswith("_tool_result"):
+                id = str(block.get("tool_use_id"))
+                need(
+                    open_uses.pop(id, None) is not None,
+                    f"messages.{number}.content.{at}: unexpected `tool_use_id` found in `{block['type']}` blocks: "
+                    f"{id}. Each `{block['type']}` block must have a corresponding `server_tool_use` block before it.",
+                )
+    said = turns[-1][1] == "user" and any(block["type"] != "tool_result" for block in turns[-1][2])
+    for id, (number, name) in open_uses.items():
+        need(
+            number == answers[-1][0] and not said,
+            f"messages.{number}: `{name}` tool use with id `{id}` was found without a corresponding "
+            f"`{name}_tool_result` block",
+        )
 
 
 def _check_results(number: int, blocks: list[Wire], uses: list[str], asked: int) -> None:

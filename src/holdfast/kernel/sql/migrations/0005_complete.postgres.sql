@@ -6,16 +6,19 @@ alter table holdfast.session
     add column generation text not null default '',
     add column compactions integer not null default 0,
     add column during text not null default 'queue',
-    add column forked_from text;
+    add column forked_from text,
+    add column forked_at integer;
 alter table holdfast.run
     add column interrupted text,
     add column fallback integer not null default 0,
     add column continued integer not null default 0,
     add column deadline_at bigint,
     add column forked_from text,
-    add column forked_at integer;
+    add column forked_at integer,
+    add column generation text not null default '';
 alter table holdfast.turn
-    add column mode text not null default 'streaming';
+    add column mode text not null default 'streaming',
+    add column generation text not null default '';
 create index turn_ended on holdfast.turn (ended_at) where ended_at is not null;
 
 -- What a compaction replaced keeps its place and is not sent any more, so places are unique among what is sent. `made_by`
@@ -60,11 +63,12 @@ create index inquiry_call on holdfast.inquiry (call) where call is not null;
 create table holdfast.steer (
     id text primary key,
     run text not null,
+    ordinal integer not null,
     body json not null,
     sent_at bigint not null,
     turn integer
 );
-create index steer_open on holdfast.steer (run, sent_at, id) where turn is null;
+create index steer_open on holdfast.steer (run, ordinal) where turn is null;
 
 -- Provider batches. Each is a job that submits, polls and collects; the requests are turns of runs.
 create table holdfast.batch (
@@ -73,6 +77,7 @@ create table holdfast.batch (
     model text not null,
     credential text not null,
     state text not null,
+    job text not null,
     provider_id text,
     size integer not null default 0,
     bytes bigint not null default 0,
@@ -85,6 +90,7 @@ create table holdfast.batch (
     polls integer not null default 0,
     created_at bigint not null,
     intent_at bigint,
+    troubled_at bigint,
     submitted_at bigint,
     polled_at bigint,
     ended_at bigint,
@@ -108,7 +114,7 @@ create table holdfast.batch_request (
     state text not null,
     outcome text,
     created_at bigint not null,
-    constraint batch_request_state check (state in ('waiting', 'sent', 'applied', 'dropped'))
+    constraint batch_request_state check (state in ('waiting', 'sent', 'answered', 'applied', 'dropped'))
 );
 create index batch_request_open on holdfast.batch_request (batch, custom_id) where state in ('waiting', 'sent');
 create index batch_request_batch on holdfast.batch_request (batch);
@@ -147,6 +153,7 @@ create table holdfast.compaction (
 );
 create index compaction_session on holdfast.compaction (session, started_at desc, id desc);
 create index compaction_ended on holdfast.compaction (ended_at) where ended_at is not null;
+create index compaction_run on holdfast.compaction (run) where run is not null;
 
 -- What may be spent: by a session, a tenant or everybody, for ever or in each period of so many microseconds.
 create table holdfast.budget (
@@ -170,15 +177,18 @@ create table holdfast.budget_use (
     primary key (budget, period)
 );
 
--- What calls under way may cost, until they are settled.
+-- What calls under way may cost, until they are settled. A summary for no run is reserved by its compaction, and given up
+-- at a time after which nobody settles it any more.
 create table holdfast.reservation (
     run text not null,
     turn integer not null,
     budget text not null,
     period bigint not null,
     nano bigint not null,
+    lapses_at bigint,
     primary key (run, turn, budget)
 );
+create index reservation_lapses on holdfast.reservation (lapses_at) where lapses_at is not null;
 
 -- down
 drop table holdfast.reservation;
@@ -199,18 +209,21 @@ alter table holdfast.message
     drop column fingerprint;
 drop index holdfast.turn_ended;
 alter table holdfast.turn
-    drop column mode;
+    drop column mode,
+    drop column generation;
 alter table holdfast.run
     drop column interrupted,
     drop column fallback,
     drop column continued,
     drop column deadline_at,
     drop column forked_from,
-    drop column forked_at;
+    drop column forked_at,
+    drop column generation;
 alter table holdfast.session
     drop column generation,
     drop column compactions,
     drop column during,
-    drop column forked_from;
+    drop column forked_from,
+    drop column forked_at;
 create unique index message_place on holdfast.message (session, branch, ordinal);
 create index message_live on holdfast.message (session, branch, ordinal) where live = 1;

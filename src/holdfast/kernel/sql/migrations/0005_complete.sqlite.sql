@@ -6,13 +6,16 @@ alter table session add column generation text not null default '';
 alter table session add column compactions integer not null default 0;
 alter table session add column during text not null default 'queue';
 alter table session add column forked_from text;
+alter table session add column forked_at integer;
 alter table run add column interrupted text;
 alter table run add column fallback integer not null default 0;
 alter table run add column continued integer not null default 0;
 alter table run add column deadline_at integer;
 alter table run add column forked_from text;
 alter table run add column forked_at integer;
+alter table run add column generation text not null default '';
 alter table turn add column mode text not null default 'streaming';
+alter table turn add column generation text not null default '';
 create index turn_ended on turn (ended_at) where ended_at is not null;
 
 -- What a compaction replaced keeps its place and is not sent any more, so places are unique among what is sent. `made_by`
@@ -56,11 +59,12 @@ create index inquiry_call on inquiry (call) where call is not null;
 create table steer (
     id text primary key,
     run text not null,
+    ordinal integer not null,
     body text not null,
     sent_at integer not null,
     turn integer
 ) strict;
-create index steer_open on steer (run, sent_at, id) where turn is null;
+create index steer_open on steer (run, ordinal) where turn is null;
 
 -- Provider batches. Each is a job that submits, polls and collects; the requests are turns of runs.
 create table batch (
@@ -69,6 +73,7 @@ create table batch (
     model text not null,
     credential text not null,
     state text not null,
+    job text not null,
     provider_id text,
     size integer not null default 0,
     bytes integer not null default 0,
@@ -81,6 +86,7 @@ create table batch (
     polls integer not null default 0,
     created_at integer not null,
     intent_at integer,
+    troubled_at integer,
     submitted_at integer,
     polled_at integer,
     ended_at integer,
@@ -104,7 +110,7 @@ create table batch_request (
     state text not null,
     outcome text,
     created_at integer not null,
-    constraint batch_request_state check (state in ('waiting', 'sent', 'applied', 'dropped'))
+    constraint batch_request_state check (state in ('waiting', 'sent', 'answered', 'applied', 'dropped'))
 ) strict;
 create index batch_request_open on batch_request (batch, custom_id) where state in ('waiting', 'sent');
 create index batch_request_batch on batch_request (batch);
@@ -143,6 +149,7 @@ create table compaction (
 ) strict;
 create index compaction_session on compaction (session, started_at desc, id desc);
 create index compaction_ended on compaction (ended_at) where ended_at is not null;
+create index compaction_run on compaction (run) where run is not null;
 
 -- What may be spent: by a session, a tenant or everybody, for ever or in each period of so many microseconds.
 create table budget (
@@ -166,15 +173,18 @@ create table budget_use (
     primary key (budget, period)
 ) strict;
 
--- What calls under way may cost, until they are settled.
+-- What calls under way may cost, until they are settled. A summary for no run is reserved by its compaction, and given up
+-- at a time after which nobody settles it any more.
 create table reservation (
     run text not null,
     turn integer not null,
     budget text not null,
     period integer not null,
     nano integer not null,
+    lapses_at integer,
     primary key (run, turn, budget)
 ) strict;
+create index reservation_lapses on reservation (lapses_at) where lapses_at is not null;
 
 -- down
 drop table reservation;
@@ -194,15 +204,18 @@ alter table message drop column made_by;
 alter table message drop column fingerprint;
 drop index turn_ended;
 alter table turn drop column mode;
+alter table turn drop column generation;
 alter table run drop column interrupted;
 alter table run drop column fallback;
 alter table run drop column continued;
 alter table run drop column deadline_at;
 alter table run drop column forked_from;
 alter table run drop column forked_at;
+alter table run drop column generation;
 alter table session drop column generation;
 alter table session drop column compactions;
 alter table session drop column during;
 alter table session drop column forked_from;
+alter table session drop column forked_at;
 create unique index message_place on message (session, branch, ordinal);
 create index message_live on message (session, branch, ordinal) where live = 1;

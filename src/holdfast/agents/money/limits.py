@@ -1,0 +1,75 @@
+"""Limits: how far a run may go with all that it starts, which it has reached, and whether a turn is its last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.agents.answering import Spent
+from holdfast.agents.definitions import AgentSpec, Limits
+from holdfast.agents.reading import tree_usage, usage_below
+from holdfast.agents.records import LoadedRun, UsageBelow, UsageRow
+from holdfast.durations import microseconds, show
+from holdfast.kernel import encoding
+from holdfast.runtime import Transacting
+
+
+def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
+    """The run's own limits, or those of its agent."""
+    given = encoding.decode(run.options).get("limits")
+    return spec.limits if given is None else Limits(**given)
+
+
+class Exceeded(NamedTuple):
+    limit: str
+    words: str
+
+
+def is_last(run: LoadedRun, spec: AgentSpec, spent: Spent) -> bool:
+    """Whether the limits of a run leave no room for another turn after this answer."""
+    tokens = spent.input_tokens + spent.output_tokens + spent.cache_write_tokens + spent.cache_read_tokens
+    then = run._replace(turns=run.turns + 1, tokens=run.tokens + tokens, cost_nano=run.cost_nano + spent.cost_nano)
+    return exceeded(then, limits_of(run, spec)) is not None
+
+
+def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
+    """Which limit the run has reached, and in words."""
+    if limits.turns is not None and run.turns >= limits.turns:
+        return Exceeded("turns", f"{run.turns} turns of {limits.turns}")
+    if limits.tokens is not None and run.tokens >= limits.tokens:
+        return Exceeded("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
+    if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:
+        return Exceeded("cost", f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}")
+    if limits.time is not None and run.now - run.created_at >= microseconds(limits.time):
+        return Exceeded("time", f"{show(microseconds(limits.time))} of wall clock")
+    return None
+
+
+async def reached(store: Transacting, run: LoadedRun, spec: AgentSpec) -> Exceeded | None:
+    """Which limit is reached: the run's own, over all that is below it, or that of the run at the top."""
+    limits = limits_of(run, spec)
+    used = await _used(store, run, spec, limits)
+    found = exceeded(run if used is None else _with(run, used), limits)
+    tree = encoding.decode(run.options).get("tree")
+    if found is not None or run.parent is None or tree is None:
+        return found
+    above = replace(Limits(**tree), time=None)  # its deadline has been passed on
+    if above.turns is None and above.tokens is None and above.cost is None:
+        return None
+    whole = await store.transact(tree_usage, run.root)
+    return None if whole is None else exceeded(_with(run, whole), above)
+
+
+async def _used(store: Transacting, run: LoadedRun, spec: AgentSpec, limits: Limits) -> UsageRow | UsageBelow | None:
+    """What the run and all below it have used; None: what is known of itself is all there is."""
+    if not spec.agents or (limits.turns, limits.tokens, limits.cost) == (None, None, None):
+        return None
+    if run.parent is None:
+        return await store.transact(tree_usage, run.root)
+    return await store.transact(usage_below, run.id)
+
+
+def _with(run: LoadedRun, used: UsageRow | UsageBelow) -> LoadedRun:
+    """A run with what it and all below it have used in place of its own."""
+    tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
+    return run._replace(tokens=int(tokens), cost_nano=int(used.cost_nano), turns=int(used.turns))

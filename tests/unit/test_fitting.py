@@ -1,0 +1,63 @@
+"""Whether arguments fit a schema, against what pydantic says of the same."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from holdfast.agents.people.fitting import misfit
+
+
+class Line(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    count: int | None = None
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    number: str
+    lines: list[Line]
+    price: Decimal = Decimal(1)
+    kind: Literal["new", "old"] = "new"
+    paid: bool = False
+    notes: dict[str, Any] = {}
+
+
+SCHEMA = Order.model_json_schema()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"lines": [{"name": "a", "count": None}, {"name": "b", "count": 2}]}, None),
+        ({"price": "1.50", "notes": {"any": [1]}, "paid": True, "kind": "old"}, None),
+        ({"number": 5}, "number is not of type string"),
+        ({"lines": {"name": "a"}}, "lines is not of type array"),
+        ({"lines": [{"count": 1}]}, "lines.0.name is missing"),
+        ({"lines": [{"name": "a", "count": "x"}]}, "lines.0.count is none of what it may be"),
+        ({"lines": [{"name": "a", "colour": "x"}]}, "there is no lines.0.colour"),
+        ({"kind": "odd"}, "kind is one of 'new', 'old'"),
+        ({"paid": 1.5}, "paid is not of type boolean"),
+        ({"price": []}, "price is none of what it may be"),
+        ({"more": 1}, "there is no more"),
+    ],
+)
+def test_the_first_thing_that_is_wrong_is_named(change: dict[str, Any], words: str | None) -> None:
+    given = {"number": "A1", "lines": [], **change}
+    assert misfit(SCHEMA, given) == words
+    if words is None:
+        Order.model_validate(given)
+
+
+def test_what_is_missing_is_named_and_what_is_not_known_is_let_pass() -> None:
+    assert misfit(SCHEMA, {"lines": []}) == "number is missing"
+    assert misfit(SCHEMA, []) == "it is not of type object"
+    assert misfit({"type": "object", "properties": {"a": True, "b": {"not": {}}}}, {"a": 1, "b": 2}) is None
+    assert misfit({"type": ["integer", "null"]}, None) is None
+    assert misfit({"const": 3}, 4) == "it is 3"
+    assert misfit({"type": "integer"}, float("inf")) == "it is not of type integer"
