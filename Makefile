@@ -54,7 +54,7 @@ test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
 	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
 
 test-long: $(READY) ## the tests that try many cases, with eight times as many
-	HOLDFAST_SIMULATION_SEEDS=192 HOLDFAST_LOCKSTEP_EXAMPLES=504 \
+	HOLDFAST_SIMULATION_SEEDS=144 HOLDFAST_LOCKSTEP_EXAMPLES=504 \
 	    $(PYTEST) -n $(JOBS) --dist worksteal tests/simulation tests/lockstep/test_lockstep.py
 
 test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transaction mode

@@ -1,6 +1,6 @@
 """Agents in worlds full of faults keep every promise, and each planted bug is noticed.
 
-HOLDFAST_SIMULATION_SEEDS=n runs half as many of them.
+HOLDFAST_SIMULATION_SEEDS=n runs two thirds as many of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.rare import AGENT_EVENTS
 from tests.simulation.run import simulate
 
-SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "24")) // 2)
+SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "18")) * 2 // 3)
 CHAOS_S = 300.0
 MOST_SEEDS = 30
 

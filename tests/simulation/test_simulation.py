@@ -17,7 +17,7 @@ from tests.simulation.rare import EVENTS, Rare
 from tests.simulation.run import simulate
 
 SEEDS_EACH = 6
-CHUNKS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "24")) // SEEDS_EACH)
+CHUNKS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "18")) // SEEDS_EACH)
 
 
 @pytest.mark.slow
