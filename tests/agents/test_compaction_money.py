@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Compaction, Holdfast, Limits
+from holdfast import Compaction, Holdfast, Limits, Session
 from holdfast.agents.handles import Agent
 from holdfast.errors import BudgetUsedUp, RunFailed
+from holdfast.models import ModelFailure
 from holdfast.models.script import Script, call, refuse, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Lab, Labs
@@ -34,6 +35,17 @@ async def full(lab: Lab, agent: Agent[str], session: Any) -> None:
     """Fill a session so far that a long message does not fit any more."""
     for _ in range(4):
         await settle(lab, await session.send("q " * 300, agent))
+
+
+async def filled(labs: Labs) -> tuple[Holdfast, Lab, Agent[str], Strict, Session]:
+    """A session that can be compacted by hand; from now on, every call has its price."""
+    hf = Holdfast("sqlite:///:memory:")
+    agent, model = chatty(hf, compaction=None)
+    lab = await labs.use(hf)
+    session = await hf.session("s")
+    await full(lab, agent, session)
+    lab.price("0.01")
+    return hf, lab, agent, model, session
 
 
 async def reserved(hf: Holdfast) -> set[Decimal]:
@@ -61,12 +73,7 @@ async def test_a_used_up_budget_buys_no_summaries(labs: Labs) -> None:
 
 
 async def test_by_hand_a_used_up_budget_is_named(labs: Labs) -> None:
-    hf = Holdfast("sqlite:///:memory:")
-    agent, model = chatty(hf, compaction=None)
-    lab = await labs.use(hf)
-    session = await hf.session("s")
-    await full(lab, agent, session)
-    lab.price("0.01")
+    hf, _, _, model, session = await filled(labs)
     budget = await hf.budgets.set("0.005", session=session)
     with pytest.raises(BudgetUsedUp, match=f"the budget of session {session.id} is 0.0050 USD") as caught:
         await session.compact(replace(TIGHT, strategy="summarize"))
@@ -229,12 +236,7 @@ async def test_a_run_that_is_cancelled_while_it_is_summarised_leaves_nothing_res
 
 
 async def test_what_a_process_reserved_that_died_while_it_compacted_by_hand_is_given_up(labs: Labs) -> None:
-    hf = Holdfast("sqlite:///:memory:")
-    agent, model = chatty(hf, compaction=None)
-    lab = await labs.use(hf)
-    session = await hf.session("s")
-    await full(lab, agent, session)
-    lab.price("0.01")
+    hf, lab, agent, model, session = await filled(labs)
     await hf.budgets.set("0.015", session=session)
 
     class Dies(ScriptedModel):
@@ -257,16 +259,11 @@ async def test_what_a_process_reserved_that_died_while_it_compacted_by_hand_is_g
 
 
 async def test_a_failed_summary_frees_what_was_reserved_for_it(labs: Labs) -> None:
-    hf = Holdfast("sqlite:///:memory:")
-    agent, model = chatty(hf, compaction=None)
-    lab = await labs.use(hf)
-    session = await hf.session("s")
-    await full(lab, agent, session)
-    lab.price("0.01")
+    hf, _, _, model, session = await filled(labs)
     await hf.budgets.set("5", session=session)
     model.uncounted = True
     model.models["scripted:sum"] = ScriptedModel(Script(refuse("harm")))
-    with pytest.raises(Exception, match="wrote no summary"):
+    with pytest.raises(ModelFailure, match="wrote no summary"):
         await session.compact(replace(SMALL, strategy="summarize", preserve_last=0, protected_tokens=0))
     (after,) = await hf.budgets.list()
     assert (after.spent, after.reserved) == (Decimal("0.01"), Decimal(0))

@@ -10,7 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Holdfast, Limits, Snooze
+from holdfast.agents.records_inbox import Steer
+from holdfast.agents.statements import Inbox
 from holdfast.errors import SessionBusy, UsageError
+from holdfast.kernel.database import Transaction, reading
 from holdfast.models.script import Script, call, calls, say, think
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Labs
@@ -135,6 +138,27 @@ async def test_a_refused_message_leaves_nothing_in_the_callers_transaction(make_
     assert len(await hf.runs.list()) == 1
     assert (await hf.sessions.get("s")).runs == 1
     await agent.enqueue("Me too", session="other", key="k")  # the key is free
+
+
+async def test_what_is_cancelled_half_way_leaves_nothing_in_the_callers_transaction(
+    make_app: MakeApp, place: Place
+) -> None:
+    hf = make_app(embedded=False)
+    await hf.runtime().open()
+
+    async def half(tx: Transaction) -> None:
+        await tx.run(Inbox.add_steer, id="half", run="a run", body="[]")
+        raise asyncio.CancelledError
+
+    async with transaction(place, commit=True) as tx:
+        with pytest.raises(asyncio.CancelledError):
+            await hf.intake(tx).transact(half)
+    assert await hf.runtime().transact(joined_by, "half") is None
+
+
+@reading
+async def joined_by(tx: Transaction, id: str) -> Steer | None:
+    return await tx.one(Inbox.find_steer, id=id)
 
 
 async def test_a_sessions_own_policy_does_not_let_a_callers_transaction_hold_a_run(

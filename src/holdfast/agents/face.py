@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from holdfast import checking, durations
-from holdfast.agents import rescuing
+from holdfast.agents import pruning, rescuing
 from holdfast.agents.batches import submissions
 from holdfast.agents.batches.submitting import BatchJobs
 from holdfast.agents.book import NO_KEY, ModelBook
@@ -112,7 +112,7 @@ class AgentFace(PeopleFace, MoneyFace, McpFace, UploadFace):
         self.runs = RunsList(app)
         self.batches = BatchesList(app)
         self.registry.adopt = Serving(self.registry, self._play, self._compacting, self._serve_beside).adopt
-        self.registry.chores += [rescuing.CHORE, *submissions.CHORES]
+        self.registry.chores += [rescuing.CHORE, pruning.CHORE, submissions.CHORE]
         self.registry.kept[BATCH] = "cancel the runs that wait for it; without them it is cancelled at the provider too"
 
     @property

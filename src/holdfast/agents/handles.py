@@ -26,7 +26,7 @@ from holdfast.agents.forks.options import ForkOptions
 from holdfast.agents.forks.simulating import Tools
 from holdfast.agents.options import RunOptions, RunOptionsDict, check_model, chosen, microseconds
 from holdfast.agents.people.face import Inquiry, inquiry_of
-from holdfast.agents.people.inquiries import list_inquiries
+from holdfast.agents.people.inquiries import open_inquiries
 from holdfast.agents.reaching import App, Reaching
 from holdfast.agents.reading import Turn
 from holdfast.agents.records import CallRow, RunRow
@@ -44,7 +44,6 @@ from holdfast.transactions import Intake
 
 T = TypeVar("T")
 
-_LAST = 2**63 - 1
 _TOGETHER = 1_000  # runs that one transaction takes in
 
 
@@ -291,7 +290,7 @@ class Run(Reaching, Generic[T]):
 
         A reader that lost its connection goes on with the `seq` of the last event it saw.
         """
-        checking.whole(after, "after", least=0, most=_LAST)
+        checking.whole(after, "after", least=0, most=reading.LAST)
         await self.check()
         await self._app.runtime().expect(JobId(self.id), None)
         now = await self.refresh()
@@ -332,12 +331,7 @@ class Run(Reaching, Generic[T]):
     async def inquiries(self) -> list[Inquiry]:
         """What the run waits for a person to decide, in the order in which its calls were asked for."""
         await self.check()
-        rows = await self._transact(list_inquiries, run=self.id)
-        calls = [call for id in {row.run for row in rows} for call in await self._transact(reading.list_calls, id)]
-        places = {call.id: (call.turn, call.ordinal) for call in calls}
-        return [
-            inquiry_of(row) for row in sorted(rows, key=lambda row: (row.asked_at, places.get(row.call or "", (0, 0))))
-        ]
+        return [inquiry_of(row) for row in await self._transact(open_inquiries, self.id)]
 
     async def usage(self) -> Usage:
         """What the run and everything below it has used, so far."""
@@ -356,7 +350,7 @@ class Run(Reaching, Generic[T]):
 
     async def events(self, after: int = 0) -> list[Event]:
         """What is stored so far."""
-        checking.whole(after, "after", least=0, most=_LAST)
+        checking.whole(after, "after", least=0, most=reading.LAST)
         await self.check()
         rows = await self._transact(reading.stored_events, self.id, after)
         return [event_of(row.run, row.seq, row.at, row.type, encoding.decode(row.data)) for row in rows]

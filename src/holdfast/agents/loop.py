@@ -55,7 +55,6 @@ from holdfast.workers.context import JobContext
 log = logging.getLogger("holdfast.agents")
 
 _STORE_PAUSE = 1.0
-_BUDGET_PAUSE_US = 3_600_000_000
 _DELTAS = {TextDelta: "text_delta", ThinkingDelta: "thinking_delta", InputDelta: "input_delta"}
 
 Free = Literal["free"]
@@ -271,7 +270,7 @@ class _Turn:
     async def _over(self, over: Over) -> Outcome | None:
         """The next call does not fit into a budget any more."""
         if over.policy == "wait":
-            return Snooze(f"{over.wait_us or _BUDGET_PAUSE_US}us", over.words)
+            return Snooze(f"{over.wait_us}us", over.words)
         return await self._limited("budget", over.words, ask=over.policy == "ask", over=over)
 
     async def _defer(self, asked: Asked, intent: Intent) -> Outcome | None:

@@ -17,9 +17,10 @@ from holdfast.cli.deciding import about
 from holdfast.cli.options import app_for, json_option, load_app, plain, url_option
 from holdfast.cli.speaking import Speaker, event_dict
 from holdfast.errors import AlreadyDecided, NoWorker, RunFailed, UsageError
-from holdfast.events import Event
+from holdfast.events import ApprovalRequested, Event, InputRequested, QuestionAsked
 from holdfast.kernel import encoding
 
+_ASKING = ApprovalRequested | QuestionAsked | InputRequested
 _LOOK = 1.0  # seconds of silence after which somebody below the run may be asking
 _FAILED, _LEFT_OPEN = 3, 1
 _CAP = 1 << 28
@@ -99,7 +100,7 @@ class Talk:
                 click.echo(encoding.encode(event_dict(event), what="an event", cap=_CAP))
             elif event is not None:
                 speaker.hear(event)
-            if event is None or type(event).__name__ in ("ApprovalRequested", "QuestionAsked", "InputRequested"):
+            if event is None or isinstance(event, _ASKING):
                 for inquiry in await run.inquiries():
                     if inquiry.id not in asked and not self._over:
                         asked.add(inquiry.id)

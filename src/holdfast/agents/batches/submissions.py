@@ -8,10 +8,8 @@ from typing import Any
 from holdfast.agents.batches.batching import Gathering, gather
 from holdfast.agents.batches.records import BatchRow, OpenRequest, RequestBody, RequestRow
 from holdfast.agents.changes import Changes, state_change
-from holdfast.agents.money.budgets import give_up_lapsed
-from holdfast.agents.statements import Batches, Budgets, Inbox
+from holdfast.agents.statements import Batches
 from holdfast.agents.system import BATCH, system_job
-from holdfast.durations import microseconds
 from holdfast.errors import LeaseLost, NotFound
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading
@@ -24,7 +22,6 @@ from holdfast.settings import Settings
 from holdfast.workers.definitions import Chore
 
 _PAGE = 1_000
-_USES_US = 400 * 86_400_000_000  # how long what was spent in a period is kept
 _CAP = 1 << 20
 _ENVELOPE = 100  # bytes around each request, beside its custom id
 _LAST, _AFTER_ALL = 1 << 62, "\U0010ffff"
@@ -243,16 +240,12 @@ async def batch_requests(tx: Transaction, id: str, *, after: str = "", limit: in
     return await tx.many(Batches.list_requests, batch=id, after=after, limit=limit)
 
 
-async def prune(tx: Transaction, settings: Settings) -> int:
-    """Forget batches that ended long ago, messages that were read, and what was spent in periods long over."""
-    age_us = microseconds(settings.batch_retention)
+async def prune_batches(tx: Transaction, age_us: int) -> int:
+    """Forget batches that ended so long ago, with their requests."""
     ids = [row.id for row in await tx.many(Batches.prune_batches, age_us=age_us, limit=_PAGE)]
     if ids:
         await tx.run(Batches.delete_requests, ids=ids)
         await tx.run(Batches.delete_batches, ids=ids)
-    await give_up_lapsed(tx)
-    await tx.run(Budgets.prune_uses, age_us=_USES_US)
-    await tx.run(Inbox.prune_steers, age_us=age_us)
     return len(ids)
 
 
@@ -267,7 +260,4 @@ async def revive(tx: Transaction, _settings: Settings) -> int:
     return len(found)
 
 
-CHORES = [
-    Chore(lambda settings: settings.cleanup_interval, prune),
-    Chore(lambda settings: settings.cleanup_interval, revive),
-]
+CHORE = Chore(lambda settings: settings.cleanup_interval, revive)

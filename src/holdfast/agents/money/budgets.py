@@ -31,7 +31,7 @@ class Over(NamedTuple):
     budget: str
     words: str
     policy: str
-    wait_us: int  # until it is worth another look; 0: never
+    wait_us: int  # until it is worth another look, where it is waited for
     portion: int = 0  # how much a person may let pass: as much again, and the call that was asked for
 
 

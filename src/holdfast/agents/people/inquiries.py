@@ -238,6 +238,12 @@ async def find_inquiry(tx: Transaction, id: str) -> InquiryRow | None:
 
 
 @reading
+async def open_inquiries(tx: Transaction, id: str) -> Sequence[InquiryRow]:
+    """What is asked about a call, or about a run and all runs below it."""
+    return await tx.many(Inquiries.open_inquiries, id=id)
+
+
+@reading
 async def list_inquiries(
     tx: Transaction,
     *,

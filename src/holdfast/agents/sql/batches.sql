@@ -34,17 +34,19 @@ on conflict (custom_id) do nothing;
 
 -- name: find_batch :one
 -- What has not been submitted is as large as the number of its requests.
-select id, lane, model, credential, state, provider_id, case when intent_at is null and provider_id is null and ended_at is null then cast((select count(*)
-        from holdfast.batch_request q where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) else size end
-        as size, bytes, applied, attempts, unknown, held, counts, error,
-    polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
+select id, lane, model, credential, state, provider_id,
+    case when intent_at is not null or provider_id is not null or ended_at is not null then size
+        else cast((select count(*) from holdfast.batch_request q
+            where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) end as size,
+    bytes, applied, attempts, unknown, held, counts, error, polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
 from holdfast.batch where id = :id;
 
 -- name: list_batches :many
-select id, lane, model, credential, state, provider_id, case when intent_at is null and provider_id is null and ended_at is null then cast((select count(*)
-        from holdfast.batch_request q where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) else size end
-        as size, bytes, applied, attempts, unknown, held, counts, error,
-    polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
+select id, lane, model, credential, state, provider_id,
+    case when intent_at is not null or provider_id is not null or ended_at is not null then size
+        else cast((select count(*) from holdfast.batch_request q
+            where q.batch = batch.id and q.state in ('waiting', 'sent')) as integer) end as size,
+    bytes, applied, attempts, unknown, held, counts, error, polls, created_at, intent_at, submitted_at, polled_at, ended_at, holdfast.now_us() as now
 from holdfast.batch
 where (cast(:state as text) is null or state = :state) and (created_at, id) < (:before_at, :before)
 order by created_at desc, id desc limit :limit;

@@ -30,12 +30,14 @@ select id, run, session, tenant, kind, call, name, digest, data, state, fallback
 from holdfast.inquiry where id = :id;
 
 -- name: open_inquiries :many
--- Those that an id may mean: its own, or those of a call, or of a run and all runs below it.
-select id, run, session, tenant, kind, call, name, digest, data, state, fallback, asked_at, expires_at, decided_at,
-    decided_by, decision
-from holdfast.inquiry where state = 'open' and (id = :id or call = :id or run = :id
-    or run in (select r.id from holdfast.run r where r.root = :id))
-order by asked_at, id;
+-- Those that an id may mean: its own, or those of a call, or of a run and all runs below it. In the order in which the
+-- model asked for the calls.
+select i.id, i.run, i.session, i.tenant, i.kind, i.call, i.name, i.digest, i.data, i.state, i.fallback, i.asked_at,
+    i.expires_at, i.decided_at, i.decided_by, i.decision
+from holdfast.inquiry i left join holdfast.tool_call c on c.id = i.call
+where i.state = 'open' and (i.id = :id or i.call = :id or i.run = :id
+    or i.run in (select r.id from holdfast.run r where r.root = :id))
+order by i.asked_at, coalesce(c.turn, 0), coalesce(c.ordinal, 0), i.id;
 
 -- name: last_decided :one
 -- Of a call, or of a run and all runs below it.

@@ -80,11 +80,11 @@ class LentConnection(ABC):
 
     @asynccontextmanager
     async def _whole(self) -> AsyncIterator[None]:
-        """Undo what an operation wrote before it was refused: the caller may catch that, and commit."""
+        """Undo what an operation wrote before it was refused or cancelled: the caller may catch that, and commit."""
         await self._fetch("savepoint holdfast", [])
         try:
             yield
-        except Exception:
+        except BaseException:
             with suppress(Exception):  # of a connection that is gone, the first error tells more
                 await self._fetch("rollback to savepoint holdfast", [])
                 await self._fetch("release savepoint holdfast", [])
