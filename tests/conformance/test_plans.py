@@ -58,7 +58,16 @@ ALSO_ON_POSTGRES: dict[Statement, set[str]] = {Waiting.signal: {"job_pkey"}}
 ALSO_ON_SQLITE: dict[Statement, set[str]] = {Jobs.complete: {"job_running"}, Lanes.candidates: {"job_pkey"}}
 
 # Once a minute one worker of the fleet may also look at every channel and every route with live jobs.
-CLEAN_UP = {"job_running", "job_channel", "job_later", "job_claim", "job_lane", "job_lane_later"}
+CLEAN_UP = {
+    "job_running",
+    "job_channel",
+    "job_later",
+    "job_claim",
+    "job_blocked",
+    "job_lane",
+    "job_lane_later",
+    "job_lane_ended",
+}
 
 # What stops by itself: at a count's cap, or at the first entry of an index.
 BOUNDED: dict[Statement, set[str]] = {

@@ -16,7 +16,7 @@ from tests.support.schemas import Table, Tables, objects_at, tables_at
 
 NAMES = {
     *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
-    *("step", "channel", "signal", "cancellation"),
+    *("step", "channel", "signal", "cancellation", "reader"),
     *("agent", "agent_version", "session", "run", "message", "block", "blob", "turn", "tool_call", "run_event"),
     *("provider_lane", "inquiry", "steer", "batch", "batch_request", "compaction"),
     *("budget", "budget_use", "reservation"),
