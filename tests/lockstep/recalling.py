@@ -6,10 +6,11 @@ whatever happened since the reading.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Statement
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -22,6 +23,7 @@ class Recalling:
         self._tx = tx
         self._recalled = {statement: list(rows)}
         self.followers = tx.followers
+        self.lent = tx.lent
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
         recalled: Any = self._recalled.pop(statement, None)
@@ -33,3 +35,9 @@ class Recalling:
 
     async def run(self, statement: Exec, /, **parameters: object) -> None:
         await self._tx.run(statement, **parameters)
+
+    async def hint(self, note: str) -> None:
+        await self._tx.hint(note)
+
+    async def announce(self, notes: Sequence[Announcement]) -> None:
+        await self._tx.announce(notes)

@@ -209,8 +209,6 @@ def _comparable(answer: Any, sort: bool, home: str) -> Any:
         parts = {name: _comparable(getattr(answer, name), sort, home) for name in answer._fields}
         if "metadata" in parts:
             parts["metadata"] = json.dumps(json.loads(parts["metadata"]), sort_keys=True)
-        if "hinted" in parts:
-            parts["hinted"] = None
         if parts.get("identity") == home:
             parts["identity"] = HOME
         return type(answer)(**parts)

@@ -14,7 +14,6 @@ from holdfast import Holdfast
 from holdfast.errors import DuplicateWorker
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.records import WorkerRow
-from holdfast.kernel.statements import Waiting
 from holdfast.kernel.workers import lose_workers
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
@@ -80,7 +79,7 @@ async def test_a_worker_whose_id_was_taken_meanwhile_leaves(make_app: MakeApp) -
     await store.transact(lose_workers, gone={first.seq}, reason="given up")
 
     async def poke(tx: Transaction) -> None:
-        await tx.run(Waiting.hint_cancel, workers=str(first.seq))  # its heart beats at once
+        await tx.hint(f"cancel {first.seq}")  # its heart beats at once
 
     async with working(other, Role(id="pod-1")) as worker:
         await store.transact(poke)

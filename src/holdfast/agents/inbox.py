@@ -83,7 +83,8 @@ async def interrupt_current(tx: Transaction, session: str, ordinal: int, by: str
 
 async def stop(tx: Transaction, run: CurrentRun, by: str, prefix: str) -> None:
     """Whoever plays the run keeps what was said so far; when nobody does, it ends here."""
-    await tx.one(Inbox.interrupt, run=run.id, by=by)
+    if await tx.one(Inbox.interrupt, run=run.id, by=by) is not None:
+        await tx.hint(f"interrupt {run.id}")
     if run.job_state == State.RUNNING:
         return
     if not run.prompted and await _has_its_turn(tx, run):

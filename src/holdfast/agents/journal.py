@@ -199,7 +199,7 @@ async def write(
         await tx.run(Events.add_deltas, deltas=deltas)
     for run, epoch, token in living:
         lives = await tx.one(Runs.note_life, run=run, epoch=epoch, token=token)
-        if lives is not None and lives.hinted:
+        if lives is not None and lives.interrupted:
             stopped.append(run)
     for requested in requests:
         run, number, epoch, token, id = requested

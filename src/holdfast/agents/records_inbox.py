@@ -24,7 +24,7 @@ class MailOf(NamedTuple):
 
 class Interrupted(NamedTuple):
     id: str
-    hinted: int | None
+    interrupted: int
 
 
 class CurrentRun(NamedTuple):

@@ -61,5 +61,5 @@ async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list
     await settle(tx, moved)
     asked = await tx.many(Waiting.request_cancel, seqs=seqs, error=error)
     if asked:
-        await tx.run(Waiting.hint_cancel, workers=",".join(str(w) for w in sorted({a.worker for a in asked})))
+        await tx.hint("cancel " + ",".join(str(w) for w in sorted({a.worker for a in asked})))
     return moved

@@ -13,7 +13,7 @@ from typing import assert_never
 from holdfast import durations
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.families import lock_order, settle
+from holdfast.kernel.families import hint, lock_order, settle
 from holdfast.kernel.records import Ended, Ending, Lease
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.statements import Jobs
@@ -27,7 +27,9 @@ RELEASED = "released"
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
     """End attempts of jobs without parents and lanes: one statement for all."""
     ordered = sorted(endings)
-    return await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
+    ended = await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
+    await hint(tx, [job.route for job in ended if job.state == State.PENDING])
+    return ended
 
 
 async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:

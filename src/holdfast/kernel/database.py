@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Dialect, Exec, Many, One
 
 P = ParamSpec("P")
@@ -35,11 +36,21 @@ class Transaction(Protocol):
     @property
     def followers(self) -> Sequence[Follower]: ...
 
+    @property
+    def lent(self) -> bool:
+        """A caller's own: its statements send their hints themselves, so that an enqueue stays one statement."""
+
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]: ...
 
     async def one(self, statement: One[T], /, **parameters: object) -> T | None: ...
 
     async def run(self, statement: Exec, /, **parameters: object) -> None: ...
+
+    async def hint(self, note: str) -> None:
+        """Make somebody look once this has committed; nobody is told of what is undone. See `kernel.hints`."""
+
+    async def announce(self, notes: Sequence[Announcement]) -> None:
+        """Tell listeners outside once this has committed, in this order; where the database has none, nobody."""
 
 
 class Presence(Protocol):

@@ -17,7 +17,7 @@ from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.encoding import digest
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Batch, Item, Lease, NewJob, Route, UniqueJob
+from holdfast.kernel.records import Batch, Enqueued, Item, Lease, NewJob, Route, UniqueJob
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
 
@@ -42,8 +42,8 @@ async def enqueue(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Rout
     if len(jobs) == 1:
         return await enqueue_batch(tx, Batch(jobs[0], [jobs[0].id], [jobs[0].payload]), routes, notify=notify)
     alike, items = _packed(jobs)
-    done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify))
-    return done.inserted if done else 0
+    done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify and tx.lent))
+    return await _told(tx, done, notify=notify)
 
 
 @single
@@ -54,10 +54,18 @@ async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], 
     items = list(map(Item, batch.ids, batch.payloads, turns, repeat(1)))
     if not routes and _is_plain(job):
         shared = dict(zip(_PLAIN, _plain(job), strict=True))
-        done = await tx.one(Jobs.enqueue_plain, items=items, **shared, notify=int(notify))
+        done = await tx.one(Jobs.enqueue_plain, items=items, **shared, notify=int(notify and tx.lent))
     else:
-        done = await tx.one(Jobs.enqueue, jobs=[job], items=items, routes=routes, notify=int(notify))
-    return done.inserted if done else 0
+        done = await tx.one(Jobs.enqueue, jobs=[job], items=items, routes=routes, notify=int(notify and tx.lent))
+    return await _told(tx, done, notify=notify)
+
+
+async def _told(tx: Transaction, done: Enqueued | None, *, notify: bool) -> int:
+    """How many were inserted; workers hear of them after the commit, unless the statement has seen to it."""
+    assert done is not None
+    if notify and not tx.lent and done.routes:
+        await tx.hint(f"route {done.routes}")
+    return done.inserted
 
 
 def _is_plain(job: NewJob) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.hints import route_note
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.records import Ended, Kin, Moved
 from holdfast.kernel.statements import Jobs
@@ -41,5 +42,5 @@ async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
 
 async def hint(tx: Transaction, routes: Iterable[int]) -> None:
     """Wake the workers that serve these routes, when this transaction commits."""
-    if listed := ",".join(str(route) for route in sorted(set(routes))):
-        await tx.run(Jobs.hint_routes, routes=listed)
+    if note := route_note(routes):
+        await tx.hint(note)

@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.hints import route_note
 from holdfast.kernel.records import Lease
 from holdfast.kernel.records_flow import Candidate, Charge, LaneState
-from holdfast.kernel.statements import Jobs, Lanes
+from holdfast.kernel.statements import Lanes
 
 LOOK_AHEAD = 100
 BACKSTOP_US = 60_000_000  # a blocked lane is looked at this often, should an opening have been missed
@@ -58,8 +59,8 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
         charges.append(Charge(lane.name, lane.free_at, None if len(woken) < room else _look_again(lane, room)))
     if charges:
         await tx.run(Lanes.charge, charges=charges)
-    if routes:
-        await tx.run(Jobs.hint_routes, routes=",".join(str(route) for route in sorted(routes)))
+    if note := route_note(routes):
+        await tx.hint(note)
 
 
 async def open_lanes(tx: Transaction, *, limit: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import NotFound
 from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.hints import LOOK
 from holdfast.kernel.records_flow import LaneRow, QueueCount, QueueRow
 from holdfast.kernel.statements import Queues
 
@@ -50,7 +51,7 @@ async def pause_queue(tx: Transaction, name: str, *, reason: str) -> None:
 async def resume_queue(tx: Transaction, name: str) -> bool:
     """Let it be claimed again; False when it was not paused."""
     if await tx.one(Queues.resume_queue, name=name) is not None:
-        await tx.run(Queues.hint_all)
+        await tx.hint(LOOK)
         return True
     known = [queue.name for queue in await tx.many(Queues.list_queues)]
     if name not in known:

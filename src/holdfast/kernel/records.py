@@ -82,7 +82,8 @@ class Batch(NamedTuple):
 class Enqueued(NamedTuple):
     inserted: int
     now: int
-    hinted: int | None
+    routes: str | None  # where something may be claimable now
+    hinted: int | None  # told by the statement itself
 
 
 class KeyOwner(NamedTuple):
@@ -163,7 +164,6 @@ class Ended(NamedTuple):
     parent: int | None
     lane: str | None
     kind: str
-    hinted: int | None
 
 
 class EndedAttempt(NamedTuple):

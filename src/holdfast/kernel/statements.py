@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.kernel.hints import Announcement
 from holdfast.kernel.records import (
     AttemptRow,
     Cancellable,
@@ -67,7 +68,7 @@ from holdfast.kernel.sql import Exec, Many, One, Statements
 class Jobs(
     Statements,
     file="jobs.sql",
-    rows={"jobs": NewJob, "items": Item, "routes": Route, "endings": Ending},
+    rows={"jobs": NewJob, "items": Item, "routes": Route, "endings": Ending, "notes": Announcement},
     types={"id": "uuid", "job": "uuid", "payload": "json", "metadata": "jsonb"},
 ):
     enqueue: One[Enqueued]
@@ -85,7 +86,8 @@ class Jobs(
     parents_of: Many[Kin]
     lock_jobs: Many[LockedJob]
     settle_parent: One[Settled]
-    hint_routes: Exec
+    hint: Exec
+    announce: Exec
     report_progress: One[Seq]
     find_job: One[JobRow]
     list_jobs: Many[JobRow]
@@ -118,7 +120,6 @@ class Queues(Statements, file="queues.sql"):
     set_queue: Exec
     pause_queue: One[PausedQueue]
     resume_queue: One[PausedQueue]
-    hint_all: Exec
     find_queue: One[QueueRow]
     list_queues: Many[QueueRow]
     count_pending: Many[QueueCount]
@@ -175,7 +176,6 @@ class Waiting(
     find_cancellable: One[Cancellable]
     cancel: Many[Moved]
     request_cancel: Many[CancelRequested]
-    hint_cancel: Exec
     open_cancellation: Exec
     next_cancellation: One[Cancellation]
     cancellable_children: Many[Seq]

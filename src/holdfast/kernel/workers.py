@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.errors import DuplicateWorker, NotFound
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.records import DutyRow, Route, Sight, WorkerRow
-from holdfast.kernel.statements import Waiting, Workers
+from holdfast.kernel.statements import Workers
 
 
 class Registration(NamedTuple):
@@ -79,7 +79,7 @@ async def ask_to_drain(tx: Transaction, id: str) -> None:
     if found is None:
         raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.")
     await tx.one(Workers.drain, seq=found.seq)
-    await tx.run(Waiting.hint_cancel, workers=str(found.seq))
+    await tx.hint(f"cancel {found.seq}")
 
 
 @single

@@ -35,7 +35,7 @@ from holdfast.run r where r.id = any(cast(:runs as text[]))
 -- name: interrupt :one
 -- Whoever streams it is told by a hint, and by its next sign of life.
 update holdfast.run set interrupted = :by where id = :run and finalized_at is null and interrupted is null
-returning id, holdfast.hint('interrupt ' || :run) as hinted;
+returning id, 1 as interrupted;
 
 -- name: current_run :one
 -- The run of a session that is under way or comes next.

@@ -265,7 +265,7 @@ returning run, number, model, state, attempts, unknown, failures, epoch, token, 
 -- Says whether somebody has interrupted it, should the hint have been lost.
 update holdfast.run set progressed_at = holdfast.now_us()
 where id = :run and epoch = :epoch and token = :token and state = 'streaming'
-returning id, case when interrupted is null then 0 else 1 end as hinted;
+returning id, case when interrupted is null then 0 else 1 end as interrupted;
 
 -- name: note_request :exec
 update holdfast.turn set request_id = :request_id

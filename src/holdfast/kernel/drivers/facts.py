@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.clock import Ports
-from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.filesystems import MOUNTS, filesystem_of
-from holdfast.kernel.statements import Jobs
+
+if TYPE_CHECKING:
+    from holdfast.kernel.drivers.postgres import PostgresDatabase
 
 _ROUND_TRIP_SECONDS = 5.0
 
@@ -112,20 +114,28 @@ async def _server(database: Database, ports: Ports) -> ServerFacts | None:
     )
 
 
-async def _round_trip(database: Database, ports: Ports) -> float | None:
-    """How long a hint takes from a commit to a listener; no worker heeds this one."""
+async def _round_trip(database: PostgresDatabase, ports: Ports) -> float | None:
+    """How long a hint takes from a commit to a listener; no worker heeds this one.
+
+    It comes from a connection of its own, as from another process: of ours the listener hears without the server.
+    """
     heard = asyncio.Event()
     word = f"doctor-{ports.random.getrandbits(32):x}"
-    await database.listen(lambda note: heard.set() if word in note else None)
-    begun = ports.clock.monotonic()
-    await database.transact(_send, word)
+
+    def listener(note: str) -> None:
+        if word in note:
+            heard.set()
+
+    await database.listen(listener)
+    elsewhere = await database.dial_direct()
     try:
+        begun = ports.clock.monotonic()
+        await elsewhere.execute(f"select {database.settings.schema}.hint('route {word}')")
         async with asyncio.timeout(_ROUND_TRIP_SECONDS):
             await heard.wait()
+        return ports.clock.monotonic() - begun
     except TimeoutError:
         return None
-    return ports.clock.monotonic() - begun
-
-
-async def _send(tx: Transaction, word: str) -> None:
-    await tx.run(Jobs.hint_routes, routes=word)
+    finally:
+        database.unlisten(listener)
+        elsewhere.terminate()

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.kernel.database import Follower, Operation, is_single
 from holdfast.kernel.drivers.sqlstates import answered
+from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Statement, Style, catalogue
-from holdfast.kernel.statements import GROUPS
+from holdfast.kernel.statements import GROUPS, Jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,6 +34,7 @@ class LentConnection(ABC):
 
     awaited: ClassVar[bool]  # its calls are awaited; those of the others block
     followers: Sequence[Follower] = ()  # nothing ends in a caller's transaction
+    lent = True
 
     def __init__(self, connection: Any, schema: str) -> None:
         self._connection = connection
@@ -70,6 +72,14 @@ class LentConnection(ABC):
 
     async def run(self, statement: Exec, /, **parameters: object) -> None:
         await self._rows(statement, parameters)
+
+    async def hint(self, note: str) -> None:
+        """With the caller's commit, and not before: only the server knows when that is."""
+        await self.run(Jobs.hint, note=note)
+
+    async def announce(self, notes: Sequence[Announcement]) -> None:
+        if notes:
+            await self.run(Jobs.announce, notes=notes)
 
     async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> Sequence[Any]:
         rendered = self._statements[statement]

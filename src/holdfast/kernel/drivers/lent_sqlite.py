@@ -48,12 +48,17 @@ _added: WeakKeyDictionary[apsw.Connection, Functions] = WeakKeyDictionary()
 class LentFile(SqliteStatements):
     """The caller's connection while an operation has it."""
 
+    lent = True
+
     def __init__(self, connection: apsw.Connection, path: str, now: Callable[[], int]) -> None:
         super().__init__(path)
         _refuse_unfit(connection, path)
         self._connection = connection
         self._now = now
         self._functions = _functions_of(connection)
+
+    async def hint(self, note: str) -> None:
+        self._functions.hint(note)
 
     def cursor(self) -> apsw.Cursor:
         # Not the connection's own kind of cursor or row, which the caller may have changed.

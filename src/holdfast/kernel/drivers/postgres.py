@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, ParamSpec, TypeVar
@@ -20,8 +21,10 @@ from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Follower, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
+from holdfast.kernel.drivers.postgres_hints import SEND, Sender
 from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
+from holdfast.kernel.hints import Announcement, merged
 from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 from holdfast.settings import Settings
@@ -34,6 +37,7 @@ OLDEST_SERVER = 140_000
 _CONFLICT_TRIES = 3
 _CACHED_STATEMENTS = 200
 _MIGRATION_LOCK = 5_073_114
+_MOUTHS = 16
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -80,6 +84,9 @@ class PostgresDatabase:
         self._listening: asyncio.Task[None] | None = None
         self.presence = PostgresPresence(self, settings.schema, settings.presence_quiet.total_seconds())
         self._heard: list[Callable[[str], None]] = []
+        self._channel = f"{settings.schema}.hint"
+        self._sender = Sender(self._channel, self._send)
+        self._mouths: deque[int] = deque(maxlen=_MOUTHS)  # server processes that sent hints of ours
 
     async def connect(self) -> None:
         """Migrations dial for themselves, past the pooler."""
@@ -106,6 +113,7 @@ class PostgresDatabase:
             await asyncio.gather(self._listening, return_exceptions=True)
             self._listening = None
         self._heard.clear()
+        await self._sender.close()
         await self.presence.close()
         if self._pool is not None:
             await self._pool.close()
@@ -155,6 +163,33 @@ class PostgresDatabase:
     def _on_hint(self, note: str) -> None:
         for heard in self._heard:
             heard(note)
+
+    def _on_notify(self, sender: int, note: str) -> None:
+        """Our own hints were heard here when they were posted."""
+        if sender not in self._mouths:
+            self._on_hint(note)
+
+    def _post(self, tx: PostgresTransaction) -> None:
+        """What a transaction has to tell, now that it has committed: here at once, elsewhere soon."""
+        if tx.hints or tx.announcements:
+            self._sender.post(tx.hints, tx.announcements)
+            for note in merged(tx.hints):
+                self._on_hint(note)
+
+    async def _send(self, notes: Sequence[Announcement]) -> None:
+        async with (await self._opened()).line() as line:
+            if (sender := line.connection.get_server_pid()) not in self._mouths:
+                self._mouths.append(sender)
+            words = [note.channel for note in notes], [note.payload for note in notes]
+            if self.direct:
+                await line.connection.fetch(SEND, *words)
+                return
+            async with line.connection.transaction():
+                await line.connection.fetch(SEND, *words)
+
+    async def flush(self) -> None:
+        """Wait until others have been told of what has committed, but not for long."""
+        await self._sender.flush()
 
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
         connection = await self.dial_direct()
@@ -225,9 +260,12 @@ class PostgresDatabase:
         async with (self._pool or await self._opened()).line() as line:
             tx = PostgresTransaction(line, self._statements, self._ports.followers)
             if self.direct and is_single(operation):
-                return await operation(tx, *args, **kwargs)
-            async with line.connection.transaction(isolation="read_committed"):
-                return await operation(tx, *args, **kwargs)
+                answer = await operation(tx, *args, **kwargs)
+            else:
+                async with line.connection.transaction(isolation="read_committed"):
+                    answer = await operation(tx, *args, **kwargs)
+        self._post(tx)
+        return answer
 
     async def _connect(self) -> Connection:
         connection = await self._dial(self.url, cached_statements=_CACHED_STATEMENTS if self.direct else 0)
@@ -284,7 +322,6 @@ class PostgresDatabase:
 
     async def _listen(self, ready: asyncio.Event) -> None:
         """Keep one connection listening; after every gap say "", because hints may have been missed."""
-        channel = f"{self.settings.schema}.hint"
         pause = 0.05
         while True:
             try:
@@ -293,7 +330,7 @@ class PostgresDatabase:
                     self._pool.listening = connection
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _, event=closed: event.set())
-                    await connection.add_listener(channel, lambda *call: self._on_hint(call[3]))
+                    await connection.add_listener(self._channel, lambda *call: self._on_notify(call[1], call[3]))
                     listening = connection
                 pause = 0.05
                 ready.set()
@@ -308,7 +345,9 @@ class PostgresDatabase:
 
 
 class PostgresTransaction:
-    """One connection while an operation has it."""
+    """One connection while an operation has it, and what others are told when it has committed."""
+
+    lent = False
 
     def __init__(
         self, line: Line, statements: Mapping[Statement, Rendered], followers: Sequence[Follower] = ()
@@ -316,6 +355,8 @@ class PostgresTransaction:
         self._line = line
         self._statements = statements
         self.followers = followers
+        self.hints: list[str] = []
+        self.announcements: list[Announcement] = []
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
         return list(starmap(statement.record, await self._rows(statement, parameters)))
@@ -326,6 +367,12 @@ class PostgresTransaction:
 
     async def run(self, statement: Exec, /, **parameters: object) -> None:
         await self._rows(statement, parameters)
+
+    async def hint(self, note: str) -> None:
+        self.hints.append(note)
+
+    async def announce(self, notes: Sequence[Announcement]) -> None:
+        self.announcements += notes
 
     async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> list[Any]:
         rendered = self._statements[statement]
@@ -342,7 +389,12 @@ class PostgresBlocking:
         self._database = PostgresDatabase(url, settings, ports)
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._loop.run_until_complete(self._database.transact(operation, *args, **kwargs))
+        return self._loop.run_until_complete(self._call(operation, *args, **kwargs))
+
+    async def _call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer = await self._database.transact(operation, *args, **kwargs)
+        await self._database.flush()  # this loop stands still until the next call
+        return answer
 
     def close(self) -> None:
         self._loop.run_until_complete(self._database.close())

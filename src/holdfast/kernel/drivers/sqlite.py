@@ -22,8 +22,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
-from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder
+from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
+from holdfast.kernel.hints import merged
 from holdfast.kernel.sql import Dialect
 from holdfast.settings import Settings
 
@@ -155,7 +156,7 @@ class SqliteDatabase:
     def _tell(self, notes: list[str]) -> None:
         """On the writer thread, after a commit: this process first, then the others."""
         loop, hints = self._loop, self._hints  # closing may take them away meanwhile
-        for note in dict.fromkeys(notes):
+        for note in merged(notes, LARGEST):
             if loop is not None and self._heard:
                 with contextlib.suppress(RuntimeError):  # the loop has just closed; hints may get lost
                     loop.call_soon_threadsafe(self._on_hint, note)

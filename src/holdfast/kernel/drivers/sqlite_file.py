@@ -27,6 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel.database import Follower, StoredSchema, drive
 from holdfast.kernel.drivers.filesystems import refuse_network
+from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 
@@ -41,6 +42,8 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 class SqliteStatements(ABC):
     """The `Transaction` operations see: named statements, each run to its end at once."""
+
+    lent = False
 
     def __init__(self, path: str, followers: Sequence[Follower] = ()) -> None:
         self.path = path
@@ -69,6 +72,12 @@ class SqliteStatements(ABC):
 
     async def run(self, statement: Exec, /, **parameters: object) -> None:
         self._rows(statement, parameters)
+
+    @abstractmethod
+    async def hint(self, note: str) -> None: ...
+
+    async def announce(self, notes: Sequence[Announcement]) -> None:  # noqa: B027  nothing to do in any of them
+        """Nobody can listen to a file from outside."""
 
     def _rows(self, statement: Statement, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
         bound = {
@@ -108,6 +117,9 @@ class SqliteFile(SqliteStatements):
         add_functions(self.connection, now_us=self._clock, hint=self._hint)
         for pragma in ("journal_mode = wal", f"synchronous = {'full' if durable else 'normal'}", "temp_store = memory"):
             self.execute(f"pragma {pragma}")
+
+    async def hint(self, note: str) -> None:
+        self.hints.append(note)
 
     def be_patient(self, seconds: float) -> None:
         """How long to wait for another process that has the file."""

@@ -16,7 +16,9 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_LARGEST = 4096
+from holdfast.kernel.hints import merged
+
+LARGEST = 4096
 log = logging.getLogger("holdfast.hints")
 
 
@@ -59,7 +61,7 @@ class Hints:
             addresses = list(self._folder.iterdir())
         except OSError:
             return
-        data = note.encode() if len(note) <= _LARGEST else b"look"
+        data = note.encode() if len(note) <= LARGEST else b"look"
         for address in addresses:
             if address == self._address:
                 continue
@@ -83,7 +85,7 @@ class Hints:
     def _receive(self, heard: Callable[[str], None]) -> None:
         assert self._ear is not None
         with contextlib.suppress(BlockingIOError):
-            while data := self._ear.recv(_LARGEST):
+            while data := self._ear.recv(LARGEST):
                 heard(data.decode(errors="replace"))
 
 
@@ -92,7 +94,7 @@ def tell(folder: Path, notes: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # no socket to be had; polling finds the work
         mouth = Hints(folder)
         try:
-            for note in dict.fromkeys(notes):
+            for note in merged(notes, LARGEST):
                 mouth.send(note)
         finally:
             mouth.close()

@@ -72,9 +72,10 @@ with alike as materialized (
     on conflict do nothing
     returning route, state
 )
-select (select count(*) from fresh) as inserted, holdfast.now_us() as now,
-    (select holdfast.hint('route ' || string_agg(distinct cast(route as text), ',')) from fresh
-        where state = 'pending' and :notify = 1) as hinted;
+select h.inserted, holdfast.now_us() as now, h.routes,
+    case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
+from (select count(*) as inserted,
+    string_agg(distinct case when state = 'pending' then cast(route as text) end, ',') as routes from fresh) as h;
 
 -- name: enqueue :one on sqlite
 -- No data-modifying CTE here: four statements in the one transaction, which locks the whole file anyway.
@@ -123,9 +124,10 @@ from (
 ) as item where true
 on conflict do nothing;
 select changes() as inserted, holdfast.now_us() as now,
-    (select holdfast.hint('route ' || group_concat(distinct value ->> :jobs.route)) from json_each(:jobs)
-        where coalesce(value ->> :jobs.delay_us, 0) = 0
-            and coalesce(value ->> :jobs.due_at, 0) <= holdfast.now_us() and :notify = 1) as hinted;
+    h.routes, case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
+from (select group_concat(distinct value ->> :jobs.route) as routes from json_each(:jobs)
+    where changes() > 0 and coalesce(value ->> :jobs.delay_us, 0) = 0
+        and coalesce(value ->> :jobs.due_at, 0) <= holdfast.now_us()) as h;
 
 -- name: enqueue_plain :one on postgres
 -- What most calls are: one job or many that are alike, on a route that is known, without lane, unique key or turn. It
@@ -149,7 +151,8 @@ with fresh as (
     returning route, state
 )
 select count(*) as inserted, holdfast.now_us() as now,
-    holdfast.hint('route ' || max(case when state = 'pending' and :notify = 1 then route end)) as hinted
+    cast(max(case when state = 'pending' then route end) as text) as routes,
+    case when :notify = 1 then holdfast.hint('route ' || max(case when state = 'pending' then route end)) end as hinted
 from fresh;
 
 -- name: enqueue_plain :one on sqlite
@@ -164,9 +167,10 @@ select value ->> :items.id, :kind, :queue, :route, :tenant,
     :max_attempts, :max_rescues, value ->> :items.payload, :metadata, holdfast.now_us()
 from json_each(:items) where true order by key
 on conflict (id) do nothing;
-select changes() as inserted, holdfast.now_us() as now,
-    (select holdfast.hint('route ' || :route) where changes() > 0 and :notify = 1 and coalesce(:delay_us, 0) = 0
-        and coalesce(:due_at, 0) <= holdfast.now_us()) as hinted;
+select changes() as inserted, holdfast.now_us() as now, h.routes,
+    case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
+from (select case when changes() > 0 and coalesce(:delay_us, 0) = 0 and coalesce(:due_at, 0) <= holdfast.now_us()
+    then cast(:route as text) end as routes) as h;
 
 -- name: now :one
 select holdfast.now_us() as at;
@@ -351,10 +355,7 @@ with ending as materialized (
         claimed_at, holdfast.now_us(), error
     from ended
 )
-select seq, epoch, token, state, route, parent, lane, kind,
-    (select holdfast.hint('route ' || string_agg(distinct cast(route as text), ',')) from ended
-        where state = 'pending') as hinted
-from ended;
+select seq, epoch, token, state, route, parent, lane, kind from ended;
 
 -- name: complete :many on sqlite
 -- No data-modifying CTE here: the attempts are written from the rows as they still are, then the rows change.
@@ -365,9 +366,6 @@ select j.seq, j.epoch, j.token, j.worker,
 from json_each(:endings) cross join holdfast.job j on j.seq = value ->> :endings.seq
 where j.state = 'running' and j.worker = value ->> :endings.worker
     and j.epoch = value ->> :endings.epoch and j.token = value ->> :endings.token;
-select holdfast.hint('route ' || group_concat(distinct j.route))
-from json_each(:endings) cross join holdfast.job j on j.seq = value ->> :endings.seq
-where value ->> :endings.state = 'pending';
 with e as materialized (
     select value ->> :endings.seq as seq, value ->> :endings.worker as worker, value ->> :endings.epoch as epoch,
         value ->> :endings.token as token, value ->> :endings.state as state,
@@ -388,7 +386,7 @@ update holdfast.job as j set
 from e
 where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
     and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-returning seq, epoch, token, state, route, parent, lane, kind, null as hinted;
+returning seq, epoch, token, state, route, parent, lane, kind;
 
 -- name: ended_attempts :many
 -- Which of these jobs' attempts have ended, and how: tells a repeated completion from a lost lease.
@@ -415,8 +413,18 @@ update holdfast.job set open_children = open_children - :ended,
 where seq = :parent
 returning seq, route, state;
 
--- name: hint_routes :exec
-select holdfast.hint('route ' || :routes);
+-- name: hint :exec
+-- In a caller's transaction: part of it. Everywhere else the driver sends hints when the commit is done.
+select holdfast.hint(:note);
+
+-- name: announce :exec on postgres
+-- In a caller's transaction, as `hint`.
+select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
+from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload);
+
+-- name: announce :exec on sqlite
+-- Nobody can listen to a file from outside.
+select json_array_length(:notes);
 
 -- name: report_progress :one
 update holdfast.job set progress = :progress

@@ -18,9 +18,6 @@ returning name, paused_at;
 update holdfast.queue set paused_at = null, pause_reason = null where name = :name and paused_at is not null
 returning name, paused_at;
 
--- name: hint_all :exec
-select holdfast.hint('look');
-
 -- name: find_queue :one
 select name, on_orphan, fair, keep_us, keep_jobs, paused_at, pause_reason from holdfast.queue where name = :name;
 

@@ -200,9 +200,6 @@ update holdfast.job set cancel_requested_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state = 'running' and cancel_requested_at is null
 returning seq, worker;
 
--- name: hint_cancel :exec
-select holdfast.hint('cancel ' || :workers);
-
 -- name: open_cancellation :exec
 -- Also where no child is open: one that has ended may have open children of its own. The first child, never `exists`:
 -- that may be planned as a walk through all children there are.
