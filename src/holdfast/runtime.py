@@ -23,7 +23,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ROUTE_SECONDS = 3600.0
+# What one statement of enqueue_many carries. On its way to the server, and in it, a statement takes several times the
+# memory of its payloads; more of them at once would be no faster.
 _CHUNK = 1_000
+_CHUNK_BYTES = 8_388_608
 _FAMILY_LIMIT = 200
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
 
@@ -182,14 +185,34 @@ async def accept(store: Transacting, job: NewJob, routes: Sequence[Route], *, ke
 
 async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
     """Take a batch in, all of it or nothing: by one statement, or by several in one transaction."""
-    await store.transact(enqueue_batch if len(batch.ids) <= _CHUNK else _enqueue_parts, batch, routes, notify=notify)
+    parts = _cut(batch.payloads)
+    if len(parts) == 1:
+        await store.transact(enqueue_batch, batch, routes, notify=notify)
+    else:
+        await store.transact(_enqueue_parts, batch, parts, routes, notify=notify)
 
 
-async def _enqueue_parts(tx: Transaction, batch: Batch, routes: Sequence[Route], *, notify: bool = True) -> int:
+async def _enqueue_parts(
+    tx: Transaction, batch: Batch, parts: Sequence[range], routes: Sequence[Route], *, notify: bool = True
+) -> int:
     inserted = 0
-    for begin in range(0, len(batch.ids), _CHUNK):
-        inserted += await enqueue_batch(tx, batch.part(begin, _CHUNK), () if begin else routes, notify=notify)
+    for part in parts:
+        some = batch.part(part.start, len(part))
+        inserted += await enqueue_batch(tx, some, () if part.start else routes, notify=notify)
     return inserted
+
+
+def _cut(payloads: Sequence[str]) -> list[range]:
+    """Which of them go in one statement: so many, or so many bytes; one that is larger goes alone."""
+    parts: list[range] = []
+    begin = size = 0
+    for place, payload in enumerate(payloads):
+        more = len(payload) if payload.isascii() else len(payload.encode())
+        if place - begin == _CHUNK or (place > begin and size + more > _CHUNK_BYTES):
+            parts.append(range(begin, place))
+            begin, size = place, 0
+        size += more
+    return [*parts, range(begin, len(payloads))]
 
 
 def signal_id(ports: Ports, channel: str, key: str | None) -> JobId:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from holdfast import Holdfast, JobContext
 from holdfast.errors import BadPayload, BadSetting, IdempotencyConflict, UsageError
 from tests.support.apps import MakeApp
+
+LARGE, MANY_LARGE = 1_000_000, 50  # characters of a payload, and payloads
 
 
 async def test_an_accepted_job_is_committed(hf: Holdfast, make_app: MakeApp) -> None:
@@ -245,3 +248,34 @@ def test_declaring_and_making_an_app_reaches_for_nothing() -> None:
     async def work() -> None: ...
 
     assert hf.jobs["01890000-0000-7000-8000-000000000000"].state is None
+
+
+async def test_many_large_jobs_take_little_more_memory_than_their_payloads(make_app: MakeApp) -> None:
+    """The payloads are kept until all of them are committed, for the call may have to be repeated."""
+    hf = make_app(embedded=False)
+
+    @hf.job
+    async def work(text: str) -> None: ...
+
+    await work.enqueue("what a process does once")
+    tracemalloc.start()
+    try:
+        jobs = await work.enqueue_many((f"{number} {'x' * LARGE}",) for number in range(MANY_LARGE))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < LARGE * MANY_LARGE + 6 * 8_388_608
+    assert len(await hf.jobs.list(limit=100)) == 1 + len(jobs)
+
+
+async def test_many_large_jobs_are_accepted_in_their_order(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+
+    @hf.job
+    async def work(text: str) -> None: ...
+
+    texts = [f"{number} {'x' * LARGE}" for number in range(20)]
+    jobs = await work.enqueue_many((text,) for text in texts)
+    rows = sorted(await hf.jobs.list(limit=100), key=lambda row: row.seq)
+    assert [row.id for row in rows] == [job.id for job in jobs]
+    assert [json.loads(row.payload)["text"] for row in rows] == texts
