@@ -219,7 +219,7 @@ class Holdfast(AgentFace):
         ("" is the beginning), and nothing is lost.
         """
         if after is not None:
-            return topics(self._opened, after, names)
+            return topics(self._opened, self._ports, after, names)
         return EventStream(self._ports.events, names, buffer=buffer)
 
     async def _opened(self) -> Database:

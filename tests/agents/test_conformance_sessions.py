@@ -162,6 +162,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
         run = await outer.enqueue("Go")
         await run.result()
     if listener is not None:
+        await hf.close()  # changes are announced after their commits: this tells the last of them
         heard = await all_heard(listener, prefix)
     else:
         rows = await hf.runtime().transact(reading.topics_after, (0, 0, 0), 1_000)

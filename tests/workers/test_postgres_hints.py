@@ -58,7 +58,11 @@ async def test_only_a_callers_own_transaction_sends_hints_itself(postgres_url: s
     caller = await asyncpg.connect(postgres_url)
     await caller.execute(REFUSE)
     async with working(hf):
-        jobs = [await work.enqueue(1), *await work.enqueue_many([(2,), (3,)]), await work.enqueue(4, key="once")]
+        jobs = [
+            await work.enqueue(1),
+            *await work.enqueue_many([(2,), (3,)]),
+            await work.options(key="once").enqueue(4),
+        ]
         assert [await job.result(timeout="30s") for job in jobs] == [1, 2, 3, 4]
         await hf.queues.pause("default", reason="none")
         await hf.queues.resume("default")

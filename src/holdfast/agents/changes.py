@@ -1,23 +1,26 @@
 """Changes: the events of one transaction, numbered without gap in each run, and what outside listeners are told.
 
-Five topics are public, with the payloads that AgentPG documents. Each change is announced once, when it commits.
+Five topics are public, with the payloads that AgentPG documents. Each change is announced once, after its commit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from holdfast.agents.records import NewEvent, NewRun, Note
+from holdfast.agents.records import NewEvent, NewRun
 from holdfast.agents.statements import Events
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.hints import EVERY, Announcement
 
 Topic = Literal["run_created", "run_state", "run_finalized", "tool_pending", "tools_complete"]
 
 _PENDING = ("execution_id", "run_id", "tool_name", "is_agent_tool", "agent_name")
 _CAP = 64 * 1024 * 1024
 _NOTE_CAP = 7_900  # what a NOTIFY can carry
+_MOST_NAMED = 150  # runs in one hint
 
 
 def payload_of(topic: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +54,12 @@ def created(run: NewRun) -> dict[str, Any]:
     }
 
 
+def run_note(runs: Iterable[str]) -> str:
+    """The hint for those who read these runs."""
+    named = sorted(set(runs))
+    return f"run {EVERY if len(named) > _MOST_NAMED else ','.join(named)}"
+
+
 class Changes:
     """Collects what happened; `write` stores and announces it, in the transaction that did it."""
 
@@ -58,7 +67,7 @@ class Changes:
         """`prefix` of the channels; without one nothing is announced."""
         self._prefix = prefix
         self._events: list[tuple[str, str, str, str | None]] = []
-        self._notes: list[Note] = []
+        self._notes: list[Announcement] = []
 
     def tell(self, run: str, type: str, data: dict[str, Any] | None = None, *, topic: Topic | None = None) -> None:
         """Something happened to a run. With a topic, outside listeners get as much of its data as is documented."""
@@ -68,7 +77,7 @@ class Changes:
             return
         note = encoding.encode(payload_of(topic, data or {}), what="an announcement", cap=_CAP)
         if len(note.encode()) <= _NOTE_CAP:
-            self._notes.append(Note(f"{self._prefix}_{topic}", note))
+            self._notes.append(Announcement(f"{self._prefix}_{topic}", note))
 
     async def write(self, tx: Transaction) -> None:
         if not self._events:
@@ -79,4 +88,7 @@ class Changes:
             places[run] += 1
             rows.append(NewEvent(run, places[run], type, data, topic))
         notes, self._events, self._notes = self._notes, [], []  # what is told is told once
-        await tx.run(Events.add_events, events=rows, notes=notes)
+        told = await tx.one(Events.add_events, events=rows)
+        if told is not None and told.readers:
+            await tx.hint(run_note(places))
+        await tx.announce(notes)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.agents.changes import run_note
 from holdfast.agents.records import NewDelta
 from holdfast.agents.statements import Events, Runs
 from holdfast.clock import Ports
@@ -196,7 +197,9 @@ async def write(
     """Returns the runs that somebody has interrupted."""
     stopped = []
     if deltas:
-        await tx.run(Events.add_deltas, deltas=deltas)
+        told = await tx.one(Events.add_deltas, deltas=deltas)
+        if told is not None and told.readers:
+            await tx.hint(run_note(delta.run for delta in deltas))
     for run, epoch, token in living:
         lives = await tx.one(Runs.note_life, run=run, epoch=epoch, token=token)
         if lives is not None and lives.interrupted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agents.batches.submissions import prune_batches
 from holdfast.agents.money.budgets import give_up_lapsed
-from holdfast.agents.statements import Budgets, Inbox
+from holdfast.agents.statements import Budgets, Events, Inbox
 from holdfast.durations import microseconds
 from holdfast.kernel.database import Transaction
 from holdfast.settings import Settings
@@ -14,12 +14,13 @@ _USES_US = 400 * 86_400_000_000  # how long what was spent in a period is kept
 
 
 async def prune(tx: Transaction, settings: Settings) -> int:
-    """Forget batches that ended long ago, messages that were read, and what was spent in periods long over."""
+    """Forget batches that ended long ago, messages and readers of old, and what was spent in periods long over."""
     age_us = microseconds(settings.batch_retention)
     pruned = await prune_batches(tx, age_us)
     await give_up_lapsed(tx)
     await tx.run(Budgets.prune_uses, age_us=_USES_US)
     await tx.run(Inbox.prune_steers, age_us=age_us)
+    await tx.run(Events.prune_readers)
     return pruned
 
 

@@ -435,9 +435,8 @@ class NewDelta(NamedTuple):
     data: str
 
 
-class Note(NamedTuple):
-    channel: str
-    payload: str
+class Readers(NamedTuple):
+    readers: int  # 1 when a process reads the events of runs
 
 
 class Cursor(NamedTuple):

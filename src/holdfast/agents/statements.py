@@ -69,8 +69,8 @@ from holdfast.agents.records import (
     NewEvent,
     NewMessage,
     NewRun,
-    Note,
     OpenRun,
+    Readers,
     ReadyRun,
     RunEnd,
     RunRow,
@@ -195,10 +195,13 @@ class Events(
     Statements,
     package=_PACKAGE,
     file="events.sql",
-    rows={"events": NewEvent, "deltas": NewDelta, "notes": Note, "cursors": Cursor},
+    rows={"events": NewEvent, "deltas": NewDelta, "cursors": Cursor},
 ):
-    add_events: Exec
-    add_deltas: Exec
+    begin_reading: Exec
+    end_reading: Exec
+    prune_readers: Exec
+    add_events: One[Readers]
+    add_deltas: One[Readers]
     events_after: Many[EventRow]
     topics_after: Many[TopicRow]
 

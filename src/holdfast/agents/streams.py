@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from holdfast.agents.readership import Readership
 from holdfast.agents.records import Cursor, EventRow, RunRow, RunState, UsageBelow
 from holdfast.agents.statements import Events, Looking, Runs
 from holdfast.clock import Ports
@@ -70,6 +71,7 @@ class Streams:
         self._looking: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self._listening = False
+        self._readership = Readership(database, ports)
 
     async def events(self, run: str, after: int = 0) -> AsyncIterator[EventRow]:
         """Every event of a run after number `after`, and then each as it is stored, until the run has ended."""
@@ -109,6 +111,7 @@ class Streams:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        await self._readership.end()
         self._database.unlisten(self._on_hint)
         self._listening = False
         self._give_up(StoreUnavailable("the app was closed while this run was being read."))
@@ -150,6 +153,7 @@ class Streams:
                     await self._look.wait()
 
     async def _once(self) -> bool:
+        await self._readership.keep()
         found = False
         readers = [reader for reader in self._readers if reader.rows.qsize() < _PAGE]
         if readers:

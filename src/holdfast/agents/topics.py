@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agents.changes import payload_of
+from holdfast.agents.readership import Readership
 from holdfast.agents.reading import topics_after
+from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database
@@ -35,7 +37,9 @@ class TopicEvent:
     payload: dict[str, Any]
 
 
-async def topics(opened: Callable[[], Any], after: str, names: tuple[str, ...]) -> AsyncIterator[TopicEvent]:
+async def topics(
+    opened: Callable[[], Any], ports: Ports, after: str, names: tuple[str, ...]
+) -> AsyncIterator[TopicEvent]:
     """Every change after a cursor, then each as it is committed; without end."""
     at = _read(after)
     database: Database = await opened()
@@ -45,10 +49,12 @@ async def topics(opened: Callable[[], Any], after: str, names: tuple[str, ...]) 
         if note.startswith("run ") or not note:
             stirred.set()
 
+    readership = Readership(database, ports)
     await database.listen(heard)
     try:
         while True:
             stirred.clear()
+            await readership.keep()
             rows = await database.transact(topics_after, at, _PAGE)
             for row in rows:
                 at = (row.epoch, row.tx, row.pos)
@@ -60,7 +66,7 @@ async def topics(opened: Callable[[], Any], after: str, names: tuple[str, ...]) 
                     async with asyncio.timeout(_PAUSE):
                         await stirred.wait()
     finally:
-        database.unlisten(heard)
+        database.unlisten(heard)  # its row ends by itself: the app may be closed by now
 
 
 def _read(cursor: str) -> tuple[int, int, int]:

@@ -1,7 +1,18 @@
 -- Events of runs, numbered without gap, written with the change they tell of.
 
--- name: add_events :exec on postgres
--- Readers of these runs look when this commits, and outside listeners get their notes.
+-- name: begin_reading :exec
+insert into holdfast.reader (id, until) values (:id, holdfast.now_us() + :ttl_us)
+on conflict (id) do update set until = excluded.until;
+
+-- name: end_reading :exec
+delete from holdfast.reader where id = :id;
+
+-- name: prune_readers :exec
+-- Of processes that were killed.
+delete from holdfast.reader where until <= holdfast.now_us();
+
+-- name: add_events :one on postgres
+-- Says whether anybody reads: who writes tells them when this has committed, and nobody when nobody does.
 with counted as materialized (
     select e.run, count(*) as n from unnest(cast(:events.run as text[])) as e (run) group by e.run
 ), numbered as (
@@ -14,15 +25,11 @@ with counted as materialized (
     from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
         cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
     join numbered n on n.id = e.run order by e.run, e.place
-    returning run
 )
-select (select holdfast.hint('run ' || case when count(distinct run) > 150 then '*'
-        else string_agg(distinct run, ',') end) from told),
-    (select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
-        from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload));
+select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
--- name: add_events :exec on sqlite
--- No data-modifying CTE here: the numbers first, then the rows below them. Nobody can listen to a file from outside.
+-- name: add_events :one on sqlite
+-- No data-modifying CTE here: the numbers first, then the rows below them.
 update holdfast.run as r set events = r.events + c.n
 from (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c
 where r.id = c.run;
@@ -32,10 +39,9 @@ select r.id, r.events - c.n + (value ->> :events.place), holdfast.now_us(), valu
 from json_each(:events) cross join holdfast.run r on r.id = value ->> :events.run
 join (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c on c.run = r.id
 order by r.id, value ->> :events.place;
-select holdfast.hint('run ' || group_concat(distinct value ->> :events.run)), json_array_length(:notes)
-from json_each(:events);
+select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
--- name: add_deltas :exec on postgres
+-- name: add_deltas :one on postgres
 -- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there. And
 -- once: each piece says where it stands, so if the last of them is the run's last event, they are all there already.
 with counted as materialized (
@@ -56,12 +62,10 @@ with counted as materialized (
         cast(:deltas.place as integer[]), cast(:deltas.type as text[]), cast(:deltas.data as json[]))
         as d (run, epoch, token, place, type, data)
     join numbered n on n.id = d.run and n.epoch = d.epoch and n.token = d.token order by d.run, d.place
-    returning run
 )
-select holdfast.hint('run ' || case when count(distinct run) > 150 then '*' else string_agg(distinct run, ',') end)
-from told;
+select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
--- name: add_deltas :exec on sqlite
+-- name: add_deltas :one on sqlite
 -- No data-modifying CTE here: the numbers first, then the rows below them.
 update holdfast.run as r set events = r.events + c.n, progressed_at = holdfast.now_us()
 from (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, value ->> :deltas.token as token,
@@ -80,7 +84,7 @@ join (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, val
 where true
 order by r.id, value ->> :deltas.place
 on conflict (run, seq) do nothing;
-select holdfast.hint('run ' || group_concat(distinct value ->> :deltas.run)) from json_each(:deltas);
+select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
 -- name: events_after :many on postgres
 -- For all the runs a process reads, each from where its reader is.

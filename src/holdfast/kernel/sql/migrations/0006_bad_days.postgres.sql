@@ -34,6 +34,7 @@ create table holdfast.reader (
     id text primary key,
     until bigint not null
 );
+create index reader_until on holdfast.reader (until);
 
 -- down
 drop table holdfast.reader;

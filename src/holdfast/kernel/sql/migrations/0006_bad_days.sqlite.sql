@@ -32,6 +32,7 @@ create table reader (
     id text primary key,
     until integer not null
 ) strict;
+create index reader_until on reader (until);
 
 -- down
 drop table reader;
