@@ -15,6 +15,7 @@ class Scale:
     drain_two: int
     enqueue_one: int
     enqueue_bulk: int
+    enqueue_client: int  # by each of the clients
     latency: int
     backlog_drain: int
     backlog_pending: int
@@ -48,6 +49,7 @@ FULL = Scale(
     drain_two=40_000,
     enqueue_one=3_000,
     enqueue_bulk=100_000,
+    enqueue_client=500,
     latency=500,
     backlog_drain=20_000,
     backlog_pending=500_000,
@@ -80,6 +82,7 @@ QUICK = Scale(
     drain_two=16_000,
     enqueue_one=600,
     enqueue_bulk=20_000,
+    enqueue_client=150,
     latency=150,
     backlog_drain=5_000,
     backlog_pending=60_000,

@@ -118,6 +118,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         ("one by one, against pgqueuer", "≥", 1.1, "×", against(enqueue.ONE, "pgqueuer")),
         ("in bulk", "≥", 50_000, "jobs/s", value(enqueue.BULK)),
         ("in bulk, against pgqueuer", "≥", 1.5, "×", against(enqueue.BULK, "pgqueuer")),
+        ("16 clients, against the same without hints", "≥", 0.8, "×", within(enqueue.CLIENTS, enqueue.QUIET)),
     ),
     "latency": group(
         "idle worker, one job per 20 ms",

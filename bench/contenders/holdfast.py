@@ -27,11 +27,13 @@ async def enqueue(order: Order) -> None:
     hf.url = order.url
     await hf.runtime().open()
 
+    job = noop.options(notify=False) if order.what == "quiet" else noop
+
     async def insert(numbers: list[int]) -> None:
         if order.chunk == 1:
-            await noop.enqueue(numbers[0])
+            await job.enqueue(numbers[0])
         else:
-            await noop.enqueue_many((n,) for n in numbers)
+            await job.enqueue_many((n,) for n in numbers)
 
     await send(order, insert)
     await hf.close()

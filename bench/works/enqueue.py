@@ -1,23 +1,30 @@
-"""Enqueue: one caller accepts jobs, one by one and in bulk, each call committed when it returns."""
+"""Enqueue: one caller accepts jobs, one by one and in bulk, then many callers; each call committed when it returns."""
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from bench import meter
-from bench.contenders import Contender
+from bench.contenders import HOLDFAST, Contender
 from bench.contenders.protocol import Order
 from bench.figures import Sample, Subject
-from bench.players import Player
+from bench.players import Player, crew
 from bench.session import Session
 from bench.stores import filled
 
 ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
 BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
+CLIENTS = Subject("enqueue.clients", "enqueue, 16 clients", "jobs/s")
+QUIET = Subject("enqueue.quiet", "enqueue, 16 clients, without hints", "jobs/s")
+CELLS = ((CLIENTS, ""), (QUIET, "quiet"))
+PROCESSES = 16
 CHUNK = 1_000
 WARM = 10  # calls, of what a process does once
 
 HOW = """
 One process, one caller, no worker; the clock starts after ten calls. One by one: each call returns before the next
-begins. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out.
+begins. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out. 16 clients:
+as many processes, each of which enqueues one by one, all at once; in the same round the same with `notify=False`.
 """
 
 
@@ -30,9 +37,16 @@ def measure(session: Session) -> None:
         jobs = round(session.scale.enqueue_bulk * contender.pace)
         session.record(BULK, contender.name, rate(session, contender, jobs=jobs, chunk=CHUNK))
 
+    turn = cycle((CELLS, CELLS[::-1]))
+
+    def clients(contender: Contender) -> None:
+        for subject, what in next(turn):
+            session.record(subject, contender.name, rate_of_clients(session, contender, what))
+
     contenders = session.contenders("postgres", "redis")
     session.rounds(contenders, one)
     session.rounds([each for each in contenders if each.bulk], bulk)
+    session.rounds([each for each in contenders if each.name == HOLDFAST], clients)
 
 
 def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sample:
@@ -45,3 +59,19 @@ def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sa
             seconds = player.expect("done")["seconds"]
             lap = meter.lap(before, meter.read())
     return Sample.of(jobs / seconds, lap, jobs=jobs)
+
+
+def rate_of_clients(session: Session, contender: Contender, what: str) -> Sample:
+    jobs = session.scale.enqueue_client
+    with session.stores(contender).lend(contender, filled(0)) as store:
+        order = Order(url=store.url, n=jobs, warm=WARM, what=what)
+        limit = session.scale.limit
+        with crew(Player.of(contender, "enqueue", order, limit=limit) for _ in range(PROCESSES)) as players:
+            for player in players:
+                player.expect("ready")
+            before = meter.read()
+            for player in players:
+                player.go()
+            seconds = max(player.expect("done")["seconds"] for player in players)
+            lap = meter.lap(before, meter.read())
+    return Sample.of(PROCESSES * jobs / seconds, lap, jobs=PROCESSES * jobs)
