@@ -108,6 +108,12 @@ def test_wake_ups() -> None:
     assert on_server(hint_seconds=None)["wake-ups"].level == "warning"
 
 
+def test_a_queue_of_notifications_that_nobody_takes() -> None:
+    assert "notifications" not in on_server(hint_queue=0.02)
+    found = on_server(hint_queue=0.34)["notifications"]
+    assert (found.level, "34% full" in found.sentence) == ("warning", True)
+
+
 def test_connections_are_counted_against_what_workers_may_use() -> None:
     assert "2 live workers may use 14" in on_server()["connections"].sentence
     assert on_server(live=14)["connections"].level == "warning"

@@ -27,6 +27,7 @@ from holdfast.version import VERSION
 Level = Literal["ok", "note", "warning", "problem"]
 
 GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
+_FULL_QUEUE = 0.1  # of 8 GB: hints alone never gather like that
 _IDLE_CONNECTIONS = 3
 _DEAD_ROWS = 200_000
 _LONG_TRANSACTION = 600
@@ -137,6 +138,15 @@ def _hints(found: ServerFacts) -> Iterator[Finding]:
         )
     else:
         yield Finding("wake-ups", "ok", f"NOTIFY comes back after {found.hint_seconds * 1_000:.0f} ms.")
+    if found.hint_queue >= _FULL_QUEUE:
+        yield Finding(
+            "notifications",
+            "warning",
+            f"the server's queue of notifications is {found.hint_queue:.0%} full; once it is full, wake-ups are lost, "
+            f"and a transaction of a caller's that enqueues with `tx` cannot commit.",
+            "A session that listens stays in a transaction and so does not take its notifications: find it in "
+            "pg_stat_activity (state idle in transaction) and end it.",
+        )
 
 
 def _connections(found: ServerFacts, settings: Settings, live: int) -> Finding:

@@ -25,7 +25,7 @@ select current_setting('server_version') as version, current_setting('fsync') = 
         + cast(coalesce(nullif(current_setting('reserved_connections', true), ''), '0') as integer) as reserved,
     (select cast(sum(numbackends) as integer) from pg_stat_database) as used,
     current_user as role, pg_get_userbyid(c.relowner) as owner, pg_has_role(current_user, c.relowner, 'USAGE') as owns,
-    s.n_live_tup as live, s.n_dead_tup as dead,
+    s.n_live_tup as live, s.n_dead_tup as dead, pg_notification_queue_usage() as hint_queue,
     (select cast(max(extract(epoch from statement_timestamp() - a.xact_start)) as bigint) from pg_stat_activity a
         where a.pid <> pg_backend_pid()) as longest_transaction
 from pg_class c join pg_stat_all_tables s on s.relid = c.oid
@@ -54,6 +54,7 @@ class ServerFacts(NamedTuple):
     ahead_us: int  # how far its clock is before ours
     doubt_us: int  # half of how long the answer took
     hint_seconds: float | None  # until a hint came back; None: it did not
+    hint_queue: float = 0.0  # how full the server's queue of notifications is, from 0 to 1
 
 
 class FileFacts(NamedTuple):

@@ -23,9 +23,9 @@ log = logging.getLogger("holdfast.hints")
 
 SEND = "select pg_notify(n.channel, n.payload) from unnest($1::text[], $2::text[]) as n (channel, payload)"
 _TOGETHER = 500  # announcements; the queue of notifications has room for millions
-# After each sending a rest of so many times what it took: the first hint goes at once, and however many commits
-# follow it, telling of them takes a small part of what they take themselves.
-_REST = 4.0
+# After each sending a rest of so many times what it took, but not longer than this many seconds: the first hint goes at
+# once, and however many commits follow it, telling of them takes a tenth of the time at most.
+_REST, _LONGEST_REST = 9.0, 0.25
 _LAST_SECONDS = 2.0  # for what is left when the process ends
 
 
@@ -73,7 +73,7 @@ class Sender:
                 await self._tell(hints, announcements)
                 hints = []
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_REST * (loop.time() - begun)):
+                    async with asyncio.timeout(min(_REST * (loop.time() - begun), _LONGEST_REST)):
                         await self._hurry.wait()
         except asyncio.CancelledError:
             # As at the end of asyncio.run() in a script that has just enqueued something.
