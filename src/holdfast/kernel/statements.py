@@ -29,6 +29,7 @@ from holdfast.kernel.records import (
     Moved,
     NewJob,
     Renewed,
+    Replaced,
     Resolution,
     Route,
     RouteId,
@@ -49,10 +50,13 @@ from holdfast.kernel.records_flow import (
     Charge,
     FinishedCount,
     FinishedQueue,
+    FirstBlocked,
+    LaneCrowd,
     LaneName,
     LaneRow,
     LaneState,
     Moment,
+    OldLane,
     PausedQueue,
     QueueCount,
     QueueRow,
@@ -75,7 +79,7 @@ class Jobs(
     now: One[Moment]
     take_key: One[KeyOwner]
     find_unique: One[UniqueJob]
-    replace: One[Settled]
+    replace: One[Replaced]
     enqueue_again: One[Settled]
     repeat_child: One[Kin]
     claim: Many[Lease]
@@ -105,12 +109,18 @@ class Leases(Statements, file="leases.sql", rows={"held": Held}):
 class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
     candidates: Many[Candidate]
     lock_lanes: Many[LaneName]
+    restore_lanes: Exec
     due_lanes: Many[LaneName]
     lane_states: Many[LaneState]
+    lock_blocked: Many[FirstBlocked]
+    still_blocked: Many[LaneName]
     take: Many[Lease]
     block: Exec
     unblock: Many[Woken]
     charge: Exec
+    open_stranded: Exec
+    old_lanes: Many[OldLane]
+    keep_lanes: Exec
     prune_lanes: Exec
 
 
@@ -198,6 +208,7 @@ class Watch(Statements, file="watch.sql"):
 class Why(Statements, file="why.sql"):
     why_job: One[WhyJob]
     lane_line: Many[Candidate]
+    lane_crowd: One[LaneCrowd]
     paused_routes: Many[RouteId]
 
 
