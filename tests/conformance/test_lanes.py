@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.kernel import watch
 from holdfast.kernel.again import retry
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
@@ -246,6 +247,35 @@ async def test_what_an_older_program_left_stranded_is_let_through(store: Store) 
     await clean(store, worker)
     await store.do(open_lanes, limit=10)
     assert [lease.id for lease in await take(store, worker=worker)] == [blocked]
+
+
+async def test_stranded_lanes_are_found_while_they_stand(store: Store) -> None:
+    worker = await store.worker()
+    for lane in ("a", "b"):
+        await enqueue_in(store, lane, concurrency=1)
+    assert await store.do(watch.stranded_lanes) == []
+    await store.query("update holdfast.job set gate = lane returning 1")
+    assert await store.do(watch.stranded_lanes) == ["a", "b"]
+    await clean(store, worker)
+    assert await store.do(watch.stranded_lanes) == []
+    await store.do(open_lanes, limit=10)
+    assert len(await take(store, worker=worker)) == 2
+
+
+async def test_a_full_lane_is_not_stranded(store: Store) -> None:
+    for _ in range(2):
+        await enqueue_in(store, concurrency=1)
+    await take(store)
+    assert await store.do(watch.stranded_lanes) == []
+
+
+async def test_lanes_without_a_row_are_found_until_the_next_claim(store: Store) -> None:
+    for lane in ("a", "b"):
+        await enqueue_in(store, lane, concurrency=1)
+    await store.query("delete from holdfast.lane where name = 'b' returning 1")
+    assert await store.do(watch.missing_lanes) == ["b"]
+    await take(store)
+    assert await store.do(watch.missing_lanes) == []
 
 
 async def test_a_scheduled_job_with_a_gate_of_an_older_program_runs(store: Store) -> None:

@@ -203,6 +203,8 @@ class Watch(Statements, file="watch.sql"):
     count_ended: Many[QueueCount]
     backlogs: Many[Backlog]
     symptoms: One[Symptoms]
+    stranded_lanes: Many[LaneName]
+    missing_lanes: Many[LaneName]
 
 
 class Why(Statements, file="why.sql"):

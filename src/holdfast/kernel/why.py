@@ -106,7 +106,7 @@ async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) ->
     line = await tx.many(Why.lane_line, lane=job.lane, routes=served, **job.place._asdict(), limit=_LINE)
     if job.gate is None and job.seq in admit(line, [lane], _LINE).taken:
         return []
-    return [_full(job, lane) or _too_soon(job, lane) or _behind(job, lane)]
+    return [_full(job, lane) or _too_soon(job, lane) or _next(job, lane) or _behind(job, lane)]
 
 
 async def _lane(tx: Transaction, name: str) -> LaneState:
@@ -132,6 +132,12 @@ def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
         return None
     pace = f"one every {show(lane.interval_us)}"
     return Reason("lane", f"lane {job.lane!r} is closed until {_time(opens)} by its rate, {pace}", opens)
+
+
+def _next(job: WhyJob, lane: LaneState) -> Reason | None:
+    if job.gate is None or lane.first != job.place:
+        return None
+    return Reason("lane", f"lane {lane.name!r} has room for it, and lets it through when it is looked at next")
 
 
 def _behind(job: WhyJob, lane: LaneState) -> Reason:
