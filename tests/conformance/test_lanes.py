@@ -14,6 +14,7 @@ from holdfast.kernel import watch
 from holdfast.kernel.again import retry
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, acquire, clean_up
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique
 from holdfast.kernel.ids import JobId
@@ -165,6 +166,37 @@ async def test_one_that_was_let_through_and_put_off_passes_its_place_on(store: S
     await finish(store, lease)
     assert await gates(store, first, second) == [None, "key"]
     await replace_in(store, "k", delay_us=3600 * SECOND)
+    assert [lease.id for lease in await take(store)] == [second]
+
+
+async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store: Store) -> None:
+    """It may stay open for long; a job that was let through and is put off in it gives its place away later."""
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    first = (await replace_in(store, "k")).id
+    second = await enqueue_in(store, concurrency=1)
+    await take(store)
+    await finish(store, lease)
+    replaced, let_go = asyncio.Event(), asyncio.Event()
+
+    async def caller(tx: Transaction) -> Accepted:
+        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": 3600 * SECOND}
+        job = store.job(lane="key", concurrency=1, route=ROUTE.id)._replace(**unique)
+        accepted = await enqueue_unique(tx, job, [ROUTE], lent=True)
+        replaced.set()
+        if store.database.dialect == "postgres":  # elsewhere the whole file is the caller's until the commit
+            await let_go.wait()
+        return accepted
+
+    calling = asyncio.create_task(store.do(caller))
+    await replaced.wait()
+    await enqueue_in(store, concurrency=1, priority=1)
+    (urgent,) = await take(store)  # nobody waits for the caller
+    await finish(store, urgent)
+    let_go.set()
+    assert await calling == Accepted(first, fresh=False, replaced=True)
+    await store.advance("1m")
+    await store.do(open_lanes, limit=10)
     assert [lease.id for lease in await take(store)] == [second]
 
 
