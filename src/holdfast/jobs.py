@@ -77,6 +77,8 @@ class Job(Generic[R]):
         self._definition = definition
         self.id = id
         self.state = state  # as this handle last saw it
+        self.fresh: bool | None = None  # the call that gave this handle made the job; None: it did not enqueue
+        self.replaced: bool | None = None  # the job was there, and takes over the arguments of that call
 
     def __repr__(self) -> str:
         return f"Job({self.id}, state={self.state})"
@@ -194,7 +196,9 @@ class JobFunction(Generic[P, R]):
         job, route = self._new(args, kwargs, options, id=new_id(intake.ports), settings=intake.settings)
         key = None if options.key is None else encoding.stored_key(options.key)
         accepted = await intake.enqueue(job, route, key=key, notify=options.notify)
-        return Job(self._app, accepted, self.definition)
+        handle: Job[R] = Job(self._app, accepted.id, self.definition)
+        handle.fresh, handle.replaced = accepted.fresh, accepted.replaced
+        return handle
 
     async def _enqueue_many(self, intake: Intake, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
         if self._options.key is not None:

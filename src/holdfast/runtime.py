@@ -12,7 +12,7 @@ from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Operation, Transaction
-from holdfast.kernel.enqueue import enqueue, enqueue_batch, submit
+from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.records import Batch, EndedJob, JobRow, NewJob, Route
@@ -69,7 +69,7 @@ class Runtime:
         await self.database.close()
         self._opened = False
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
         await self.open()
         routes = self._unwritten([route])
         accepted = await accept(self.database, job, routes, key=key, notify=notify)
@@ -175,12 +175,14 @@ class Transacting(Protocol):
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-async def accept(store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool) -> JobId:
-    """Take one job in by the operation it needs; its id, or that of the job which is there in its place."""
+async def accept(
+    store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool
+) -> Accepted:
+    """Take one job in by the operation it needs, or find the job that is there in its place."""
     if key is None and job.unique_key is None:
         await store.transact(enqueue, [job], routes, notify=notify)
-        return job.id
-    return (await store.transact(submit, job, routes, key=key, notify=notify)).id
+        return Accepted(job.id, fresh=True)
+    return await store.transact(submit, job, routes, key=key, notify=notify)
 
 
 async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:

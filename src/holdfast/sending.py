@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ParamSpec, TypeVar
 
 from holdfast.kernel.database import Operation
-from holdfast.kernel.ids import JobId
+from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.transactions import Intake
 from holdfast.workers.telling import sending, tell_enqueued
@@ -24,10 +24,10 @@ class ToldIntake:
         self._intake = intake
         self._committed = committed
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
         with sending(self.ports, job, [job.id]) as carrying:
             accepted = await self._intake.enqueue(carrying, route, key=key, notify=notify)
-        if accepted == job.id:
+        if accepted.id == job.id:
             tell_enqueued(self.ports, job, committed=self._committed)
         return accepted
 

@@ -23,7 +23,7 @@ from holdfast.kernel.drivers.lent_postgres import (
     LentPsycopg,
     LentSqlAlchemy,
 )
-from holdfast.kernel.ids import JobId
+from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.kernel.sql import Dialect
 from holdfast.runtime import Transacting, accept, accept_many, signal_id
@@ -57,7 +57,7 @@ class Intake(Protocol):
     settings: Settings
     ports: Ports
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId: ...
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted: ...
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None: ...
 
@@ -75,7 +75,7 @@ class CallersTransaction:
         self.ports = ports
         self._lent = lent
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
         return await accept(self._lent, job, [route], key=key, notify=notify)
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
+from holdfast.kernel import watch
+from holdfast.kernel.again import retry
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
-from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, acquire, clean_up
+from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes
+from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
 from holdfast.kernel.records import Lease
 from holdfast.kernel.records_flow import Candidate, LaneState
+from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.routes import route_for, serves
 from holdfast.kernel.states import State
-from holdfast.kernel.waiting import park
+from holdfast.kernel.waiting import overdue, park, wake
 from holdfast.kernel.workers import look
 from holdfast.outcomes import Done, Retry
+from tests.support.locks import blocked_by
 from tests.support.stores import TTL_US, Store
 
 SECOND = 1_000_000
@@ -29,6 +39,31 @@ async def enqueue_in(store: Store, lane: str = "key", **changes: Any) -> JobId:
     job = store.job(lane=lane, **{**limits, "route": ROUTE.id, **changes})
     await store.do(enqueue, [job], [ROUTE])
     return job.id
+
+
+async def replace_in(store: Store, key: str, lane: str = "key", **changes: Any) -> Accepted:
+    """The first call of a key, or one that takes the place of what waits under it."""
+    limits = {"concurrency": 1, "interval_us": None, "burst": 1}
+    unique = {"unique_key": key, "unique_scope": "pending", "replaces": True}
+    job = store.job(lane=lane, **{**limits, **unique, "route": ROUTE.id, **changes})
+    return await store.do(enqueue_unique, job, [ROUTE])
+
+
+@asynccontextmanager
+async def held_up(store: Store, id: JobId) -> AsyncIterator[bool]:
+    """Somebody else's transaction holds this job's row; False where a database has no row locks."""
+    if store.database.dialect == "sqlite":
+        yield False
+        return
+    async with await psycopg.AsyncConnection.connect(store.url) as other:
+        await other.execute("select 1 from holdfast.job where id = %s for update", [id])
+        yield True
+
+
+async def clean(store: Store, worker: int) -> None:
+    term = await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=[])
+    assert term is not None
+    await store.do(clean_up, term, worker, key_age_us=1, worker_age_us=10 * ROUTE_AGE_US)
 
 
 async def take(store: Store, n: int = 10, worker: int | None = None) -> list[Lease]:
@@ -95,6 +130,295 @@ async def test_a_job_that_was_cancelled_while_blocked_keeps_no_place(store: Stor
     await store.do(cancel, ids[1], reason="no need")
     await finish(store, lease)
     assert [lease.id for lease in await take(store)] == [ids[2]]
+
+
+async def test_a_blocked_job_that_is_replaced_with_a_delay_runs_when_it_is_due(store: Store) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    blocked = (await replace_in(store, "k")).id
+    assert await take(store) == []
+    assert await gates(store, blocked) == ["key"]
+    await replace_in(store, "k", delay_us=SECOND)
+    assert (await store.state(blocked), await gates(store, blocked)) == (State.SCHEDULED, [None])
+    await finish(store, lease)
+    await store.advance("1s")
+    await store.do(wake, limit=10)
+    assert [lease.id for lease in await take(store)] == [blocked]
+
+
+async def test_the_others_have_their_turn_when_the_first_of_them_is_put_off(store: Store) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    await replace_in(store, "k")
+    second = await enqueue_in(store, concurrency=1)
+    await take(store)
+    await replace_in(store, "k", delay_us=SECOND)
+    await finish(store, lease)
+    assert [lease.id for lease in await take(store)] == [second]
+
+
+async def test_one_that_was_let_through_and_put_off_passes_its_place_on(store: Store) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    first = (await replace_in(store, "k")).id
+    second = await enqueue_in(store, concurrency=1)
+    await take(store)
+    await finish(store, lease)
+    assert await gates(store, first, second) == [None, "key"]
+    await replace_in(store, "k", delay_us=3600 * SECOND)
+    assert [lease.id for lease in await take(store)] == [second]
+
+
+async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store: Store) -> None:
+    """It may stay open for long; a job that was let through and is put off in it gives its place away later."""
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    first = (await replace_in(store, "k")).id
+    second = await enqueue_in(store, concurrency=1)
+    await take(store)
+    await finish(store, lease)
+    replaced, let_go = asyncio.Event(), asyncio.Event()
+
+    async def caller(tx: Transaction) -> Accepted:
+        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": 3600 * SECOND}
+        job = store.job(lane="key", concurrency=1, route=ROUTE.id)._replace(**unique)
+        accepted = await enqueue_unique(tx, job, [ROUTE], lent=True)
+        replaced.set()
+        if store.database.dialect == "postgres":  # elsewhere the whole file is the caller's until the commit
+            await let_go.wait()
+        return accepted
+
+    calling = asyncio.create_task(store.do(caller))
+    await replaced.wait()
+    await enqueue_in(store, concurrency=1, priority=1)
+    (urgent,) = await take(store)  # nobody waits for the caller
+    await finish(store, urgent)
+    let_go.set()
+    assert await calling == Accepted(first, fresh=False, replaced=True)
+    await store.advance("1m")
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store)] == [second]
+
+
+@pytest.mark.parametrize(("priority", "first"), [(1, "replaced"), (200, "other")])
+async def test_a_blocked_job_takes_the_place_of_its_new_priority(store: Store, priority: int, first: str) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    replaced = (await replace_in(store, "k")).id
+    other = await enqueue_in(store, concurrency=1)
+    await take(store)
+    await replace_in(store, "k", priority=priority)
+    order = []
+    for _ in range(2):
+        await finish(store, lease)
+        (lease,) = await take(store)
+        order.append(lease.id)
+    assert order == ([replaced, other] if first == "replaced" else [other, replaced])
+
+
+@pytest.mark.parametrize("how", ["cancel", "overdue"])
+async def test_one_that_ends_while_blocked_says_so_no_more_and_lets_the_next_through(store: Store, how: str) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    deadline: dict[str, Any] = {"deadline_us": SECOND} if how == "overdue" else {}
+    first = await enqueue_in(store, concurrency=1, **deadline)
+    second = await enqueue_in(store, concurrency=1)
+    await take(store)
+    if how == "cancel":
+        await store.do(cancel, first, reason="no need")
+    else:
+        await store.advance("1s")
+        await store.do(overdue, limit=10)
+    assert await gates(store, first, second) == [None, "key"]
+    await finish(store, lease)
+    assert [lease.id for lease in await take(store)] == [second]
+
+
+async def test_a_job_that_is_held_up_while_its_lane_opens_is_let_through_soon(store: Store) -> None:
+    worker = await store.worker()
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store, worker=worker)
+    blocked = await enqueue_in(store, concurrency=1)
+    await take(store, worker=worker)
+    async with held_up(store, blocked) as skipped:
+        await finish(store, lease)
+        sight = await store.do(look, worker, [ROUTE.id])
+        if skipped:
+            assert sight.next_opening is not None, "the wake-up is lost"
+            assert 0 < sight.next_opening - sight.now <= SECOND, "soon, and not all the time"
+    await store.advance("1s")
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store)] == [blocked]
+    await finish(store, *await take(store))
+    await store.advance("1m")
+    await store.do(open_lanes, limit=10)
+    assert (await store.do(look, worker, [ROUTE.id])).next_opening is None, "nobody is blocked any more"
+
+
+async def test_a_job_that_is_held_up_does_not_hold_up_its_lane(store: Store) -> None:
+    await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store)
+    first, second = [await enqueue_in(store, concurrency=1) for _ in range(2)]
+    await take(store)
+    async with held_up(store, first) as skipped:
+        await finish(store, lease)
+        (lease,) = await take(store)
+    assert lease.id == (second if skipped else first)
+    await finish(store, lease)
+    await store.advance("1s")
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store)] == [first if skipped else second]
+
+
+async def test_what_an_older_program_left_stranded_is_let_through(store: Store) -> None:
+    """One of an older schema may be at work beside this one."""
+    worker = await store.worker()
+    blocked = await enqueue_in(store, concurrency=1)
+    await store.query("update holdfast.job set gate = lane returning 1")
+    assert await take(store, worker=worker) == []
+    await clean(store, worker)
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store, worker=worker)] == [blocked]
+
+
+async def test_stranded_lanes_are_found_while_they_stand(store: Store) -> None:
+    worker = await store.worker()
+    for lane in ("a", "b"):
+        await enqueue_in(store, lane, concurrency=1)
+    assert await store.do(watch.stranded_lanes) == []
+    await store.query("update holdfast.job set gate = lane returning 1")
+    assert await store.do(watch.stranded_lanes) == ["a", "b"]
+    await clean(store, worker)
+    assert await store.do(watch.stranded_lanes) == []
+    await store.do(open_lanes, limit=10)
+    assert len(await take(store, worker=worker)) == 2
+
+
+async def test_a_full_lane_is_not_stranded(store: Store) -> None:
+    for _ in range(2):
+        await enqueue_in(store, concurrency=1)
+    await take(store)
+    assert await store.do(watch.stranded_lanes) == []
+
+
+async def test_lanes_without_a_row_are_found_until_the_next_claim(store: Store) -> None:
+    for lane in ("a", "b"):
+        await enqueue_in(store, lane, concurrency=1)
+    await store.query("delete from holdfast.lane where name = 'b' returning 1")
+    assert await store.do(watch.missing_lanes) == ["b"]
+    await take(store)
+    assert await store.do(watch.missing_lanes) == []
+
+
+async def test_a_scheduled_job_with_a_gate_of_an_older_program_runs(store: Store) -> None:
+    late = await enqueue_in(store, concurrency=1, delay_us=SECOND)
+    await store.query("update holdfast.job set gate = lane returning 1")
+    await store.advance("1s")
+    await store.do(wake, limit=10)
+    assert [lease.id for lease in await take(store)] == [late]
+
+
+async def test_a_lane_keeps_its_limits_while_a_job_of_it_is_kept(store: Store) -> None:
+    worker = await store.worker()
+    ids = [await enqueue_in(store, concurrency=2) for _ in range(5)]
+    for _ in range(3):
+        await finish(store, *await take(store, worker=worker))
+    await store.advance("2d")
+    await clean(store, worker)
+    for id in ids:
+        await store.do(retry, id, store.job().id)
+    assert len(await take(store, worker=worker)) == 2
+    assert await store.query("select concurrency from holdfast.lane") == [(2,)]
+
+
+async def test_a_lane_goes_with_its_last_job(store: Store) -> None:
+    worker = await store.worker()
+    await enqueue_in(store, concurrency=2)
+    await finish(store, *await take(store, worker=worker))
+    await store.advance("2d")
+    await clean(store, worker)
+    assert await store.query("select name from holdfast.lane") == [("key",)]
+    await store.do(prune, Keep(1, 0, firm=True), limit=10)
+    await store.advance("2d")
+    await clean(store, worker)
+    assert await store.query("select name from holdfast.lane") == []
+
+
+async def test_lanes_are_looked_at_some_at_a_time_and_each_in_its_turn(store: Store) -> None:
+    worker = await store.worker()
+    for lane in ("a", "b", "c"):
+        await enqueue_in(store, lane, concurrency=1)
+    await enqueue_in(store, "d", concurrency=1)
+    await store.query("delete from holdfast.job where lane = 'd' returning 1")
+    await store.advance("2d")
+    for _ in range(2):
+        await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=2)
+    assert await store.query("select name from holdfast.lane order by name") == [("a",), ("b",), ("c",)]
+    assert len(await take(store, worker=worker)) == 3
+
+
+async def test_a_lane_that_is_forgotten_while_somebody_enqueues_into_it_is_written_anew(
+    store: Store,
+) -> None:
+    """On PostgreSQL, where both may go on at once."""
+    await enqueue_in(store, concurrency=2)
+    await store.query("delete from holdfast.job returning 1")
+    await store.advance("2d")
+    if store.database.dialect == "sqlite":
+        await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=10)
+        await enqueue_in(store, concurrency=2)
+    else:
+        async with await psycopg.AsyncConnection.connect(store.url) as pruner:
+            await pruner.execute("select 1 from holdfast.lane for update")
+            enqueuing = asyncio.create_task(enqueue_in(store, concurrency=2))
+            await blocked_by(store.url, pruner)
+            await pruner.execute("delete from holdfast.lane")
+        await enqueuing
+    assert await store.query("select name, concurrency from holdfast.lane") == [("key", 2)]
+
+
+async def test_a_lane_that_somebody_enqueues_into_is_not_forgotten(store: Store) -> None:
+    """On PostgreSQL its row is locked until the commit, however long that takes."""
+    await enqueue_in(store, concurrency=2)
+    await store.query("delete from holdfast.job returning 1")
+    await store.advance("2d")
+    if store.database.dialect == "sqlite":
+        await enqueue_in(store, concurrency=2)
+        await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=10)
+    else:
+        async with await psycopg.AsyncConnection.connect(store.url) as caller:
+            await caller.execute("update holdfast.lane set updated_at = holdfast.now_us()")
+            await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=10)
+    assert await store.query("select name from holdfast.lane") == [("key",)]
+
+
+async def test_a_lane_whose_row_is_missing_runs_one_at_a_time(store: Store) -> None:
+    """Nobody knows its limit then, so the strictest counts, until a call says it again."""
+    worker = await store.worker()
+    for _ in range(5):
+        await enqueue_in(store, concurrency=3)
+    await store.query("delete from holdfast.lane returning 1")
+    (lease,) = await take(store, worker=worker)
+    assert await take(store, worker=worker) == []
+    await finish(store, lease)
+    assert len(await take(store, worker=worker)) == 1
+    await enqueue_in(store, concurrency=3)
+    await store.advance("1m")
+    await store.do(open_lanes, limit=10)
+    assert len(await take(store, worker=worker)) == 2
+
+
+async def test_jobs_blocked_in_a_lane_whose_row_is_missing_are_let_through(store: Store) -> None:
+    worker = await store.worker()
+    for _ in range(3):
+        await enqueue_in(store, concurrency=1)
+    (lease,) = await take(store, worker=worker)
+    await take(store, worker=worker)
+    await store.query("delete from holdfast.lane returning 1")
+    for _ in range(2):
+        await finish(store, lease)
+        (lease,) = await take(store, worker=worker)
+    await finish(store, lease)
 
 
 async def test_nobody_overtakes_within_a_lane_but_by_priority(store: Store) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound
-from holdfast.kernel.claim import heads
+from holdfast.kernel.claim import claim, heads
+from holdfast.kernel.complete import complete_and_settle
+from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, acquire, clean_up
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.lanes import claim_in_lanes
+from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.queues import list_queues, pause_queue, queue_stats, resume_queue, set_queue
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.workers import look
+from holdfast.kernel.workers import look, prune_routes
 from holdfast.outcomes import Done, Fail, Snooze
 from tests.support.stores import TTL_US, Store
 
@@ -40,6 +42,35 @@ async def test_a_pause_holds_for_jobs_in_lanes_too(store: Store) -> None:
     assert await store.do(claim_in_lanes, await store.worker(), [route.id], 1, TTL_US) == []
     await store.do(resume_queue, "mail")
     assert len(await store.do(claim_in_lanes, await store.worker(), [route.id], 1, TTL_US)) == 1
+
+
+async def test_a_pause_holds_for_blocked_jobs_however_long_it_lasts(store: Store) -> None:
+    route = route_for("mail", "work", laned=True)
+    jobs = [store.job(queue="mail", route=route.id, lane="key", concurrency=1) for _ in range(2)]
+    await store.do(enqueue, jobs, [route])
+    worker = await store.worker()
+    (lease,) = await store.do(claim_in_lanes, worker, [route.id], 2, TTL_US)
+    await store.do(pause_queue, "mail", reason="")
+    await store.do(complete_and_settle, [store.ending(lease, Done())], [])
+    await store.query("update holdfast.job set gate = lane where state = 'pending' returning 1")
+    await store.advance("2d")
+    term = await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=[])
+    assert term is not None
+    await store.do(clean_up, term, worker, key_age_us=1, worker_age_us=10 * ROUTE_AGE_US)
+    await store.advance("2m")
+    await store.do(open_lanes, limit=10)
+    assert await store.do(claim_in_lanes, worker, [route.id], 1, TTL_US) == []
+    await store.do(resume_queue, "mail")
+    assert len(await store.do(claim_in_lanes, worker, [route.id], 1, TTL_US)) == 1
+
+
+async def test_routes_nobody_uses_are_forgotten_oldest_first_and_some_at_a_time(store: Store) -> None:
+    for queue in ("a", "b", "c"):
+        await store.do(enqueue, [], [route_for(queue, "work")])
+        await store.advance("1s")
+    await store.advance("2d")
+    await store.do(prune_routes, age_us=ROUTE_AGE_US, limit=2)
+    assert await store.query("select queue from holdfast.route") == [("c",)]
 
 
 async def test_a_pause_is_nobodys_but_its_owners_to_end(store: Store) -> None:
@@ -74,6 +105,45 @@ async def test_tenants_take_turns_on_a_fair_queue(store: Store) -> None:
     await enqueue_fairly(store, "b", 2)
     await enqueue_fairly(store, "c", 1)
     assert await claimed_tenants(store, 8) == "abcabaaa"
+
+
+async def test_tenants_take_turns_within_one_claim(store: Store) -> None:
+    for tenant, n in (("a", 5), ("b", 2), ("c", 1)):
+        await enqueue_fairly(store, tenant, n)
+    leases = await store.claim(await store.worker(), 8)
+    assert "".join(lease.tenant for lease in leases) == "abcabaaa"
+
+
+async def test_tenants_take_turns_within_one_claim_in_lanes(store: Store) -> None:
+    route = route_for("default", "work", laned=True)
+    for tenant, n in (("a", 5), ("b", 2), ("c", 1)):
+        limits: dict[str, Any] = {"lane": "key", "concurrency": 8, "route": route.id}
+        jobs = [store.job(tenant=tenant, turn=turn, **limits) for turn in range(1, n + 1)]
+        await store.do(enqueue, jobs, [route])
+    leases = await store.do(claim_in_lanes, await store.worker(), [route.id], 8, TTL_US)
+    assert "".join(lease.tenant for lease in leases) == "abcabaaa"
+
+
+async def test_tenants_take_turns_across_the_kinds_of_a_fair_queue(store: Store) -> None:
+    kinds = {"a": "work", "b": "other", "c": "third"}
+    for tenant, n in (("a", 5), ("b", 2), ("c", 1)):
+        route = route_for("default", kinds[tenant])
+        jobs = [store.job(kinds[tenant], tenant=tenant, turn=turn) for turn in range(1, n + 1)]
+        await store.do(enqueue, jobs, [route])
+    routes = [route_for("default", kind).id for kind in kinds.values()]
+    worker = await store.worker()
+    claims = [await store.do(claim, worker, routes, n, TTL_US) for n in (3, 2, 3)]
+    assert ["".join(lease.tenant for lease in leases) for leases in claims] == ["abc", "ab", "aaa"]
+
+
+async def test_a_fair_queue_is_not_starved_by_one_that_is_not_fair(store: Store) -> None:
+    """Between queues the order of arrival counts: a turn of one queue says nothing about the other."""
+    for turn in (1, 2):
+        await store.do(enqueue, [store.job(tenant="a", turn=turn)], [route_for("default", "work")])
+        await store.enqueue("work", "mail")
+    routes = [route_for(queue, "work").id for queue in ("default", "mail")]
+    claims = [await store.do(claim, await store.worker(), routes, 2, TTL_US) for _ in range(2)]
+    assert [sorted(lease.queue for lease in leases) for leases in claims] == [["default", "mail"]] * 2
 
 
 async def test_a_late_comer_waits_one_turn_not_for_the_whole_flood(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -187,3 +188,22 @@ def test_every_statement_is_used_under_its_name() -> None:
 def test_names_are_unique_across_files() -> None:
     names = [statement.name for statement in every_statement()]
     assert sorted(names) == sorted(set(names))
+
+
+def test_an_order_has_one_name(tmp_path: Path) -> None:
+    text = "-- name: find :many\nselect @place from holdfast.job j where (@place) < (1, 2, 3) order by @arrival(j)"
+    small = group(tmp_path / "small.sql", text, find=Many[Item])
+    (rendered,) = catalogue((small,), "postgres", "x").values()
+    assert rendered.texts == (
+        "select priority, slot, seq from x.job j where (priority, slot, seq) < (1, 2, 3) order by j.priority, j.seq",
+    )
+
+
+@pytest.mark.parametrize("package", [kernel, agents])
+def test_no_statement_spells_the_order_of_jobs_itself(package: types.ModuleType) -> None:
+    """It did in 25 places, and they drifted apart. Migrations are as they were released."""
+    spelled = re.compile(r"(order by |\()(\w+\.)?(priority|slot)\b,.*")
+    files = [*Path(package.__path__[0], "sql").glob("*.sql")]
+    assert files
+    found = [(file.name, match[0]) for file in files for match in spelled.finditer(file.read_text("utf-8"))]
+    assert found == []

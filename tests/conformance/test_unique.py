@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.kernel.enqueue import Accepted, enqueue_unique
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done, Retry
+from tests.support.locks import blocked_by
 from tests.support.stores import Store
 
 MINUTE = 60_000_000
@@ -64,12 +67,40 @@ async def test_a_newer_call_may_replace_what_nobody_has_started(store: Store) ->
     first = await submit(store, "live", payload='{"n":1}')
     again = await submit(store, "live", payload='{"n":2}', priority=5, replaces=True)
     row = await store.find(first.id)
-    assert again == (first.id, False)
+    assert again == (first.id, False, True)
     assert (row.payload, row.priority, row.state) == ('{"n":2}', 5, State.PENDING)
     (lease,) = await store.claim(await store.worker())
     await submit(store, "live", payload='{"n":3}', replaces=True)
     assert lease.payload == '{"n":2}'
     assert (await store.find(first.id)).payload == '{"n":2}', "what runs is not changed under its worker"
+
+
+async def test_a_call_takes_its_own_place_when_the_one_it_would_replace_is_claimed_meanwhile(store: Store) -> None:
+    first = await submit(store, "pending", payload='{"n":1}')
+    if store.database.dialect == "sqlite":  # nothing happens in between
+        await store.claim(await store.worker())
+        second = await submit(store, "pending", payload='{"n":2}', replaces=True)
+    else:
+        async with await psycopg.AsyncConnection.connect(store.url) as claimer:
+            await claimer.execute("update holdfast.job set state = 'running', token = 1, worker = 1, lease_until = 1")
+            replacing = asyncio.create_task(submit(store, "pending", payload='{"n":2}', replaces=True))
+            await blocked_by(store.url, claimer)
+        second = await replacing
+    assert (second.fresh, second.replaced, second.id == first.id) == (True, False, False)
+    assert (await store.find(second.id)).payload == '{"n":2}', "what was accepted is there"
+
+
+@pytest.mark.parametrize("scope", ["live", "window"])
+async def test_a_call_says_that_it_replaced_nothing_when_the_holder_was_started(store: Store, scope: str) -> None:
+    window: dict[str, Any] = {"window_us": 1_000_000 * MINUTE} if scope == "window" else {}
+    first = await submit(store, scope, payload='{"n":1}', **window)
+    again = await submit(store, scope, payload='{"n":2}', replaces=True, **window)
+    assert again == (first.id, False, True)
+    (lease,) = await store.claim(await store.worker())
+    assert await submit(store, scope, payload='{"n":3}', replaces=True, **window) == (first.id, False, False)
+    await store.end(lease, Retry(after="0s"))
+    assert await submit(store, scope, payload='{"n":4}', replaces=True, **window) == (first.id, False, False)
+    assert (await store.find(first.id)).payload == '{"n":2}'
 
 
 async def test_debounced_calls_start_one_job_when_they_are_quiet(store: Store) -> None:
@@ -83,5 +114,5 @@ async def test_debounced_calls_start_one_job_when_they_are_quiet(store: Store) -
 
 async def test_the_same_call_repeated_is_fresh_both_times(store: Store) -> None:
     job = store.job(unique_key="k", unique_scope="live")
-    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True)
-    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True), "its answer was lost"
+    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True, False)
+    assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True, False), "its answer was lost"

@@ -13,13 +13,13 @@ from holdfast.errors import NotFound
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete_and_settle
-from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.enqueue import enqueue, enqueue_unique
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.queues import pause_queue, resume_queue
 from holdfast.kernel.records import Lease
 from holdfast.kernel.routes import is_laned, route_for, serves
-from holdfast.kernel.waiting import park
+from holdfast.kernel.waiting import park, wake
 from holdfast.kernel.why import why
 from holdfast.kernel.workers import list_routes
 from holdfast.outcomes import Done, Fail, Retry
@@ -98,6 +98,26 @@ async def test_a_lane_says_how_full_it_is_or_when_it_opens(store: Store) -> None
     assert reason.sentence.endswith("by its rate, one every 1m")
 
 
+async def test_a_job_that_its_lane_has_room_for_is_let_through_at_the_next_look(store: Store) -> None:
+    await worker_for(store, "job:work")
+    route = route_for("default", "work", laned=True)
+    job = store.job(route=route.id, lane="key", concurrency=1)
+    await store.do(enqueue, [job], [route])
+    assert await said(store, job.id) == ""
+    await store.query("update holdfast.job set gate = lane returning 1")
+    assert await said(store, job.id) == "lane 'key' has room for it, and lets it through when it is looked at next"
+
+
+async def test_a_job_in_a_lane_without_a_row_waits_for_the_one_that_runs(store: Store) -> None:
+    worker, _ = await worker_for(store, "job:work")
+    route = route_for("default", "work", laned=True)
+    jobs = [store.job(route=route.id, lane="key", concurrency=5) for _ in range(2)]
+    await store.do(enqueue, jobs, [route])
+    await store.do(claim_in_lanes, worker, [route.id], 1, TTL_US)
+    await store.query("delete from holdfast.lane returning 1")
+    assert await said(store, jobs[1].id) == "lane 'key' is full: 1 of 1 run"
+
+
 async def test_a_job_that_is_not_there(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.do(why, new_id(store.ports))
@@ -131,6 +151,9 @@ moves = st.one_of(
     st.tuples(st.just("end"), st.integers(0, 9)),
     st.tuples(st.just("cancel"), st.integers(0, 9)),
     st.tuples(st.just("wait"), st.sampled_from(["300ms", "1s", "5s"])),
+    st.tuples(st.just("replace"), st.sampled_from([None, SECOND])),
+    st.tuples(st.just("forget"), st.sampled_from(["one", "rate"])),
+    st.tuples(st.just("strand"), st.sampled_from(["two", "both"])),
 )
 offers = st.tuples(
     st.sampled_from([{"job:work", "job:other"}, {"job:work", "job:other"}, {"job:work"}]),
@@ -165,7 +188,14 @@ class Scene:
                 await store.do(cancel, self.ids[what % len(self.ids)], reason="")
             case "wait":
                 await store.advance(what)
+                await store.do(wake, limit=100)
                 await store.do(open_lanes, limit=100)
+            case "replace":
+                await self._replace(what)
+            case "forget":  # somebody removes the row of a lane by hand
+                await store.query(f"delete from holdfast.lane where name = '{what}' returning 1")
+            case "strand":  # as a program of an older schema does
+                await store.query(f"update holdfast.lane set opens_at = null where name = '{what}' returning 1")
             case _:
                 pass
 
@@ -174,6 +204,14 @@ class Scene:
         job = self.store.job(kind, queue, route=route.id, **changes)._replace(**LANES[lane])
         await self.store.do(enqueue, [job], [route])
         self.ids.append(job.id)
+
+    async def _replace(self, delay_us: int | None) -> None:
+        route = route_for("default", "work", laned=True)
+        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": delay_us}
+        job = self.store.job(route=route.id)._replace(**LANES[1], **unique)
+        accepted = await self.store.do(enqueue_unique, job, [route])
+        if accepted.fresh:
+            self.ids.append(accepted.id)
 
     async def take(self, worker: int, n: int, capabilities: set[str], queues: tuple[str, ...] | None) -> list[Lease]:
         served = [r for r in await self.store.do(list_routes, since=0) if serves(r, queues, capabilities)]

@@ -91,7 +91,7 @@ async def _beat_for_all_it_owns(tx: Any, worker: int, active: int, held: Sequenc
 async def _clean_up_anyway(tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int) -> None:
     await tx.run(Workers.prune_workers, age_us=worker_age_us)
     await tx.run(Workers.prune_keys, age_us=key_age_us)
-    await tx.run(Workers.prune_routes, age_us=ROUTE_AGE_US)
+    await tx.run(Workers.prune_routes, age_us=ROUTE_AGE_US, limit=1_000)
     await tx.run(Waiting.prune_channels)
 
 

@@ -177,6 +177,26 @@ def test_a_duty_that_nobody_holds() -> None:
     assert [finding.level for finding in fresh] == ["ok", "ok"], "it has just come"
 
 
+def test_blocked_jobs_that_nobody_lets_through() -> None:
+    (_, stranded) = in_store(stranded=["job:sync/ann", "job:sync/bob"])
+    assert (stranded.check, stranded.level) == ("lanes", "problem")
+    assert stranded.sentence.startswith("2 lanes have room and blocked jobs, and nobody is to open them: job:sync/ann")
+    (_, alone) = in_store(stranded=["job:sync/ann"], workers=[])
+    assert alone.level == "warning", "a worker would do it"
+
+
+def test_lanes_whose_limits_are_missing() -> None:
+    (_, missing) = in_store(missing=["job:sync/ann"])
+    assert (missing.check, missing.level) == ("lanes", "warning")
+    assert missing.sentence == "the limits of 1 lanes are missing: job:sync/ann. Their jobs run one at a time."
+
+
+def test_a_pause_says_what_else_it_keeps() -> None:
+    paused = QueueRow("mail", "requeue", 0, None, None, NOW, "lunch")
+    (_, note, _) = in_store(queues=[paused], blocked={"mail": 1_200, "other": 3})
+    assert note.sentence == "queue mail is paused: lunch. It also keeps 1,200 jobs that wait in lanes."
+
+
 def test_a_pause_is_noted() -> None:
     paused = QueueRow("mail", "requeue", 0, None, None, NOW, "lunch")
     (_, note, _) = in_store(queues=[paused])

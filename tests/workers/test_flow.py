@@ -89,6 +89,57 @@ async def test_a_unique_job_is_one_job(hf: Holdfast) -> None:
         assert (await report.enqueue("mon")).id != first.id
 
 
+async def test_a_handle_says_what_its_call_did(hf: Holdfast) -> None:
+    inside, let_go = asyncio.Event(), asyncio.Event()
+
+    @hf.job(unique="live", on_duplicate="replace")
+    async def rebuild(page: str) -> str:
+        inside.set()
+        await let_go.wait()
+        return page
+
+    made = await rebuild.options(unique_key="k").enqueue("home")
+    replacing = await rebuild.options(unique_key="k").enqueue("about")
+    async with hf:
+        await happens(inside)
+        late = await rebuild.options(unique_key="k").enqueue("news")
+        let_go.set()
+        assert await made.result() == "about"
+    assert {made.id, replacing.id, late.id} == {made.id}
+    assert [(job.fresh, job.replaced) for job in (made, replacing, late)] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    assert hf.jobs[made.id].fresh is None
+
+
+async def test_a_debounced_job_that_its_lane_held_back_runs(hf: Holdfast) -> None:
+    pages: list[str] = []
+    inside, let_go = asyncio.Event(), asyncio.Event()
+
+    @hf.job(debounce="10ms", concurrency=1)
+    async def reindex(page: str) -> None:
+        pages.append(page)
+        inside.set()
+        await let_go.wait()
+
+    async with hf:
+        await reindex.options(unique_key="first").enqueue("first")
+        await happens(inside)
+        second = await reindex.options(unique_key="second").enqueue("second")
+
+        async def blocked() -> bool:
+            return (await second.refresh()).gate is not None
+
+        await eventually(blocked)
+        again = await reindex.options(unique_key="second").enqueue("second, changed")
+        assert (again.id, again.replaced) == (second.id, True)
+        let_go.set()
+        await second.result()
+    assert pages == ["first", "second, changed"]
+
+
 async def test_debounced_calls_become_the_last_of_them(hf: Holdfast) -> None:
     seen: list[int] = []
 

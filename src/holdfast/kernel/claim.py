@@ -1,8 +1,9 @@
-"""Claim: take jobs from the routes a worker serves, in priority then FIFO order, each under a new token."""
+"""Claim: take jobs from the routes a worker serves, in their order, each under a new token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.records import Lease
@@ -13,7 +14,7 @@ from holdfast.kernel.statements import Jobs
 async def claim(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl_us: int) -> list[Lease]:
     """At most `n` jobs. A short answer does not mean that nothing is left: ask `heads`."""
     leases = await tx.many(Jobs.claim, worker=worker, routes=routes, n=n, ttl_us=ttl_us)
-    leases.sort(key=_order)
+    leases.sort(key=attrgetter("place"))
     return leases
 
 
@@ -21,7 +22,3 @@ async def claim(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl
 async def heads(tx: Transaction, routes: Sequence[int]) -> list[int]:
     """Those of the routes that have something to claim now, the most urgent and then the oldest head first."""
     return [row.route for row in await tx.many(Jobs.heads, routes=routes)]
-
-
-def _order(lease: Lease) -> tuple[int, int]:
-    return lease.priority, lease.seq

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from holdfast.clock import Ports
@@ -49,6 +49,9 @@ class Work(NamedTuple):
     workers: Sequence[WorkerRow]
     duties: Sequence[DutyRow]
     queues: Sequence[QueueRow]
+    blocked: Mapping[str, int] = {}
+    stranded: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
 
 async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
@@ -66,6 +69,9 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
             await database.transact(workers.list_workers, all=False, limit=10_000),
             await database.transact(workers.list_duties),
             await database.transact(queues.list_queues),
+            await database.transact(queues.count_blocked),
+            await database.transact(watch.stranded_lanes),
+            await database.transact(watch.missing_lanes),
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
@@ -242,21 +248,26 @@ def judge_work(work: Work) -> Iterator[Finding]:
     else:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
-    yield from _paused(work.queues)
-    stuck = [*_unserved(work, taking), *_late(work.symptoms, there_are_workers=bool(taking))]
+    yield from _paused(work.queues, work.blocked)
+    stuck = [
+        *_unserved(work, taking),
+        *_late(work.symptoms, there_are_workers=bool(taking)),
+        *_in_lanes(work, there_are_workers=bool(taking)),
+    ]
     if taking and not stuck:
         stuck = list(_unheld(work.duties, taking, now))
     yield from stuck or [Finding("work", "ok", "nothing is stuck.")]
 
 
-def _paused(rows: Sequence[QueueRow]) -> Iterator[Finding]:
+def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Finding]:
     for row in rows:
         if row.paused_at is not None:
             reason = f": {row.pause_reason}" if row.pause_reason else ""
+            held = f" It also keeps {blocked[row.name]:,} jobs that wait in lanes." if blocked.get(row.name) else ""
             yield Finding(
                 "queues",
                 "note",
-                f"queue {row.name} is paused{reason}.",
+                f"queue {row.name} is paused{reason}.{held}",
                 f"`holdfast queues resume {row.name}` lets it go on.",
             )
 
@@ -296,6 +307,28 @@ def _late(symptoms: Symptoms, *, there_are_workers: bool) -> Iterator[Finding]:
     ):
         if count:
             yield Finding("work", level, f"{count:,} {what}.", remedy)
+
+
+def _in_lanes(work: Work, *, there_are_workers: bool) -> Iterator[Finding]:
+    if work.stranded:
+        yield Finding(
+            "lanes",
+            "problem" if there_are_workers else "warning",
+            f"{len(work.stranded):,} lanes have room and blocked jobs, and nobody is to open them: "
+            f"{_some(work.stranded)}.",
+            "The worker that holds the duty cleanup opens them within a minute. Where it comes back, a program of an "
+            "older version enqueues or works beside: replace it."
+            if there_are_workers
+            else "Start a worker: it opens them within a minute.",
+        )
+    if work.missing:
+        yield Finding(
+            "lanes",
+            "warning",
+            f"the limits of {len(work.missing):,} lanes are missing: {_some(work.missing)}. "
+            "Their jobs run one at a time.",
+            "Enqueue one such job with the program that declares it: that writes the limits again.",
+        )
 
 
 def _unheld(duties: Sequence[DutyRow], taking: Sequence[WorkerRow], now: int) -> Iterator[Finding]:

@@ -10,13 +10,16 @@ from collections.abc import Collection
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel.database import Transaction, single
+from holdfast.kernel.lanes import prune_lanes
 from holdfast.kernel.records import Term
 from holdfast.kernel.statements import Lanes, Waiting, Workers
+from holdfast.kernel.workers import prune_routes
 
 CLEANUP = "cleanup"
 SCHEDULES = "schedules"
 DUTIES = (CLEANUP, SCHEDULES)
 ROUTE_AGE_US = 86_400_000_000
+_LIMIT = 1_000
 
 
 class DutyLost(StoreRefused):
@@ -50,6 +53,7 @@ async def clean_up(tx: Transaction, term: Term, worker: int, *, key_age_us: int,
     await hold(tx, term, worker)
     await tx.run(Workers.prune_workers, age_us=worker_age_us)
     await tx.run(Workers.prune_keys, age_us=key_age_us)
-    await tx.run(Workers.prune_routes, age_us=ROUTE_AGE_US)
+    await prune_routes(tx, age_us=ROUTE_AGE_US, limit=_LIMIT)
     await tx.run(Waiting.prune_channels)
-    await tx.run(Lanes.prune_lanes, age_us=ROUTE_AGE_US)
+    await prune_lanes(tx, age_us=ROUTE_AGE_US, limit=_LIMIT)
+    await tx.run(Lanes.open_stranded, limit=_LIMIT)

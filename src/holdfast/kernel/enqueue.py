@@ -17,6 +17,7 @@ from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.encoding import digest
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
+from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.records import Batch, Enqueued, Item, Lease, NewJob, Route, UniqueJob
 from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import State
@@ -34,6 +35,7 @@ _plain = attrgetter(*_PLAIN)
 class Accepted(NamedTuple):
     id: JobId
     fresh: bool  # False: the key named a job that was there already
+    replaced: bool = False  # that job takes over what this call says
 
 
 @single
@@ -113,7 +115,11 @@ async def enqueue_once(
 
 
 async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> Accepted:
-    """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says."""
+    """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says.
+
+    One that was claimed takes over nothing. If it keeps its key all the same, as in the scopes `live` and `window`,
+    the answer is neither fresh nor replaced, and what this call says is not accepted.
+    """
     for _ in range(_TRIES):
         if await enqueue(tx, [job], routes, notify=notify):
             return Accepted(job.id, fresh=True)
@@ -122,13 +128,16 @@ async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], 
         )
         if holder is None:
             continue  # it let go of the key in between
-        if holder.id != job.id and job.replaces:
-            await _replace(tx, holder, job, notify=notify)
-        return Accepted(holder.id, fresh=holder.id == job.id)
+        untouched = holder.token == 0 and holder.state in (State.SCHEDULED, State.PENDING)
+        if holder.id == job.id or not (job.replaces and untouched):
+            return Accepted(holder.id, fresh=holder.id == job.id)
+        if await _replace(tx, holder, job, notify=notify):
+            return Accepted(holder.id, fresh=False, replaced=True)
     raise StoreBusy(f"the unique key of job {job.id} changes hands all the time; try again.")
 
 
-async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: bool) -> None:
+async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: bool) -> bool:
+    """False, and nothing was done: the holder was claimed or ended since it was found."""
     replaced = await tx.one(
         Jobs.replace,
         seq=holder.seq,
@@ -140,8 +149,16 @@ async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: b
         timeout_us=job.timeout_us,
         deadline_us=job.deadline_us,
     )
-    if notify and replaced is not None and replaced.state == State.PENDING:
-        await hint(tx, [replaced.route])
+    if replaced is None:
+        return False
+    if replaced.state == State.PENDING:
+        if notify:
+            await hint(tx, [replaced.route])
+    elif replaced.lane is not None and not tx.lent:
+        # It may have been let through already, and its place is free now. A lane that is locked in a caller's
+        # transaction would stand still until the commit: there the next look at the lane has to do.
+        await free_lanes(tx, [replaced.lane])
+    return True
 
 
 async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> int:

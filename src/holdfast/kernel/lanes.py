@@ -5,12 +5,16 @@ here; all others never pay for it. What a lane holds back gets the lane's name a
 whoever ends a job of the lane, or comes when `opens_at` has passed, lets the next through.
 
 The lock order is jobs, then lanes by name. A claim and an ending of one lane follow each other by its row's lock, so
-none can miss the other: either the claim sees the free place, or the ending sees the blocked job.
+none can miss the other: either the claim sees the free place, or the ending sees the blocked job. Whoever lets blocked
+jobs through holds their lane already, so it cannot wait for a job that somebody else holds; it skips that job and has
+the lane looked at again. `opens_at` is null only when nobody is blocked, as seen under the lane's lock. A gate is set
+under that lock and nowhere else; whatever moves a blocked job elsewhere clears its gate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.kernel.database import Transaction
@@ -21,6 +25,8 @@ from holdfast.kernel.statements import Lanes
 
 LOOK_AHEAD = 100
 BACKSTOP_US = 60_000_000  # a blocked lane is looked at this often, should an opening have been missed
+SOON_US = 100_000  # and this soon, when a blocked job was in somebody's open transaction
+UNKNOWN = 1  # how many run at once in a lane whose row is missing
 
 
 class Admission(NamedTuple):
@@ -36,19 +42,24 @@ async def claim_in_lanes(tx: Transaction, worker: int, routes: Sequence[int], n:
     candidates = await tx.many(Lanes.candidates, routes=routes, n=max(n, LOOK_AHEAD))
     if not candidates:
         return []
-    admission = admit(candidates, await _locked(tx, {c.lane for c in candidates}), n)
+    lanes = await _past_the_held_up(tx, await _locked(tx, {c.lane for c in candidates}))
+    admission = admit(candidates, lanes, n)
     leases = await tx.many(Lanes.take, seqs=admission.taken, worker=worker, ttl_us=ttl_us) if admission.taken else []
     if admission.blocked:
         await tx.run(Lanes.block, seqs=admission.blocked)
     if admission.charges:
         await tx.run(Lanes.charge, charges=admission.charges)
-    return sorted(leases, key=lambda lease: (lease.priority, lease.seq))
+    return sorted(leases, key=attrgetter("place"))
 
 
 async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
-    """Let through what these lanes have room for now; called wherever one of their jobs stops running."""
+    """Let through what these lanes have room for now; called wherever one of their jobs stops running.
+
+    A lane is left without an opening only when nobody is blocked in it.
+    """
     routes: set[int] = set()
     charges: list[Charge] = []
+    short: list[LaneState] = []
     for lane in await _locked(tx, names):
         if lane.first is None:
             charges.append(Charge(lane.name, lane.free_at, None))
@@ -56,7 +67,15 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
         room = _room(lane)
         woken = await tx.many(Lanes.unblock, name=lane.name, n=room) if room else []
         routes.update(job.route for job in woken)
-        charges.append(Charge(lane.name, lane.free_at, None if len(woken) < room else _look_again(lane, room)))
+        if len(woken) < room:
+            short.append(lane)
+        else:
+            charges.append(Charge(lane.name, lane.free_at, _look_again(lane, room)))
+    if short:
+        skipped = {row.name for row in await tx.many(Lanes.still_blocked, names=[lane.name for lane in short])}
+        charges += [
+            Charge(lane.name, lane.free_at, lane.now + SOON_US if lane.name in skipped else None) for lane in short
+        ]
     if charges:
         await tx.run(Lanes.charge, charges=charges)
     if note := route_note(routes):
@@ -70,16 +89,28 @@ async def open_lanes(tx: Transaction, *, limit: int) -> int:
     return len(due)
 
 
+async def prune_lanes(tx: Transaction, *, age_us: int, limit: int) -> None:
+    """Look at some of the lanes that nobody has written for so long, and forget those that no job names any more.
+
+    A job that ended may be enqueued again, so its lane stays as long as the job.
+    """
+    old = await tx.many(Lanes.old_lanes, age_us=age_us, limit=limit)
+    if used := sorted(lane.name for lane in old if lane.used):
+        await tx.run(Lanes.keep_lanes, names=used)
+    if unused := sorted(lane.name for lane in old if not lane.used):
+        await tx.run(Lanes.prune_lanes, names=unused)
+
+
 def admit(candidates: Iterable[Candidate], lanes: Iterable[LaneState], n: int) -> Admission:
-    """Who may run now, in their order; within a lane nobody overtakes. Pure."""
+    """Who may run now, in their order; within a lane nobody overtakes. Every candidate's lane is given. Pure."""
     gates = {lane.name: _Gate(lane) for lane in lanes}
     taken: list[int] = []
     blocked: list[int] = []
     for candidate in candidates:
-        gate = gates.get(candidate.lane)
-        if len(taken) == n and (gate is None or gate.closed_until is None):
+        gate = gates[candidate.lane]
+        if len(taken) == n and gate.closed_until is None:
             break
-        if gate is None or gate.admits(candidate):
+        if gate.admits(candidate):
             taken.append(candidate.seq)
         else:
             blocked.append(candidate.seq)
@@ -111,7 +142,7 @@ class _Gate:
             if early > lane.now:
                 self.closed_until = early
                 return False
-        if lane.first is not None and lane.first < (candidate.priority, candidate.slot, candidate.seq):
+        if lane.first is not None and lane.first < candidate.place:
             self.closed_until = lane.now  # there is room, but for one that was blocked before
             return False
         self._free_at = after
@@ -151,5 +182,16 @@ async def _locked(tx: Transaction, names: Collection[str]) -> list[LaneState]:
     if not names:
         return []
     ordered = sorted(names)
-    await tx.many(Lanes.lock_lanes, names=ordered)
+    if len(await tx.many(Lanes.lock_lanes, names=ordered)) < len(ordered):
+        await tx.run(Lanes.restore_lanes, names=ordered)
+        await tx.many(Lanes.lock_lanes, names=ordered)
     return await tx.many(Lanes.lane_states, names=ordered)
+
+
+async def _past_the_held_up(tx: Transaction, lanes: Sequence[LaneState]) -> Sequence[LaneState]:
+    """Where there is room, only a blocked job that could run now has a place before the others."""
+    roomy = [lane.name for lane in lanes if lane.first is not None and _room(lane)]
+    if not roomy:
+        return lanes
+    first = {row.name: row for row in await tx.many(Lanes.lock_blocked, names=roomy)}
+    return [lane.behind(first.get(lane.name)) if lane.name in roomy else lane for lane in lanes]

@@ -70,6 +70,12 @@ async def list_queues(tx: Transaction) -> list[QueueRow]:
 
 
 @reading
+async def count_blocked(tx: Transaction) -> dict[str, int]:
+    """How many jobs of each queue their lanes hold back; all counts together stop at `CAP`."""
+    return {row.queue: row.jobs for row in await tx.many(Queues.count_blocked, cap=CAP)}
+
+
+@reading
 async def list_lanes(tx: Transaction, *, limit: int = 1_000) -> list[LaneRow]:
     return await tx.many(Queues.list_lanes, cap=CAP, limit=limit)
 

@@ -95,6 +95,22 @@ class UniqueJob(NamedTuple):
     seq: int
     id: JobId
     state: str
+    token: int
+
+
+class Replaced(NamedTuple):
+    seq: int
+    route: int
+    state: str
+    lane: str | None
+
+
+class Place(NamedTuple):
+    """Where a job stands among those of its route or lane; `@place` in SQL."""
+
+    priority: int
+    slot: int
+    seq: int
 
 
 class Held(NamedTuple):
@@ -115,6 +131,7 @@ class Lease(NamedTuple):
     queue: str
     tenant: str
     priority: int
+    slot: int
     worker: int
     epoch: int
     token: int
@@ -138,6 +155,10 @@ class Lease(NamedTuple):
     @property
     def fence(self) -> Token:
         return Token(self.epoch, self.token)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.priority, self.slot, self.seq)
 
 
 class Ending(NamedTuple):

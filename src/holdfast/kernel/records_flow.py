@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
+from holdfast.kernel.records import Place
 
 
 class Candidate(NamedTuple):
@@ -16,9 +17,25 @@ class Candidate(NamedTuple):
     lane: str
     cost: int
 
+    @property
+    def place(self) -> Place:
+        return Place(self.priority, self.slot, self.seq)
+
 
 class LaneName(NamedTuple):
     name: str
+
+
+class OldLane(NamedTuple):
+    name: str
+    used: bool  # some job names it, or its rate has not caught up
+
+
+class FirstBlocked(NamedTuple):
+    name: str
+    priority: int
+    slot: int
+    seq: int
 
 
 class LaneState(NamedTuple):
@@ -36,11 +53,26 @@ class LaneState(NamedTuple):
     now: int
 
     @property
-    def first(self) -> tuple[int, int, int] | None:
+    def first(self) -> Place | None:
         """The place of the first blocked job."""
         if self.first_priority is None or self.first_slot is None or self.first_seq is None:
             return None
-        return self.first_priority, self.first_slot, self.first_seq
+        return Place(self.first_priority, self.first_slot, self.first_seq)
+
+    def behind(self, first: FirstBlocked | None) -> LaneState:
+        """The same lane with that one as its first blocked job."""
+        places = (None, None, None) if first is None else (first.priority, first.slot, first.seq)
+        return self._replace(first_priority=places[0], first_slot=places[1], first_seq=places[2])
+
+
+class LaneCrowd(NamedTuple):
+    """Who is in a lane, whether or not it has a row."""
+
+    running: int
+    first_priority: int | None
+    first_slot: int | None
+    first_seq: int | None
+    now: int
 
 
 class Charge(NamedTuple):
@@ -149,3 +181,7 @@ class WhyJob(NamedTuple):
     holder: str | None
     host: str | None
     now: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.priority, self.slot, self.seq)

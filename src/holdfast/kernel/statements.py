@@ -30,6 +30,7 @@ from holdfast.kernel.records import (
     Moved,
     NewJob,
     Renewed,
+    Replaced,
     Resolution,
     Route,
     RouteId,
@@ -50,10 +51,13 @@ from holdfast.kernel.records_flow import (
     Charge,
     FinishedCount,
     FinishedQueue,
+    FirstBlocked,
+    LaneCrowd,
     LaneName,
     LaneRow,
     LaneState,
     Moment,
+    OldLane,
     PausedQueue,
     QueueCount,
     QueueRow,
@@ -76,7 +80,7 @@ class Jobs(
     now: One[Moment]
     take_key: One[KeyOwner]
     find_unique: One[UniqueJob]
-    replace: One[Settled]
+    replace: One[Replaced]
     enqueue_again: One[Settled]
     repeat_child: One[Kin]
     claim: Many[Lease]
@@ -107,12 +111,18 @@ class Leases(Statements, file="leases.sql", rows={"held": Held}):
 class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
     candidates: Many[Candidate]
     lock_lanes: Many[LaneName]
+    restore_lanes: Exec
     due_lanes: Many[LaneName]
     lane_states: Many[LaneState]
+    lock_blocked: Many[FirstBlocked]
+    still_blocked: Many[LaneName]
     take: Many[Lease]
     block: Exec
     unblock: Many[Woken]
     charge: Exec
+    open_stranded: Exec
+    old_lanes: Many[OldLane]
+    keep_lanes: Exec
     prune_lanes: Exec
 
 
@@ -193,11 +203,14 @@ class Watch(Statements, file="watch.sql"):
     count_ended: Many[QueueCount]
     backlogs: Many[Backlog]
     symptoms: One[Symptoms]
+    stranded_lanes: Many[LaneName]
+    missing_lanes: Many[LaneName]
 
 
 class Why(Statements, file="why.sql"):
     why_job: One[WhyJob]
     lane_line: Many[Candidate]
+    lane_crowd: One[LaneCrowd]
     paused_routes: Many[RouteId]
 
 

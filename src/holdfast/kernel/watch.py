@@ -79,6 +79,18 @@ async def symptoms(tx: Transaction, *, grace_us: int) -> Symptoms:
 
 
 @reading
+async def stranded_lanes(tx: Transaction, *, limit: int = CAP) -> list[str]:
+    """Lanes that could let a blocked job through, and that nobody is to look at."""
+    return [lane.name for lane in await tx.many(Watch.stranded_lanes, limit=limit)]
+
+
+@reading
+async def missing_lanes(tx: Transaction, *, limit: int = CAP) -> list[str]:
+    """Lanes that live jobs name and whose limits are not in the store."""
+    return [lane.name for lane in await tx.many(Watch.missing_lanes, limit=limit)]
+
+
+@reading
 async def cluster_epoch(tx: Transaction) -> int:
     cluster = await tx.one(Workers.cluster)
     assert cluster is not None

@@ -15,7 +15,7 @@ from holdfast.durations import show
 from holdfast.errors import NotFound
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.lanes import admit
+from holdfast.kernel.lanes import UNKNOWN, admit
 from holdfast.kernel.records import Route, WorkerRow
 from holdfast.kernel.records_flow import LaneState, WhyJob
 from holdfast.kernel.routes import LANE, serves
@@ -99,18 +99,23 @@ def _unserved(job: WhyJob, live: Sequence[WorkerRow], worker: str | None) -> lis
 
 async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) -> list[Reason]:
     assert job.lane is not None
-    lanes = await tx.many(Lanes.lane_states, names=[job.lane])
-    if not lanes:
-        return []
-    (lane,) = lanes
+    lane = await _lane(tx, job.lane)
     paused = {row.route for row in await tx.many(Why.paused_routes)}
     routes = await tx.many(Workers.list_routes, since=0)
     served = [route.id for route in routes if route.id not in paused and any(_can(row, route) for row in live)]
-    place = {"priority": job.priority, "slot": job.slot, "seq": job.seq}
-    line = await tx.many(Why.lane_line, lane=job.lane, routes=served, **place, limit=_LINE)
+    line = await tx.many(Why.lane_line, lane=job.lane, routes=served, **job.place._asdict(), limit=_LINE)
     if job.gate is None and job.seq in admit(line, [lane], _LINE).taken:
         return []
-    return [_full(job, lane) or _too_soon(job, lane) or _behind(job, lane)]
+    return [_full(job, lane) or _too_soon(job, lane) or _next(job, lane) or _behind(job, lane)]
+
+
+async def _lane(tx: Transaction, name: str) -> LaneState:
+    """As the next claim finds it; one whose row is missing, as that claim will restore it."""
+    for lane in await tx.many(Lanes.lane_states, names=[name]):
+        return lane
+    crowd = await tx.one(Why.lane_crowd, lane=name)
+    assert crowd is not None
+    return LaneState(name=name, concurrency=UNKNOWN, interval_us=None, burst=1, free_at=0, **crowd._asdict())
 
 
 def _full(job: WhyJob, lane: LaneState) -> Reason | None:
@@ -127,6 +132,12 @@ def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
         return None
     pace = f"one every {show(lane.interval_us)}"
     return Reason("lane", f"lane {job.lane!r} is closed until {_time(opens)} by its rate, {pace}", opens)
+
+
+def _next(job: WhyJob, lane: LaneState) -> Reason | None:
+    if job.gate is None or lane.first != job.place:
+        return None
+    return Reason("lane", f"lane {lane.name!r} has room for it, and lets it through when it is looked at next")
 
 
 def _behind(job: WhyJob, lane: LaneState) -> Reason:

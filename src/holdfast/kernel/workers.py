@@ -116,6 +116,11 @@ async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
     return sight
 
 
+async def prune_routes(tx: Transaction, *, age_us: int, limit: int) -> None:
+    """Forget routes that nobody has written for so long and no live job is on, the oldest first."""
+    await tx.run(Workers.prune_routes, age_us=age_us, limit=limit)
+
+
 @reading
 async def list_routes(tx: Transaction, *, since: int) -> list[Route]:
     return await tx.many(Workers.list_routes, since=since)

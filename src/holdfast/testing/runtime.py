@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from holdfast.agents.creating import Created
 from holdfast.kernel.database import Operation
+from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.records import Batch, NewJob, Route
 from holdfast.runtime import Runtime
@@ -30,10 +31,10 @@ class LabRuntime(Runtime):
         super().__init__(*given)
         self._lab = lab
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> JobId:
-        id = await super().enqueue(job, route, key=key, notify=notify)
-        await self._lab.accepted([id])
-        return id
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+        accepted = await super().enqueue(job, route, key=key, notify=notify)
+        await self._lab.accepted([accepted.id])
+        return accepted
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
         await super().enqueue_many(batch, route, notify)

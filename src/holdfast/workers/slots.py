@@ -25,9 +25,17 @@ class Line:
     def room(self, *, short: bool) -> int:
         return self.limit + (self._ahead if short else 0) - self.running - len(self.ready)
 
-    @property
-    def is_busy(self) -> bool:
-        return self.running >= self.limit
+    def put(self, holding: Holding) -> None:
+        """Let it wait for a slot. What was lost before goes first: it was in the store before the others."""
+        if holding.lease.rescues:
+            self.ready.insert(sum(other.lease.rescues > 0 for other in self.ready), holding)
+        else:
+            self.ready.append(holding)
+
+    def staying(self, since: float) -> list[Holding]:
+        """Those that were lost more than once and have waited here since then. Who dies beside them would cost them one
+        more rescue before they have run, so they go back to the store, where a free worker finds them."""
+        return [holding for holding in self.ready if holding.lease.rescues > 1 and holding.claimed_at <= since]
 
     def starting(self) -> Iterator[Holding]:
         """Those whose turn it is, each counted as running."""

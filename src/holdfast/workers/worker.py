@@ -50,6 +50,7 @@ _DUE_LOOK = 0.005
 _NO_POLICY = RetryPolicy()
 _INTERRUPTED = "instance_disconnected"
 _HAND_BACK = 2.0
+_STAY = 1.0
 
 
 class Worker:
@@ -233,21 +234,19 @@ class Worker:
 
     def _accept(self, leases: list[Lease], sent_at: float, line_name: str) -> None:
         fence_at = self._fence(sent_at, sent_at)
-        for lease in sorted(leases, key=lambda each: each.rescues == 0):
+        line = self._lines[line_name]
+        for lease in leases:
             self._duties.stirred = True
             self._idle.clear()
             self._quiet.clear()
             self._started += 1
             holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
             holding.line = line_name
-            line = self._lines[line_name]
             if self._leaving.is_set():
                 self._release(holding)
-            elif lease.rescues and line.is_busy:
-                self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
             else:
-                line.ready.append(holding)
-                self._start_ready(line)
+                line.put(holding)
+        self._start_ready(line)
 
     def _start_ready(self, line: Line) -> None:
         for holding in line.starting():
@@ -452,6 +451,10 @@ class Worker:
             for holding in self._holdings.all():
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
                     self._lose(holding)
+            for line in self._lines.values():
+                for holding in line.staying(now - _STAY):
+                    line.ready.remove(holding)
+                    self._end(holding, Snooze("1s"))
             await self._ports.clock.sleep(self._settings.tick.total_seconds())
 
     def _lose(self, holding: Holding) -> None:

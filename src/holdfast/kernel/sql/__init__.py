@@ -7,7 +7,8 @@ rendered when the first of them is used.
 
 In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
 column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:list)` tests membership on both.
-`holdfast.` is the schema.
+`holdfast.` is the schema. `@place(j)` is the order of jobs within a route or a lane, `@arrival(j)` that between queues,
+each as columns of the table `j`; without parentheses, of the only table there is.
 
 A connection that a caller lends us has its own ways: it spells parameters as its library does, and it may turn
 every `json` or `uuid` into something else. So there such values travel as text, and are cast by the server.
@@ -29,6 +30,10 @@ Style = Literal["dollar", "pyformat"]  # how a lent connection spells a paramete
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _HEADER = re.compile(r"^-- name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?$")
+# A slot is a turn among the tenants of one fair queue. It says nothing about another queue, where all may be of slot 0:
+# compared with those, a fair queue would never have its turn.
+_ORDERS = {"place": ("priority", "slot", "seq"), "arrival": ("priority", "seq")}
+_ORDER = re.compile(rf"@({'|'.join(_ORDERS)})\b(?:\((\w+)\))?")
 _SCHEMA = re.compile(r"\bholdfast\.")
 _MEMBER = re.compile(r"= any\((?:cast\()?(:[a-z_]+)(?: as [a-z]+\[\]\))?\)")
 _LIST_AS_TEXT = re.compile(r"cast\((:[a-z_.]+) as (json|jsonb|uuid)\[\]\)")
@@ -129,7 +134,7 @@ class Rendered(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One statement as its file spells it."""
+    """One statement as its file spells it, but for the orders that have a name."""
 
     name: str
     cardinality: str
@@ -149,10 +154,15 @@ def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
             lines.append(line)
             continue
         if header is not None:
-            body = "\n".join(lines).strip().rstrip(";")
+            body = _ORDER.sub(_ordered, "\n".join(lines).strip().rstrip(";"))
             found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
         header, lines = match, []
     return tuple(found)
+
+
+def _ordered(match: re.Match[str]) -> str:
+    order, table = match.groups()
+    return ", ".join(f"{table}.{column}" if table else column for column in _ORDERS[order])
 
 
 @cache

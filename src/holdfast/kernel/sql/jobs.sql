@@ -3,7 +3,8 @@
 -- name: enqueue :one on postgres
 -- One statement, so that it is one round trip and can run inside the caller's own transaction, which may be long: so
 -- routes and lanes are written only when they are new, changed or nearly forgotten, and no row of theirs stays locked
--- because it was used. What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
+-- because it was used. They are written by one upsert each: one that is being forgotten is waited for, and written
+-- anew. What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
 -- `turn` numbers the jobs of one tenant on a fair queue, from 1: they come after this tenant's last one, but before the
 -- second turn of the others. A job that is there already, or whose unique key is taken, is not inserted.
 with alike as materialized (
@@ -28,27 +29,26 @@ with alike as materialized (
     join alike a on a.number = i.alike order by i.place
 ), given_lane as materialized (
     select distinct on (lane) lane as name, concurrency, interval_us, burst from alike where lane is not null order by lane
-), new_lane as (
+), written_lane as (
     insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
-    select name, concurrency, interval_us, burst, holdfast.now_us() from given_lane
-    on conflict (name) do nothing
-), changed_lane as (
-    update holdfast.lane l set concurrency = g.concurrency, interval_us = g.interval_us, burst = g.burst,
-        updated_at = holdfast.now_us()
-    from given_lane g
-    where l.name = g.name and ((l.concurrency, l.interval_us, l.burst)
-        is distinct from (g.concurrency, g.interval_us, g.burst) or l.updated_at < holdfast.now_us() - 3600000000)
+    select g.name, g.concurrency, g.interval_us, g.burst, holdfast.now_us() from given_lane g
+    left join holdfast.lane l on l.name = g.name
+    where l.name is null or l.updated_at < holdfast.now_us() - 3600000000
+        or (l.concurrency, l.interval_us, l.burst) is distinct from (g.concurrency, g.interval_us, g.burst)
+    order by g.name
+    on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
+        burst = excluded.burst, updated_at = excluded.updated_at
 ), given_route as materialized (
     select r.id, r.queue, r.capabilities
     from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
         as r (id, queue, capabilities) order by r.id
-), new_route as (
+), written_route as (
     insert into holdfast.route (id, queue, capabilities, used_at)
-    select id, queue, capabilities, holdfast.now_us() from given_route
-    on conflict (id) do nothing
-), used_route as (
-    update holdfast.route r set used_at = holdfast.now_us() from given_route g
-    where r.id = g.id and r.used_at < holdfast.now_us() - 1800000000
+    select g.id, g.queue, g.capabilities, holdfast.now_us() from given_route g
+    left join holdfast.route r on r.id = g.id
+    where r.id is null or r.used_at < holdfast.now_us() - 1800000000
+    order by g.id
+    on conflict (id) do update set used_at = excluded.used_at
 ), fresh as (
     insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
         max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
@@ -184,31 +184,32 @@ returning digest, cast(job as text) as job;
 
 -- name: find_unique :one
 -- The job itself, if it was inserted by a call whose answer was lost; else the one that has its unique key.
-select seq, cast(id as text) as id, state from holdfast.job where id = :id
+select seq, cast(id as text) as id, state, token from holdfast.job where id = :id
 union all
-select seq, cast(id as text) as id, state from holdfast.job
+select seq, cast(id as text) as id, state, token from holdfast.job
 where unique_scope = 'pending' and token = 0 and state in ('scheduled', 'pending') and unique_key = :unique_key
     and :scope = 'pending'
 union all
-select seq, cast(id as text) as id, state from holdfast.job
+select seq, cast(id as text) as id, state, token from holdfast.job
 where unique_scope = 'live' and state in ('scheduled', 'pending', 'running', 'waiting') and unique_key = :unique_key
     and :scope = 'live'
 union all
-select seq, cast(id as text) as id, state from holdfast.job
+select seq, cast(id as text) as id, state, token from holdfast.job
 where unique_scope = 'window' and :scope = 'window'
     and unique_key = :unique_key || ':' || (holdfast.now_us() / cast(:window_us as bigint))
 limit 1;
 
 -- name: replace :one
--- The newer call takes the place of one that nobody has claimed yet: what it says, and when it is due.
+-- The newer call takes the place of one that nobody has claimed yet: what it says, and when it is due. Its lane judges
+-- it anew. No row: it was claimed or has ended meanwhile.
 update holdfast.job set payload = :payload, metadata = :metadata, priority = :priority,
     state = case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or coalesce(cast(:delay_us as bigint), 0) > 0
         then 'scheduled' else 'pending' end,
     due_at = case when coalesce(cast(:delay_us as bigint), 0) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
         when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() then cast(:due_at as bigint) end,
-    timeout_us = :timeout_us, deadline_at = holdfast.now_us() + cast(:deadline_us as bigint)
+    timeout_us = :timeout_us, deadline_at = holdfast.now_us() + cast(:deadline_us as bigint), gate = null
 where seq = :seq and token = 0 and state in ('scheduled', 'pending')
-returning seq, route, state;
+returning seq, route, state, lane;
 
 -- name: enqueue_again :one
 -- A new job that says what an ended one said. Its deadline is as far away as the old one's was; on a fair queue it
@@ -240,7 +241,8 @@ on conflict do nothing
 returning seq, parent;
 
 -- name: claim :many on postgres
--- Pick without locks, count what each route may give, then lock that many per route. Locking the picks
+-- Pick without locks, count what each queue may give by the order of arrival and what each of its routes by the turns
+-- of its tenants, then lock that many per route. Locking the picks
 -- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
 -- took the last of every picked route meanwhile, `spare` takes from the routes that were not picked.
 -- Updating by array keeps the plan on the primary key, with or without statistics.
@@ -248,55 +250,58 @@ with served as materialized (
     select s.route from unnest(cast(:routes as bigint[])) as s (route)
     where s.route <> all(array(select p.id from holdfast.paused_route p))
 ), pick as materialized (
-    select p.route from served
+    select p.route, p.queue, row_number() over (order by @arrival(p)) as arrival,
+        row_number() over (partition by p.queue order by @place(p)) as place
+    from served
     cross join lateral (
-        select j.route, j.priority, j.seq from holdfast.job j
+        select j.route, j.queue, @place(j) from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by j.priority, j.slot, j.seq limit :n
+        order by @place(j) limit :n
     ) as p
-    order by p.priority, p.seq limit :n
+), share as materialized (
+    select queue, count(*) as n from pick where arrival <= :n group by queue
 ), quota as materialized (
-    select route, count(*) as n from pick group by route
+    select p.route, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n group by p.route
 ), held as materialized (
     select h.seq from quota
     cross join lateral (
         select j.seq from holdfast.job j
         where j.route = quota.route and j.state = 'pending' and j.gate is null
-        order by j.priority, j.slot, j.seq limit quota.n for update skip locked
+        order by @place(j) limit quota.n for update skip locked
     ) as h
 ), spare as materialized (
     select s.seq from served
     cross join lateral (
         select j.seq from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by j.priority, j.slot, j.seq limit :n for update skip locked
+        order by @place(j) limit :n for update skip locked
     ) as s
     where not exists (select 1 from held) limit :n
 )
 update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
 where seq = any(array(select seq from held union all select seq from spare))
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
+returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
     rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
 
 -- name: claim :many on sqlite
--- No row locks and no lateral: there is one writer, and it is us. The quota rule is the same.
+-- No row locks and no lateral: there is one writer, and it is us. What each queue may give is counted the same way.
 with pick as materialized (
-    select j.seq, j.route, j.priority,
-        row_number() over (partition by j.route order by j.priority, j.slot, j.seq) as place
+    select j.seq, row_number() over (order by @arrival(j)) as arrival, j.queue,
+        row_number() over (partition by j.queue order by @place(j)) as place
     from json_each(:routes) as served
     cross join holdfast.job j on j.seq in (
         select k.seq from holdfast.job k
         where k.route = served.value and k.state = 'pending' and k.gate is null
-        order by k.priority, k.slot, k.seq limit :n)
+        order by @place(k) limit :n)
     where served.value not in (select p.id from holdfast.paused_route p)
-), quota as materialized (
-    select route, count(*) as n from (select route from pick order by priority, seq limit :n) group by route
+), share as materialized (
+    select queue, count(*) as n from pick where arrival <= :n group by queue
 )
 update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
-where seq in (select pick.seq from pick join quota on quota.route = pick.route where pick.place <= quota.n)
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
+where seq in (select pick.seq from pick join share on share.queue = pick.queue where pick.place <= share.n)
+returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
     rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
 
 -- name: heads :many on postgres
@@ -304,12 +309,12 @@ returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, ep
 -- Not `exists`, which may be planned as a join that reads the whole backlog.
 select served.route from unnest(cast(:routes as bigint[])) as served (route)
 cross join lateral (
-    select j.priority, j.seq from holdfast.job j
+    select @arrival(j) from holdfast.job j
     where j.route = served.route and j.state = 'pending' and j.gate is null
-    order by j.priority, j.slot, j.seq limit 1
+    order by @place(j) limit 1
 ) as head
 where served.route <> all(array(select p.id from holdfast.paused_route p))
-order by head.priority, head.seq;
+order by @arrival(head);
 
 -- name: heads :many on sqlite
 -- Forked for the list: json_each where PostgreSQL has unnest.
@@ -317,9 +322,9 @@ select served.value as route from json_each(:routes) as served
 cross join holdfast.job head on head.seq = (
     select j.seq from holdfast.job j
     where j.route = served.value and j.state = 'pending' and j.gate is null
-    order by j.priority, j.slot, j.seq limit 1)
+    order by @place(j) limit 1)
 where served.value not in (select p.id from holdfast.paused_route p)
-order by head.priority, head.seq;
+order by @arrival(head);
 
 -- name: complete :many on postgres
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.

@@ -9,11 +9,11 @@ with served as materialized (
 ), pick as materialized (
     select p.route from served
     cross join lateral (
-        select j.route, j.priority, j.slot, j.seq from holdfast.job j
+        select j.route, @place(j) from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by j.priority, j.slot, j.seq limit :n
+        order by @place(j) limit :n
     ) as p
-    order by p.priority, p.slot, p.seq limit :n
+    order by @place(p) limit :n
 ), quota as materialized (
     select route, count(*) as n from pick group by route
 )
@@ -21,9 +21,9 @@ select h.seq, h.priority, h.slot, h.lane, h.cost from quota
 cross join lateral (
     select j.seq, j.priority, j.slot, j.lane, j.cost from holdfast.job j
     where j.route = quota.route and j.state = 'pending' and j.gate is null
-    order by j.priority, j.slot, j.seq limit quota.n for update skip locked
+    order by @place(j) limit quota.n for update skip locked
 ) as h
-order by h.priority, h.slot, h.seq;
+order by @place(h);
 
 -- name: candidates :many on sqlite
 -- No row locks and no lateral: there is one writer, and it is us.
@@ -31,9 +31,9 @@ select j.seq, j.priority, j.slot, j.lane, j.cost from json_each(:routes) as serv
 cross join holdfast.job j on j.seq in (
     select k.seq from holdfast.job k
     where k.route = served.value and k.state = 'pending' and k.gate is null
-    order by k.priority, k.slot, k.seq limit :n)
+    order by @place(k) limit :n)
 where served.value not in (select p.id from holdfast.paused_route p)
-order by j.priority, j.slot, j.seq limit :n;
+order by @place(j) limit :n;
 
 -- name: lock_lanes :many on postgres
 -- After jobs, in the order of names. Whoever starts or ends a job of a lane holds its row until the commit, so that
@@ -43,6 +43,20 @@ select name from holdfast.lane where name = any(cast(:names as text[])) order by
 -- name: lock_lanes :many on sqlite
 -- The transaction holds the write lock already.
 select name from holdfast.lane where name = any(:names) order by name;
+
+-- name: restore_lanes :exec on postgres
+-- A job names its lane for as long as it is kept, and the lane's row is kept as long. Should the row be missing all the
+-- same, nobody knows its limits: one at a time is the strictest, until the next call writes down what is declared.
+insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
+select name, 1, 1, holdfast.now_us(), holdfast.now_us() from unnest(cast(:names as text[])) as missing (name)
+order by name
+on conflict (name) do nothing;
+
+-- name: restore_lanes :exec on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest.
+insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
+select value, 1, 1, holdfast.now_us(), holdfast.now_us() from json_each(:names) where true
+on conflict (name) do nothing;
 
 -- name: due_lanes :many on postgres
 -- Skips what someone else is opening.
@@ -59,13 +73,34 @@ order by opens_at limit :limit;
 select name, concurrency, interval_us, burst, free_at,
     (select count(*) from holdfast.job j where j.state = 'running' and j.lane = lane.name) as running,
     (select k.priority from holdfast.job k where k.state = 'pending' and k.gate = lane.name
-        order by k.priority, k.slot, k.seq limit 1) as first_priority,
+        order by @place(k) limit 1) as first_priority,
     (select k.slot from holdfast.job k where k.state = 'pending' and k.gate = lane.name
-        order by k.priority, k.slot, k.seq limit 1) as first_slot,
+        order by @place(k) limit 1) as first_slot,
     (select k.seq from holdfast.job k where k.state = 'pending' and k.gate = lane.name
-        order by k.priority, k.slot, k.seq limit 1) as first_seq,
+        order by @place(k) limit 1) as first_seq,
     holdfast.now_us() as now
 from holdfast.lane where name = any(cast(:names as text[])) order by name;
+
+-- name: lock_blocked :many on postgres
+-- The first blocked job of each lane that nobody is changing: one in somebody's open transaction keeps no place before
+-- those that can run. It is locked, so that it stays the first until the commit.
+select l.name, @place(first) from unnest(cast(:names as text[])) as l (name)
+cross join lateral (
+    select @place(k) from holdfast.job k where k.state = 'pending' and k.gate = l.name
+    order by @place(k) limit 1 for update skip locked
+) as first;
+
+-- name: lock_blocked :many on sqlite
+-- No row locks to skip.
+select l.value as name, @place(first) from json_each(:names) as l
+cross join holdfast.job first on first.seq = (
+    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = l.value order by @place(k) limit 1);
+
+-- name: still_blocked :many
+-- After `unblock`, in a statement of its own: whatever that one skipped is here. A gate is set under the lane's lock
+-- only, so a lane that is not here has nobody blocked.
+select name from holdfast.lane where name = any(cast(:names as text[]))
+    and (select k.seq from holdfast.job k where k.state = 'pending' and k.gate = lane.name limit 1) is not null;
 
 -- name: take :many
 -- The jobs a claim has locked and its lanes have let through. The source state is a column so that the primary key
@@ -75,7 +110,7 @@ update holdfast.job set state = 'running', token = token + 1, epoch = (select c.
     worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
 from source
 where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, worker, epoch, token, attempts, max_attempts,
+returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
     rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
 
 -- name: block :exec
@@ -85,11 +120,12 @@ update holdfast.job set gate = lane from source
 where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null;
 
 -- name: unblock :many on postgres
--- The next of a lane that has room. Skips what someone else is changing: the lane is looked at again.
+-- The next of a lane that has room. Skips what someone else is changing: they may wait for this lane. What was skipped
+-- is seen by `still_blocked`.
 update holdfast.job set gate = null
 where seq = any(array(
     select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
-    order by k.priority, k.slot, k.seq limit :n for update skip locked))
+    order by @place(k) limit :n for update skip locked))
 returning seq, route;
 
 -- name: unblock :many on sqlite
@@ -97,7 +133,7 @@ returning seq, route;
 update holdfast.job set gate = null
 where seq in (
     select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
-    order by k.priority, k.slot, k.seq limit :n)
+    order by @place(k) limit :n)
 returning seq, route;
 
 -- name: charge :exec on postgres
@@ -112,10 +148,48 @@ update holdfast.lane set free_at = value ->> :charges.free_at, opens_at = value 
 from json_each(:charges)
 where lane.name = value ->> :charges.name;
 
+-- name: open_stranded :exec
+-- Lanes with blocked jobs that nobody is to look at: code of schema 5 leaves them so, or somebody removed the row. From
+-- each blocked lane to the next by one probe of the index.
+with recursive blocked (gate) as (
+    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null order by j.gate limit 1)
+    union all
+    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null and j.gate > blocked.gate
+        order by j.gate limit 1)
+    from blocked where blocked.gate is not null
+)
+insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
+select gate, 1, 1, holdfast.now_us(), holdfast.now_us() from blocked
+where gate is not null and (select l.opens_at from holdfast.lane l where l.name = blocked.gate) is null
+limit :limit
+on conflict (name) do update set opens_at = excluded.opens_at where lane.opens_at is null;
+
+-- name: old_lanes :many on postgres
+-- Nobody has enqueued into them of late. Skips what someone else is changing. Whoever enqueues into one of these writes
+-- it first, and waits for this lock.
+select name, free_at > holdfast.now_us() or opens_at is not null
+    or (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is not null
+    or (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
+        limit 1) is not null
+    or (select j.seq from holdfast.job j where j.finished_at is not null and j.lane is not null and j.lane = lane.name
+        limit 1) is not null as used
+from holdfast.lane where updated_at <= holdfast.now_us() - :age_us
+order by updated_at, name limit :limit for update skip locked;
+
+-- name: old_lanes :many on sqlite
+-- No row locks to skip.
+select name, free_at > holdfast.now_us() or opens_at is not null
+    or (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is not null
+    or (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
+        limit 1) is not null
+    or (select j.seq from holdfast.job j where j.finished_at is not null and j.lane is not null and j.lane = lane.name
+        limit 1) is not null as used
+from holdfast.lane where updated_at <= holdfast.now_us() - :age_us
+order by updated_at, name limit :limit;
+
+-- name: keep_lanes :exec
+-- They are looked at again after as long.
+update holdfast.lane set updated_at = holdfast.now_us() where name = any(cast(:names as text[]));
+
 -- name: prune_lanes :exec
--- A lane is written again by whoever enqueues into it, so a day of silence with nothing live means nobody does.
-delete from holdfast.lane
-where updated_at <= holdfast.now_us() - :age_us and free_at <= holdfast.now_us() and opens_at is null
-    and (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is null
-    and (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
-        limit 1) is null;
+delete from holdfast.lane where name = any(cast(:names as text[]));

@@ -2,8 +2,8 @@
 
 -- name: wake :many on postgres
 -- Scheduled jobs whose time has come, and waits that timed out. The inner query locks what it found in those states;
--- naming them again outside would let the planner read every job that waits.
-update holdfast.job set state = 'pending', due_at = null, channel = null
+-- naming them again outside would let the planner read every job that waits. Code of schema 5 left gates on some.
+update holdfast.job set state = 'pending', due_at = null, channel = null, gate = null
 where seq = any(array(
     select seq from holdfast.job
     where state in ('scheduled', 'waiting') and due_at is not null and due_at <= holdfast.now_us()
@@ -12,7 +12,7 @@ returning seq, route;
 
 -- name: wake :many on sqlite
 -- No row locks to skip.
-update holdfast.job set state = 'pending', due_at = null, channel = null
+update holdfast.job set state = 'pending', due_at = null, channel = null, gate = null
 where seq in (
     select seq from holdfast.job
     where state in ('scheduled', 'waiting') and due_at is not null and due_at <= holdfast.now_us()
@@ -26,7 +26,7 @@ order by deadline_at limit :limit;
 
 -- name: overdue :many
 -- Takes a new token, so that nothing an earlier attempt still holds can write here.
-update holdfast.job set state = 'failed', token = token + 1, due_at = null, channel = null,
+update holdfast.job set state = 'failed', token = token + 1, due_at = null, channel = null, gate = null,
     finished_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
     and deadline_at <= holdfast.now_us()
@@ -189,7 +189,7 @@ select seq, parent, state from holdfast.job where id = :id;
 
 -- name: cancel :many
 -- Not running: ends at once, under a new token.
-update holdfast.job set state = 'cancelled', token = token + 1, due_at = null, channel = null,
+update holdfast.job set state = 'cancelled', token = token + 1, due_at = null, channel = null, gate = null,
     cancel_requested_at = holdfast.now_us(), finished_at = holdfast.now_us(), error = :error
 where seq = any(cast(:seqs as bigint[])) and state in ('scheduled', 'pending', 'waiting')
 returning seq, cast(id as text) as id, state, route, parent, lane, kind;

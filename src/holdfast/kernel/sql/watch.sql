@@ -53,3 +53,32 @@ select (select count(*) from holdfast.job where state = 'running' and lease_unti
     (select count(*) from holdfast.schedule where paused_at is null and next_at <= holdfast.now_us() - :grace_us)
         as late_schedules,
     holdfast.now_us() as now;
+
+-- name: stranded_lanes :many
+-- Lanes that have room and blocked jobs, and nobody is to look at them. From each blocked lane to the next by one probe
+-- of the index.
+with recursive blocked (gate) as (
+    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null order by j.gate limit 1)
+    union all
+    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null and j.gate > blocked.gate
+        order by j.gate limit 1)
+    from blocked where blocked.gate is not null
+)
+select b.gate as name from blocked b left join holdfast.lane l on l.name = b.gate
+where b.gate is not null and l.opens_at is null and (l.concurrency is null or l.concurrency >
+    (select count(*) from holdfast.job j where j.state = 'running' and j.lane = b.gate))
+order by b.gate limit :limit;
+
+-- name: missing_lanes :many
+-- Lanes that live jobs name and that have no row, found in the same way.
+with recursive named (lane) as (
+    select (select j.lane from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting')
+        and j.lane is not null order by j.lane limit 1)
+    union all
+    select (select j.lane from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting')
+        and j.lane is not null and j.lane > named.lane order by j.lane limit 1)
+    from named where named.lane is not null
+)
+select n.lane as name from named n left join holdfast.lane l on l.name = n.lane
+where n.lane is not null and l.name is null
+order by n.lane limit :limit;

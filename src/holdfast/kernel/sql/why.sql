@@ -15,8 +15,16 @@ where j.id = :id;
 select seq, priority, slot, lane, cost from holdfast.job
 where lane = :lane and state in ('scheduled', 'pending', 'waiting') and state = 'pending' and gate is null
     and route = any(cast(:routes as bigint[]))
-    and (priority, slot, seq) <= (cast(:priority as integer), cast(:slot as bigint), cast(:seq as bigint))
-order by priority, slot, seq limit :limit;
+    and (@place) <= (cast(:priority as integer), cast(:slot as bigint), cast(:seq as bigint))
+order by @place limit :limit;
+
+-- name: lane_crowd :one
+-- Of a lane whose row is missing.
+select (select count(*) from holdfast.job j where j.state = 'running' and j.lane = :lane) as running,
+    first.priority as first_priority, first.slot as first_slot, first.seq as first_seq, holdfast.now_us() as now
+from (select 1 as one) as always
+left join holdfast.job first on first.seq = (
+    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :lane order by @place(k) limit 1);
 
 -- name: paused_routes :many
 select id as route from holdfast.paused_route;

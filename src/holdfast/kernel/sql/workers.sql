@@ -180,9 +180,14 @@ where created_at <= holdfast.now_us() - :age_us
         from holdfast.job j where j.id = idempotency.job), false);
 
 -- name: prune_routes :exec
--- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does.
+-- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does. A pause is known by
+-- its routes, so those of blocked jobs stay too. The age is tested twice: one that was written meanwhile stays.
 delete from holdfast.route
-where used_at <= holdfast.now_us() - :age_us
-    and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is null and j.route = route.id)
-    and not exists (select 1 from holdfast.job j where j.state in ('scheduled', 'waiting') and j.route = route.id)
-    and not exists (select 1 from holdfast.job j where j.state = 'running' and j.route = route.id);
+where used_at <= holdfast.now_us() - :age_us and id in (
+    select r.id from holdfast.route r where r.used_at <= holdfast.now_us() - :age_us
+        and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is null and j.route = r.id)
+        and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is not null
+            and j.lane is not null and j.route = r.id)
+        and not exists (select 1 from holdfast.job j where j.state in ('scheduled', 'waiting') and j.route = r.id)
+        and not exists (select 1 from holdfast.job j where j.state = 'running' and j.route = r.id)
+    order by r.used_at limit :limit);

@@ -28,6 +28,7 @@ create index signal_sent on holdfast.signal (sent_at);
 create index job_blocked on holdfast.job (route)
     where state = 'pending' and gate is not null and lane is not null;
 create index job_lane_ended on holdfast.job (lane) where lane is not null and finished_at is not null;
+create index lane_updated on holdfast.lane (updated_at);
 
 -- Processes that read the events of runs. Nobody is hinted while there is none.
 create table holdfast.reader (
@@ -38,6 +39,7 @@ create index reader_until on holdfast.reader (until);
 
 -- down
 drop table holdfast.reader;
+drop index holdfast.lane_updated;
 drop index holdfast.job_lane_ended;
 drop index holdfast.job_blocked;
 drop index holdfast.signal_sent;

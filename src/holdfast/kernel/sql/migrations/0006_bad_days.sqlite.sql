@@ -26,6 +26,7 @@ create index signal_sent on signal (sent_at);
 create index job_blocked on job (route)
     where state = 'pending' and gate is not null and lane is not null;
 create index job_lane_ended on job (lane) where lane is not null and finished_at is not null;
+create index lane_updated on lane (updated_at);
 
 -- Processes that read the events of runs. Nobody is hinted while there is none.
 create table reader (
@@ -36,6 +37,7 @@ create index reader_until on reader (until);
 
 -- down
 drop table reader;
+drop index lane_updated;
 drop index job_lane_ended;
 drop index job_blocked;
 drop index signal_sent;
