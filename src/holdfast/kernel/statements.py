@@ -88,7 +88,10 @@ class Jobs(
     hint_routes: Exec
     report_progress: One[Seq]
     find_job: One[JobRow]
+    seq_before: One[Seq]
     list_jobs: Many[JobRow]
+    find_running: Many[Seq]
+    jobs_by_seq: Many[JobRow]
     list_attempts: Many[AttemptRow]
     find_ended: Many[EndedJob]
 
@@ -177,8 +180,12 @@ class Waiting(
     request_cancel: Many[CancelRequested]
     hint_cancel: Exec
     open_cancellation: Exec
-    next_cancellation: One[Cancellation]
-    cancellable_children: Many[Seq]
+    cancellable_pending: Many[Seq]
+    cancellable_blocked: Many[Seq]
+    cancellable_later: Many[Seq]
+    cancellable_running: Many[Seq]
+    next_cancellations: Many[Cancellation]
+    cancellable_children: Many[Kin]
     pass_cancellation: Exec
     close_cancellation: Exec
     prune_channels: Exec
