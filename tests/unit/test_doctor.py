@@ -10,7 +10,7 @@ from holdfast.kernel.drivers.facts import FileFacts, ServerFacts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, WorkerRow
-from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sightings import Backlog, Symptoms
 from holdfast.settings import Settings
@@ -177,3 +177,27 @@ def test_a_pause_is_noted() -> None:
     assert note == Finding(
         "queues", "note", "queue mail is paused: lunch.", "`holdfast queues resume mail` lets it go on."
     )
+
+
+def test_a_schedule_that_cannot_be_fired_is_named() -> None:
+    bad = ScheduleRow(
+        name="nightly",
+        kind="report",
+        queue="default",
+        cron="0 25 * * *",
+        timezone="UTC",
+        catch_up="one",
+        job="{}",
+        next_at=NOW - MINUTE,
+        last_at=None,
+        last_job=None,
+        paused_at=None,
+        retry_at=NOW + MINUTE,
+        error="'0 25 * * *' is not a cron expression.",
+        now=NOW,
+    )
+    (_, finding, _) = in_store(schedules=[bad])
+    assert (finding.check, finding.level) == ("schedules", "problem")
+    assert finding.sentence == "schedule nightly cannot be fired: '0 25 * * *' is not a cron expression."
+    assert "holdfast schedules rm nightly" in finding.remedy
+    assert len(in_store(schedules=[bad._replace(error=None), bad._replace(paused_at=NOW)])) == len(in_store())

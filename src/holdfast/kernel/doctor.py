@@ -12,13 +12,13 @@ from typing import Literal, NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
-from holdfast.kernel import migrate, queues, watch, workers
+from holdfast.kernel import migrate, queues, schedules, watch, workers
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, Route, WorkerRow
-from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.sightings import Backlog, Symptoms
 from holdfast.settings import Settings
@@ -48,6 +48,7 @@ class Work(NamedTuple):
     workers: Sequence[WorkerRow]
     duties: Sequence[DutyRow]
     queues: Sequence[QueueRow]
+    schedules: Sequence[ScheduleRow] = ()
 
 
 async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
@@ -65,6 +66,7 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
             await database.transact(workers.list_workers, all=False, limit=10_000),
             await database.transact(workers.list_duties),
             await database.transact(queues.list_queues),
+            await database.transact(schedules.list_schedules),
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
@@ -233,6 +235,7 @@ def judge_work(work: Work) -> Iterator[Finding]:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
     yield from _paused(work.queues)
+    yield from _unfired(work.schedules)
     stuck = [*_unserved(work, taking), *_late(work.symptoms, there_are_workers=bool(taking))]
     if taking and not stuck:
         stuck = list(_unheld(work.duties, taking, now))
@@ -248,6 +251,17 @@ def _paused(rows: Sequence[QueueRow]) -> Iterator[Finding]:
                 "note",
                 f"queue {row.name} is paused{reason}.",
                 f"`holdfast queues resume {row.name}` lets it go on.",
+            )
+
+
+def _unfired(rows: Sequence[ScheduleRow]) -> Iterator[Finding]:
+    for row in rows:
+        if row.error is not None and row.paused_at is None:
+            yield Finding(
+                "schedules",
+                "problem",
+                f"schedule {row.name} cannot be fired: {row.error}",
+                f"Start a worker that declares it rightly, or `holdfast schedules rm {row.name}`.",
             )
 
 

@@ -112,6 +112,8 @@ class ScheduleRow(NamedTuple):
     last_at: int | None
     last_job: JobId | None
     paused_at: int | None
+    retry_at: int | None  # when to try again, if it could not be fired
+    error: str | None  # why not
     now: int
 
 

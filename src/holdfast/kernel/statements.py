@@ -147,6 +147,7 @@ class Schedules(Statements, file="schedules.sql"):
     list_schedules: Many[ScheduleRow]
     find_schedule: One[ScheduleRow]
     advance_schedule: One[Tick]
+    postpone_schedule: One[Tick]
     pause_schedule: One[Tick]
     resume_schedule: One[Tick]
     remove_schedule: One[Tick]

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
+from holdfast.errors import Unavailable
 from holdfast.kernel import duties, schedules
 from holdfast.kernel.database import Database
 from holdfast.kernel.duties import DutyLost
 from holdfast.kernel.records import Sight, Term
+from holdfast.kernel.records_flow import ScheduleRow
 from holdfast.kernel.retention import Keep, prune
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
@@ -89,10 +91,25 @@ class Duties:
             except DutyLost:
                 self._held.pop(duties.SCHEDULES, None)
                 return
+            except Unavailable:
+                raise
+            except Exception as problem:  # noqa: BLE001  whatever is wrong with one, the others go on
+                await self._postpone(row, problem, under)
+                continue
             log.info("schedule %s enqueued %d", row.name, len(fired), extra={"schedule": row.name, "kind": row.kind})
             if fired:
                 told = {"schedule": row.name, "kind": row.kind, "queue": row.queue, "ids": tuple(fired)}
                 self._ports.tell("schedule.fired", {"jobs": len(fired)}, **told)
+
+    async def _postpone(self, row: ScheduleRow, problem: Exception, under: tuple[Term, int]) -> None:
+        try:
+            noted = await self._database.transact(schedules.postpone, row, problem, under=under)
+        except DutyLost:
+            self._held.pop(duties.SCHEDULES, None)
+            return
+        if noted and not (row.error and str(problem).startswith(row.error.removesuffix("…"))):  # told when it changes
+            told = {"schedule": row.name, "kind": row.kind}
+            log.warning("schedule %s cannot be fired and is tried again later: %s", row.name, problem, extra=told)
 
     async def release(self) -> None:
         """Give back whatever this worker holds, also what it took in a call whose answer never came."""

@@ -88,7 +88,12 @@ select holdfast.now_us() as now,
     (select count(*) from holdfast.worker where status in ('active', 'draining')) as alive,
     (select max(used_at) from holdfast.route) as routes_changed,
     (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
-    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select t.at from (
+        select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
+            order by next_at limit 1) as at
+        union all
+        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
+            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select j.seq from unnest(cast(:routes as bigint[])) as served (route)
         cross join lateral (select k.seq from holdfast.job k
             where k.route = served.route and k.state = 'pending' and k.gate is null limit 1) as j
@@ -111,7 +116,12 @@ select holdfast.now_us() as now,
     (select count(*) from holdfast.worker where status in ('active', 'draining')) as alive,
     (select max(used_at) from holdfast.route) as routes_changed,
     (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
-    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select t.at from (
+        select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
+            order by next_at limit 1) as at
+        union all
+        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
+            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select served.value from json_each(:routes) as served
         where (select k.seq from holdfast.job k
                 where k.route = served.value and k.state = 'pending' and k.gate is null limit 1) is not null
