@@ -96,6 +96,37 @@ class FinishedQueue(NamedTuple):
     keep_jobs: int | None
 
 
+class FinishedJob(NamedTuple):
+    seq: int
+    at: int
+    prunable: int
+
+
+class CountedBack(NamedTuple):
+    at: int | None
+    jobs: int
+
+
+class PrunedJob(NamedTuple):
+    seq: int
+    id: JobId
+
+
+class OldKey(NamedTuple):
+    job: JobId
+    at: int
+    spent: int
+
+
+class OldWorker(NamedTuple):
+    seq: int
+    gone: int
+
+
+class ChannelName(NamedTuple):
+    name: str
+
+
 class Moment(NamedTuple):
     at: int
 

@@ -46,14 +46,20 @@ from holdfast.kernel.records import (
 )
 from holdfast.kernel.records_flow import (
     Candidate,
+    ChannelName,
     Charge,
+    CountedBack,
     FinishedCount,
+    FinishedJob,
     FinishedQueue,
     LaneName,
     LaneRow,
     LaneState,
     Moment,
+    OldKey,
+    OldWorker,
     PausedQueue,
+    PrunedJob,
     QueueCount,
     QueueRow,
     ScheduleRow,
@@ -134,11 +140,15 @@ class Queues(Statements, file="queues.sql"):
 
 class Retention(Statements, file="retention.sql"):
     finished_queues: Many[FinishedQueue]
-    last_kept: One[Moment]
-    find_prunable: Many[Kin]
+    count_back: One[CountedBack]
+    find_prunable: Many[FinishedJob]
     prune_attempts: Exec
     prune_steps: Exec
-    prune: Many[Seq]
+    prune: Many[PrunedJob]
+    release_keys: Exec
+    freed_keys: Many[OldKey]
+    old_keys: Many[OldKey]
+    prune_keys: Exec
 
 
 class Schedules(Statements, file="schedules.sql"):
@@ -189,6 +199,9 @@ class Waiting(
     cancellable_children: Many[Kin]
     pass_cancellation: Exec
     close_cancellation: Exec
+    untaken_signals: Many[Seq]
+    prune_signals: Exec
+    list_channels: Many[ChannelName]
     prune_channels: Exec
 
 
@@ -232,8 +245,8 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     renew_duty: One[Term]
     release_duty: Exec
     hold_duty: One[Term]
+    old_workers: Many[OldWorker]
     prune_workers: Exec
-    prune_keys: Exec
     prune_routes: Exec
 
 

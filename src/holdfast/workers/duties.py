@@ -14,7 +14,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.duties import DutyLost
 from holdfast.kernel.records import Sight, Term
 from holdfast.kernel.records_flow import ScheduleRow
-from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Chore
@@ -23,6 +23,7 @@ log = logging.getLogger("holdfast.duties")
 
 _LIMIT = 500
 _BREATH = 0.01
+_ROUNDS = 100  # clean-ups that follow each other while there is more to remove
 _TIDY = 5.0
 
 
@@ -36,6 +37,8 @@ class Duties:
         self._worker = 0  # the number they are held under; a worker that registers again gets another
         self._held: dict[str, Term] = {}
         self._cleaned_at: float | None = None
+        self._marks = duties.Marks()
+        self._pruner = Pruner(database, Keep(microseconds(settings.retention), settings.retention_jobs))
         self.stirred = True  # jobs were enqueued or claimed of late
 
     @property
@@ -142,19 +145,31 @@ class Duties:
             return
         self._cleaned_at = now
         try:
-            await self._database.transact(
+            await self._remove_old(term)
+            await self._prune(term)
+        except DutyLost:
+            self._held.pop(term.name, None)
+
+    async def _remove_old(self, term: Term) -> None:
+        """As much as a round may take, some at a time; the next goes on there."""
+        marks = self._marks.again()
+        for _ in range(_ROUNDS):
+            marks, more = await self._database.transact(
                 duties.clean_up,
                 term,
                 self._worker,
                 key_age_us=microseconds(self._settings.key_retention),
                 worker_age_us=microseconds(self._settings.worker_retention),
+                signal_age_us=microseconds(self._settings.signal_retention),
+                marks=marks,
             )
-            await self._prune(term)
-        except DutyLost:
-            self._held.pop(term.name, None)
+            self._marks = marks
+            if not more:
+                return
+            await self._ports.clock.sleep(_BREATH)
 
     async def _prune(self, term: Term) -> None:
         """As much as there is, some at a time, so that nobody waits for it."""
-        keep = Keep(microseconds(self._settings.retention), self._settings.retention_jobs)
-        while await self._database.transact(prune, keep, limit=_LIMIT, under=(term, self._worker)) >= _LIMIT:
-            await self._ports.clock.sleep(_BREATH)
+        async for removed in self._pruner.round(under=(term, self._worker)):
+            if removed:
+                await self._ports.clock.sleep(_BREATH)

@@ -306,7 +306,19 @@ on conflict (job) do nothing;
 -- name: close_cancellation :exec
 delete from holdfast.cancellation where job = any(cast(:jobs as bigint[]));
 
+-- name: untaken_signals :many
+select seq from holdfast.signal where sent_at <= holdfast.now_us() - :age_us order by sent_at limit :limit;
+
+-- name: prune_signals :exec
+delete from holdfast.signal where seq = any(cast(:seqs as bigint[]));
+
+-- name: list_channels :many
+-- So many channels in the order of their names.
+select name from holdfast.channel where name > :after order by name limit :limit;
+
 -- name: prune_channels :exec
+-- Those that nobody waits on and that hold nothing. A value for each, where `not exists` may be planned as a join.
 delete from holdfast.channel
-where not exists (select 1 from holdfast.signal s where s.channel = channel.name)
-    and not exists (select 1 from holdfast.job j where j.state = 'waiting' and j.channel = channel.name);
+where name = any(cast(:names as text[]))
+    and (select s.seq from holdfast.signal s where s.channel = channel.name limit 1) is null
+    and (select j.seq from holdfast.job j where j.state = 'waiting' and j.channel = channel.name limit 1) is null;

@@ -178,16 +178,15 @@ for update;
 select name, term from holdfast.duty
 where name = :name and holder = :worker and term = :term and held_until > holdfast.now_us();
 
--- name: prune_workers :exec
-delete from holdfast.worker where status in ('stopped', 'lost') and stopped_at <= holdfast.now_us() - :age_us
-    and not exists (select 1 from holdfast.job j where j.worker = worker.seq and j.state = 'running');
+-- name: old_workers :many
+-- So many workers, oldest first, and which of them left long ago and hold nothing.
+select w.seq, case when w.status in ('stopped', 'lost') and w.stopped_at <= holdfast.now_us() - :age_us
+    and (select j.seq from holdfast.job j where j.worker = w.seq and j.state = 'running' limit 1) is null
+    then 1 else 0 end as gone
+from holdfast.worker w where w.seq > :after order by w.seq limit :limit;
 
--- name: prune_keys :exec
--- A value for each key, where `not exists` may be planned as a join with every job there is.
-delete from holdfast.idempotency
-where created_at <= holdfast.now_us() - :age_us
-    and not coalesce((select j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us
-        from holdfast.job j where j.id = idempotency.job), false);
+-- name: prune_workers :exec
+delete from holdfast.worker where seq = any(cast(:seqs as bigint[])) and status in ('stopped', 'lost');
 
 -- name: prune_routes :exec
 -- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does.
