@@ -127,8 +127,14 @@ def test_a_file() -> None:
     assert {finding.level for finding in judge_file(FILE, Settings())} == {"ok"}
     delete = {f.check: f.level for f in judge_file(FILE._replace(journal_mode="delete"), Settings())}
     assert delete["durability"] == "problem"
-    full = {f.check: f.level for f in judge_file(FILE._replace(free=1_000), Settings())}
-    assert full["disk"] == "warning"
+    short = {f.check: f.level for f in judge_file(FILE._replace(free=100_000_000), Settings())}
+    assert short["disk"] == "warning"
+    full = {f.check: f for f in judge_file(FILE._replace(free=1_000), Settings())}
+    assert full["disk"].level == "problem"
+    assert full["disk"].sentence.startswith("0 MB are free on the disk of the database")
+    grown = {f.check: f for f in judge_file(FILE._replace(wal=100_000_000), Settings())}
+    assert grown["log"].level == "warning"
+    assert "the write-ahead log is 100 MB: some process reads for long" in grown["log"].sentence
 
 
 def test_nothing_is_stuck() -> None:
@@ -201,3 +207,10 @@ def test_a_schedule_that_cannot_be_fired_is_named() -> None:
     assert finding.sentence == "schedule nightly cannot be fired: '0 25 * * *' is not a cron expression."
     assert "holdfast schedules rm nightly" in finding.remedy
     assert len(in_store(schedules=[bad._replace(error=None), bad._replace(paused_at=NOW)])) == len(in_store())
+
+
+def test_a_server_on_a_full_disk_of_this_machine_is_a_problem() -> None:
+    def disk(free: int | None) -> list[str]:
+        return [f.level for f in judge_server(SERVER._replace(free=free), Settings(), live=1) if f.check == "disk"]
+
+    assert [disk(0), disk(100_000_000), disk(10**12), disk(None)] == [["problem"], ["warning"], [], []]

@@ -14,7 +14,7 @@ from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
 from holdfast.kernel import migrate, queues, schedules, watch, workers
 from holdfast.kernel.database import Database
-from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts
+from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts, free_space, open_alone
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, Route, WorkerRow
@@ -31,6 +31,8 @@ _IDLE_CONNECTIONS = 3
 _DEAD_ROWS = 200_000
 _LONG_TRANSACTION = 600
 _LEAST_DISK = 512 * 1024 * 1024
+_FULL_DISK = 1_000_000
+_LARGE_LOG = 64 * 1024 * 1024
 
 
 class Finding(NamedTuple):
@@ -55,7 +57,7 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
     """Everything that can be asked of this database, judged. It is opened here, and left open."""
     findings = [Finding("versions", "ok", f"holdfast {VERSION} on Python {platform.python_version()}.")]
     try:
-        await database.open()
+        findings += await _opened(database)
         stored = await database.stored_schema()
         have = stored.version if stored else 0
         code = migrate.code_version(database.dialect)
@@ -70,12 +72,34 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
-        return [*findings, Finding("database", "problem", str(problem))]
+        return [*findings, *_disk(free_space(database)), Finding("database", "problem", str(problem))]
+    except OSError as problem:
+        said = f"{database.dialect} cannot be used: {problem}."
+        return [*findings, *_disk(free_space(database)), Finding("database", "problem", said)]
     if isinstance(found, ServerFacts):
         findings += judge_server(found, settings, sum(row.status == "active" for row in work.workers))
     elif isinstance(found, FileFacts):
         findings += judge_file(found, settings)
     return [*findings, *judge_work(work)]
+
+
+async def _opened(database: Database) -> list[Finding]:
+    """Open it as everybody does, or, where the disk has no room for that, alone."""
+    try:
+        await database.open()
+    except (HoldfastError, OSError):
+        free = free_space(database)
+        if free is None or free >= _FULL_DISK or not await open_alone(database):
+            raise
+        return [
+            Finding(
+                "database",
+                "problem",
+                "no process can open the database: there is no room for the files beside it. Doctor has it alone now.",
+                "Free some space, then start the workers again.",
+            )
+        ]
+    return []
 
 
 def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[Finding]:
@@ -84,6 +108,7 @@ def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[
     yield _clock(found)
     yield from _hints(found)
     yield _connections(found, settings, live)
+    yield from _disk(found.free)
     yield from _vacuum(found)
 
 
@@ -211,13 +236,28 @@ def judge_file(found: FileFacts, settings: Settings) -> Iterator[Finding]:
         )
     elif full or settings.profile == "fast":
         yield Finding("durability", "ok", f"journal_mode is wal, synchronous is {'full' if full else 'normal'}.")
-    if found.free < _LEAST_DISK:
+    if found.wal > _LARGE_LOG:
         yield Finding(
-            "disk",
+            "log",
             "warning",
-            f"only {found.free / 1e6:,.0f} MB are free on the disk of the database.",
-            "Free some space; `holdfast prune` makes room inside the file.",
+            f"the write-ahead log is {found.wal / 1e6:,.0f} MB: some process reads for long, or no worker is there to "
+            "cut it.",
+            "End what reads the file for long (a backup, a shell, a stopped process); a worker then cuts the log.",
         )
+    yield from _disk(found.free)
+
+
+def _disk(free: int | None) -> Iterator[Finding]:
+    if free is None or free >= _LEAST_DISK:
+        return
+    full = free < _FULL_DISK
+    yield Finding(
+        "disk",
+        "problem" if full else "warning",
+        f"{'' if full else 'only '}{free // 1_000_000:,} MB are free on the disk of the database"
+        f"{': nothing more can be accepted.' if full else '.'}",
+        "Free some space; `holdfast prune` makes room inside the file.",
+    )
 
 
 def judge_work(work: Work) -> Iterator[Finding]:
