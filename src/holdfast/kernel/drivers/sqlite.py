@@ -21,7 +21,7 @@ from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
-from holdfast.kernel.drivers.sqlite_file import SqliteFile, shrink_wal
+from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
 from holdfast.kernel.sql import Dialect
@@ -104,7 +104,7 @@ class SqliteDatabase:
 
     async def tidy(self, after: int) -> bool:
         """Nothing is vacuumed here; a write-ahead log that a long reader let grow is cut."""
-        if self._file is None:
+        if self._file is None or wal_size(self.path) <= WAL_LIMIT:
             return False
         return await asyncio.get_running_loop().run_in_executor(None, shrink_wal, self.path)
 

@@ -242,13 +242,11 @@ def wal_size(path: str) -> int:
 
 
 def shrink_wal(path: str) -> bool:
-    """Cut a large write-ahead log, if nobody reads what is in it any more; True when that was done.
+    """Cut the write-ahead log, if nobody reads what is in it any more; True when that was done.
 
     On a connection of its own. Copying keeps nobody waiting; only when all is copied, the log is cut, which keeps
     writers waiting for a moment.
     """
-    if wal_size(path) <= WAL_LIMIT:
-        return False
     connection = apsw.Connection(path)
     try:
         connection.set_busy_timeout(_TRUNCATE_MS)
@@ -256,6 +254,8 @@ def shrink_wal(path: str) -> bool:
         if copied < logged:
             return False
         ((busy, _, _),) = connection.execute("pragma wal_checkpoint(truncate)")
+    except (apsw.BusyError, apsw.LockedError):  # somebody else copies just now
+        return False
     except apsw.Error as problem:
         raise typed(path, problem) from problem
     finally:
