@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast.crons import next_tick
 from holdfast.errors import NotFound, UsageError
 from holdfast.jobs import App, Job
 from holdfast.kernel import again, queues, reading, schedules, watch, workers
+from holdfast.kernel.cancel import Cancelled
+from holdfast.kernel.cancel_many import LIVE, Wanted, count_wanted
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.queues import QueueStats
+from holdfast.kernel.reading import Page
 from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
 from holdfast.kernel.records_flow import LaneRow, QueueRow, ScheduleRow
 from holdfast.kernel.sightings import Change
@@ -44,8 +47,12 @@ class Jobs(View):
     async def get(self, id: str) -> JobRow:
         return await self[id].refresh()
 
-    async def list(self, **filters: Any) -> Sequence[JobRow]:
-        """Newest first; filter by state, queue, kind, tenant; `before` and `limit` page."""
+    async def list(self, **filters: Any) -> Page:
+        """Newest first; filter by state, queue, kind, tenant; `before` and `limit` page.
+
+        One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. The page's
+        own `before` is where to go on, and None when there is nothing older.
+        """
         return await self._ask(reading.list_jobs, **filters)
 
     async def attempts(self, id: str) -> Sequence[AttemptRow]:
@@ -55,6 +62,53 @@ class Jobs(View):
     async def why(self, id: str, *, worker: str | None = None) -> Sequence[Reason]:
         """What keeps a job from being run, by one worker or by any; empty when nothing does."""
         return await self._ask(why, self[id].id, worker=worker)
+
+    async def cancel(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        state: str | None = None,
+        all: bool = False,
+        reason: str = "cancelled by its owner",
+        done: Callable[[Cancelled], None] | None = None,
+    ) -> Cancelled:
+        """Cancel every live job that fits, and its family: how many ended at once, how many run and were asked.
+
+        It works in transactions of a thousand jobs, each told to `done`; it may be stopped, repeated, and run beside
+        others. Without any condition it wants `all=True`. Jobs that are enqueued meanwhile stay.
+        """
+        wanted = self.wanted(queue=queue, kind=kind, tenant=tenant, state=state, all=all)
+        ended = asked = 0
+        async for part in self._app.runtime().cancel_many(wanted, reason):
+            ended, asked = ended + part.ended, asked + part.asked
+            if done is not None:
+                done(part)
+        return Cancelled(ended, asked)
+
+    async def count_cancellable(self, *, cap: int, **conditions: Any) -> int:
+        """How many jobs `cancel` would cancel, their families aside; the count stops at `cap`."""
+        return await self._ask(count_wanted, self.wanted(**conditions), cap=cap)
+
+    def wanted(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        state: str | None = None,
+        all: bool = False,
+    ) -> Wanted:
+        """What a bulk cancel means. Jobs of the runtime's own that others depend on are left alone."""
+        if state is not None and state not in LIVE:
+            raise UsageError(f"jobs that are {state!r} cannot be cancelled; a state is one of {', '.join(LIVE)}.")
+        if not all and (queue, kind, tenant, state) == (None, None, None, None):
+            raise UsageError("nothing says which jobs to cancel: name a queue, kind, tenant or state, or say all=True.")
+        kept = self._app.registry.kept
+        if kind in kept:
+            raise UsageError(f"jobs of kind {kind} are not cancelled by hand: {kept[kind]}.")
+        return Wanted(queue, kind, tenant, LIVE if state is None else (state,), tuple(sorted(kept)))
 
     async def retry(self, id: str) -> Job[Any]:
         """Enqueue an ended job again, as a new one that names it: same kind, queue, payload, metadata and limits."""

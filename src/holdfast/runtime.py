@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import reading, waiting
-from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.cancel import Cancelled, cancel, cancel_family
+from holdfast.kernel.cancel_many import Wanted, cancel_many
 from holdfast.kernel.database import Database, Operation, Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
@@ -93,6 +94,11 @@ class Runtime:
         while await self.database.transact(cancel_family, limit=_FAMILY_LIMIT):
             pass
         return state
+
+    async def cancel_many(self, wanted: Wanted, reason: str) -> AsyncIterator[Cancelled]:
+        await self.open()
+        async for done in cancel_many(self.database, wanted, reason=reason):
+            yield done
 
     async def signal(self, channel: str, payload: str, key: str | None) -> None:
         await self.open()

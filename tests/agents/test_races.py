@@ -15,7 +15,7 @@ from holdfast.agents.journal import Journal, Piece
 from holdfast.agents.rescuing import rescue
 from holdfast.clock import Ports
 from holdfast.errors import LeaseLost, RunFailed, StoreUnavailable
-from holdfast.events import RunEnded
+from holdfast.events import RunEnded, TextDelta
 from holdfast.kernel.leases import expire
 from holdfast.kernel.records import Lease
 from holdfast.kernel.sql import in_schema
@@ -258,6 +258,24 @@ async def test_two_attempts_of_one_run_in_one_process_keep_their_words_apart(hf:
     journal.drop(old, "run")
     journal.put(new, "run", Piece("text_delta", 1, 0, 5, [" words"]))
     assert [data["text"] for _, data in await journal.take(new, "run")] == ["fresh words"]
+    await journal.close()
+
+
+async def test_what_one_run_says_and_the_store_refuses_is_missed_by_no_other(hf: Holdfast) -> None:
+    agent = hf.agent("one", model="scripted:")
+    odd, good = await agent.enqueue("Go"), await agent.enqueue("Go")
+    await _execute(hf, "update holdfast.run set state = 'streaming', epoch = 1, token = 1")
+    journal = Journal(hf.runtime().database, Ports(), 0.01)
+    lease = cast(Lease, SimpleNamespace(epoch=1, token=1))
+    journal.put(lease, odd.id, Piece("text_delta", 1, 0, 0, ["no \ud800 text"]))
+    journal.put(lease, good.id, Piece("text_delta", 1, 0, 0, ["words"]))
+
+    async def shown() -> bool:
+        return any(isinstance(event, TextDelta) for event in await good.events())
+
+    await eventually(shown)
+    journal.put(lease, odd.id, Piece("text_delta", 1, 0, 9, ["and more"]))
+    await journal.take(lease, odd.id)
     await journal.close()
 
 

@@ -18,6 +18,8 @@ from holdfast.errors import StoreBusy, StoreCorrupt, StoreFull, StoreUnfit
 from holdfast.jobs import JobFunction
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
+from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT
+from holdfast.kernel.drivers.sqlite_locks import Turns, lock_folder
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.reading import list_jobs
 from holdfast.kernel.waiting import signal
@@ -74,6 +76,57 @@ async def test_a_call_gives_up_after_the_busy_timeout_however_many_wait(url: str
         assert 1.4 <= waited <= 2.7  # less than twice the timeout
         await write(one)
         await write(other)
+
+
+async def test_a_process_stopped_in_its_turn_costs_the_others_one_wait(url: str, crew: Crew, path: Path) -> None:
+    patience = timedelta(seconds=2)
+    async with Watch(url, busy_timeout=patience) as watch:
+        await write(watch)
+        holder = crew.script("turn_holder", path)
+        await holder.says("held")
+        await holder.freeze()
+        turns = Turns(lock_folder(path), patience.total_seconds())
+        await write(watch)  # waits once, in vain
+        begun = watch.now()
+        for _ in range(10):
+            await write(watch)
+        assert (watch.now() - begun) / 1e6 < 10 * patience.total_seconds(), "each would wait again"
+        left = [await asyncio.to_thread(take, turns) for _ in range(2)]
+        assert left[0] < 1 < left[1], "the second does not wait, so that all patience is left"
+        holder.kill()
+        await eventually(partial(has_turns, turns))
+        turns.close()
+
+
+def take(turns: Turns) -> float:
+    with turns.turn() as left:
+        return left
+
+
+async def has_turns(turns: Turns) -> bool:
+    take(turns)
+    return not turns._in_vain
+
+
+async def test_the_log_shrinks_when_a_long_reader_is_gone(url: str, crew: Crew, path: Path) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    async with Watch(url, result_cap=2**22) as watch:
+        await write(watch)
+        reader = crew.script("reader", path)
+        await reader.says("reading")
+        while log.stat().st_size <= WAL_LIMIT:
+            await watch.do(signal, new_id(watch.ports), "somewhere", f'"{"x" * 2_000_000}"')
+        assert not await watch.database.tidy(0), "somebody reads what is in it"
+        assert log.stat().st_size > WAL_LIMIT
+        doctor = crew.start("holdfast", "doctor", "--url", url)
+        await doctor.leaves()
+        assert "the write-ahead log is" in doctor.output
+        reader.say("stop")
+        assert await reader.leaves() == 0
+        assert await watch.database.tidy(0)
+        assert log.stat().st_size == 0
+        await write(watch)
+    assert integrity(path) == "ok"
 
 
 async def test_a_file_that_is_locked_for_seconds_costs_no_lease_and_no_result(scene: Scene, path: Path) -> None:

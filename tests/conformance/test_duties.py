@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from holdfast.kernel import duties
-from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, clean_up, release, renew
+from holdfast.kernel.duties import CLEANUP, DutyLost, Marks, acquire, clean_up, release, renew
 from holdfast.kernel.enqueue import enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.records import Term
+from holdfast.kernel.retention import remove
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.waiting import park, signal
 from holdfast.kernel.workers import list_duties, list_routes, list_workers, lose_workers, unregister
@@ -175,6 +177,21 @@ async def test_a_key_goes_a_week_after_its_job_ended(store: Store) -> None:
         assert await store.query("select key from holdfast.idempotency order by key") == [(key,) for key in left]
 
 
+async def test_a_key_outlives_its_job_by_a_week_however_early_that_was_removed(store: Store) -> None:
+    worker = await store.worker()
+    for key in ("early", "other"):
+        await store.do(enqueue_once, store.job(key), [], key=key)
+    await store.advance("30d")
+    (lease,) = await store.claim(worker, kind="early")
+    await store.end(lease, Done())
+    await store.advance("1h")
+    assert await store.do(remove, [lease.seq]) == 1
+    for days, left in ((6, ["early", "other"]), (1, ["other"])):
+        await store.advance(f"{days}d")
+        await tidied(store)
+        assert await store.query("select key from holdfast.idempotency order by key") == [(key,) for key in left]
+
+
 async def test_a_young_key_is_kept_though_its_job_is_gone(store: Store) -> None:
     await store.do(enqueue_once, store.job(), [], key="young")
     await store.query("delete from holdfast.job returning seq")
@@ -219,6 +236,60 @@ async def test_idle_channels_go(store: Store) -> None:
     await store.query("update holdfast.job set state = 'pending', channel = null where channel = 'idle' returning seq")
     await tidied(store)
     assert await store.query("select name from holdfast.channel order by name") == [("awaited",), ("unread",)]
+
+
+async def test_a_signal_that_nobody_takes_goes_with_its_channel(store: Store) -> None:
+    worker = await store.worker()
+    await store.do(signal, new_id(store.ports), "old", "1")
+    await store.advance("1d")
+    await store.do(signal, new_id(store.ports), "young", "1")
+    await store.advance("6d")
+    term = await taken(store, worker)
+    ages: dict[str, Any] = {"key_age_us": WEEK_US, "worker_age_us": DAY_US, "signal_age_us": WEEK_US}
+    await store.do(clean_up, term, worker, **ages)
+    assert await store.query("select channel from holdfast.signal") == [("young",)]
+    assert await store.query("select name from holdfast.channel") == [("young",)]
+
+
+async def test_one_clean_up_looks_at_so_many_rows_and_the_next_goes_on(store: Store) -> None:
+    worker = await store.worker()
+    kept, others = [await store.worker() for _ in range(5)], [await store.worker() for _ in range(7)]
+    for other in others:
+        await store.do(unregister, other, reason="old")
+    for n in range(5):
+        await store.do(enqueue_once, store.job(), [], key=f"live {n}")
+        await store.advance("1ms")
+    leases = []
+    for n in range(7):
+        await store.do(enqueue_once, store.job("spent"), [], key=f"spent {n}")
+        await store.do(enqueue_once, store.job("freed"), [], key=f"freed {n}")
+        await store.do(signal, new_id(store.ports), f"channel {n}", "1")
+        await store.advance("1ms")
+    for kind in ("spent", "freed"):
+        leases += await store.claim(worker, 7, kind=kind)
+    for lease in leases:
+        await store.end(lease, Done())
+    await store.do(remove, [lease.seq for lease in leases if lease.kind == "freed"])
+    await store.advance("8d")
+    term = await taken(store, worker)
+    ages: dict[str, Any] = {"key_age_us": WEEK_US, "worker_age_us": DAY_US, "signal_age_us": WEEK_US}
+    tables = ("worker", "idempotency", "signal", "channel")
+    marks, more, rounds = Marks(), True, 0
+    while more:
+        before = [await number(store, table) for table in tables]
+        marks, more = await store.do(clean_up, term, worker, look=4, marks=marks, **ages)
+        gone = [old - await number(store, table) for old, table in zip(before, tables, strict=True)]
+        assert all(rows <= (8 if table == "idempotency" else 4) for rows, table in zip(gone, tables, strict=True))
+        rounds += 1
+    assert rounds > 2
+    marks, more = await store.do(clean_up, term, worker, look=100, marks=marks.again(), **ages)
+    assert not more
+    assert [await number(store, table) for table in tables] == [len(kept) + 1, 5, 0, 0]
+
+
+async def number(store: Store, table: str) -> int:
+    ((rows,),) = await store.query(f"select count(*) from holdfast.{table}")
+    return int(rows)
 
 
 async def test_the_clean_up_touches_no_job_attempt_step_or_signal(store: Store) -> None:

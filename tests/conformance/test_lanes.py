@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -169,6 +169,18 @@ async def test_one_that_was_let_through_and_put_off_passes_its_place_on(store: S
     assert [lease.id for lease in await take(store)] == [second]
 
 
+class CallersOwn:
+    """A transaction as operations see it when a caller lends it."""
+
+    lent = True
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+
 async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store: Store) -> None:
     """It may stay open for long; a job that was let through and is put off in it gives its place away later."""
     await enqueue_in(store, concurrency=1)
@@ -182,7 +194,7 @@ async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store:
     async def caller(tx: Transaction) -> Accepted:
         unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": 3600 * SECOND}
         job = store.job(lane="key", concurrency=1, route=ROUTE.id)._replace(**unique)
-        accepted = await enqueue_unique(tx, job, [ROUTE], lent=True)
+        accepted = await enqueue_unique(cast(Transaction, CallersOwn(tx)), job, [ROUTE])
         replaced.set()
         if store.database.dialect == "postgres":  # elsewhere the whole file is the caller's until the commit
             await let_go.wait()

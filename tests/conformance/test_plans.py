@@ -36,6 +36,9 @@ EXPECTED: dict[Statement, set[str]] = {
     Jobs.find_job: {"job_id"},
     Jobs.find_ended: {"job_id"},
     Jobs.list_jobs: {"job_pkey"},
+    Jobs.seq_before: {"job_pkey"},
+    Jobs.find_running: {"job_running"},
+    Jobs.jobs_by_seq: {"job_pkey"},
     Lanes.candidates: {"job_claim"},
     Lanes.lane_states: {"job_lane", "job_gate"},
     Lanes.take: {"job_pkey"},
@@ -50,6 +53,10 @@ EXPECTED: dict[Statement, set[str]] = {
     Waiting.signal: {"job_channel"},
     Waiting.list_children: {"job_parent"},
     Waiting.cancellable_children: {"job_parent"},
+    Waiting.cancellable_pending: {"job_claim"},
+    Waiting.cancellable_blocked: {"job_blocked"},
+    Waiting.cancellable_later: {"job_later"},
+    Waiting.cancellable_running: {"job_running"},
     Workers.look: {"job_running", "job_due", "job_deadline", "job_claim"},
 }
 # PostgreSQL locks those who wait, in order, before it wakes them.

@@ -81,3 +81,45 @@ async def test_a_value_that_a_column_cannot_hold_is_refused_and_not_taken_for_an
     with pytest.raises(BadPayload, match="cannot hold a value"):
         await store.enqueue(priority=2**63)
     assert await listed(store) == []
+
+
+async def test_a_filter_looks_at_so_many_jobs_and_says_where_to_go_on(store: Store) -> None:
+    rare = await store.enqueue(kind="rare")
+    for _ in range(5):
+        await store.enqueue()
+    page = await store.do(list_jobs, kind="rare", look=3, limit=2)
+    assert page == []
+    assert page.before is not None, "older jobs may fit"
+    again = await store.do(list_jobs, kind="rare", look=3, limit=2, before=page.before)
+    assert ([row.id for row in again], again.before) == ([rare], None)
+    whole = await store.do(list_jobs, kind="rare")
+    assert ([row.id for row in whole], whole.before) == ([rare], None)
+
+
+async def test_pages_that_follow_each_other_give_each_job_once(store: Store) -> None:
+    ids = [await store.enqueue(kind=("odd", "even")[n % 2]) for n in range(20)]
+    found: list[JobId] = []
+    page = await store.do(list_jobs, kind="odd", look=5, limit=3)
+    while page.before is not None:
+        found += [row.id for row in page]
+        page = await store.do(list_jobs, kind="odd", look=5, limit=3, before=page.before)
+    assert [*found, *(row.id for row in page)] == ids[::-1][1::2]
+
+
+async def test_what_runs_is_found_however_old_it_is(store: Store) -> None:
+    lease = await store.claimed()
+    for _ in range(5):
+        await store.enqueue()
+    page = await store.do(list_jobs, state="running", queue="default", look=2, limit=1)
+    assert [row.id for row in page] == [lease.id]
+    assert await listed(store, state="running", before=lease.seq) == []
+    assert await listed(store, state="running", tenant="acme") == []
+
+
+async def test_a_listing_reads_no_more_than_it_may_look_at(store: Store) -> None:
+    """Without matches an unbounded listing would read the whole table, which is what its plan says it may not."""
+    for _ in range(30):
+        await store.enqueue()
+    page = await store.do(list_jobs, tenant="nobody", look=10)
+    ((oldest,),) = await store.query("select max(seq) - 10 from holdfast.job")
+    assert (page, page.before) == ([], oldest + 1)

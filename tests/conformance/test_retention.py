@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import NotFound
-from holdfast.kernel.duties import CLEANUP, DutyLost, acquire
+from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, release
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.records import Lease, Term
-from holdfast.kernel.retention import Keep, prunable, prune
+from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.waiting import store_step
 from holdfast.outcomes import Done, Fail, Snooze
 from tests.support.stores import Store
@@ -26,6 +26,17 @@ async def finished(store: Store, n: int = 1, queue: str = "default") -> list[Lea
     return leases
 
 
+async def prune(store: Store, keep: Keep, *, look: int = 100, pruner: Pruner | None = None) -> list[int]:
+    """What a duty does in one round: how many jobs each transaction removed, of those that removed any."""
+    worker = await store.worker()
+    term = await store.do(acquire, CLEANUP, worker, ttl_us=DAY, gone=[])
+    assert term is not None
+    pruner = pruner or Pruner(store.database, keep, look=look)
+    removed = [gone async for gone in pruner.round(under=(term, worker))]
+    await store.do(release, term, worker)
+    return [gone for gone in removed if gone]
+
+
 async def count(store: Store, table: str = "job") -> int:
     ((number,),) = await store.query(f"select count(*) from holdfast.{table}")
     return int(number)
@@ -37,9 +48,9 @@ async def test_what_finished_long_ago_leaves_with_all_that_was_its(store: Store)
     await store.do(store_step, lease, "one", "1")
     await store.end(lease, Done())
     await store.advance("6d")
-    assert await store.do(prune, WEEK, limit=100) == 0
+    assert await prune(store, WEEK) == []
     await store.advance("1d")
-    assert await store.do(prune, WEEK, limit=100) == 1
+    assert await prune(store, WEEK) == [1]
     assert [await count(store, table) for table in ("job", "attempt", "step")] == [0, 0, 0]
     with pytest.raises(NotFound):
         await store.find(lease.id)
@@ -52,10 +63,10 @@ async def test_what_lives_stays_however_old(store: Store) -> None:
     running, sleeping = await store.claim(worker, 2)
     await store.end(sleeping, Snooze("52w"))
     await store.advance("30d")
-    assert await store.do(prune, Keep(0, 0), limit=100) == 0
+    assert await prune(store, Keep(0, 0)) == []
     await store.end(running, Fail())
     await store.advance("1s")
-    assert await store.do(prune, Keep(0, 0), limit=100) == 1
+    assert await prune(store, Keep(0, 0)) == [1]
 
 
 async def test_no_more_are_kept_than_the_number_says(store: Store) -> None:
@@ -63,7 +74,7 @@ async def test_no_more_are_kept_than_the_number_says(store: Store) -> None:
     for _ in range(5):
         leases += await finished(store)
         await store.advance("1s")
-    assert await store.do(prune, Keep(DAY, 2), limit=100) == 3
+    assert await prune(store, Keep(DAY, 2)) == [3]
     assert [(await store.find(lease.id)).id for lease in leases[3:]] == [lease.id for lease in leases[3:]]
 
 
@@ -72,14 +83,14 @@ async def test_a_queue_may_have_its_own_rule(store: Store) -> None:
     await finished(store, 2, "short")
     await finished(store, 2, "default")
     await store.advance("2d")
-    assert await store.do(prune, WEEK, limit=100) == 2
+    assert await prune(store, WEEK) == [2]
     assert await store.query("select distinct queue from holdfast.job") == [("default",)]
 
 
 async def test_one_call_prunes_no_more_than_its_limit(store: Store) -> None:
     await finished(store, 5)
     await store.advance("8d")
-    assert [await store.do(prune, WEEK, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert await prune(store, WEEK, look=2) == [2, 2, 1]
 
 
 async def test_a_child_goes_after_its_parent(store: Store) -> None:
@@ -88,12 +99,12 @@ async def test_a_child_goes_after_its_parent(store: Store) -> None:
     (lease,) = await store.claim(await store.worker(), kind="child")
     await store.end(lease, Done())
     await store.advance("8d")
-    assert await store.do(prune, WEEK, limit=100) == 0, "its parent may still read how it ended"
+    assert await prune(store, WEEK) == [], "its parent may still read how it ended"
     await store.end(parent, Done())
     await store.advance("8d")
-    assert await store.do(prune, WEEK, limit=100) == 1
-    assert (await store.find(child)).id == child
-    assert await store.do(prune, WEEK, limit=100) == 1
+    assert await prune(store, WEEK) == [1, 1], "its parent first"
+    with pytest.raises(NotFound):
+        await store.find(child)
 
 
 async def test_a_holder_whose_term_is_over_prunes_nothing(store: Store) -> None:
@@ -102,9 +113,10 @@ async def test_a_holder_whose_term_is_over_prunes_nothing(store: Store) -> None:
     worker = await store.worker()
     term = await store.do(acquire, CLEANUP, worker, ttl_us=DAY, gone=[])
     assert term is not None
+    pruner = Pruner(store.database, WEEK)
     with pytest.raises(DutyLost):
-        await store.do(prune, WEEK, limit=10, under=(Term(CLEANUP, term.term + 1), worker))
-    assert await store.do(prune, WEEK, limit=10, under=(term, worker)) == 1
+        await anext(pruner.round(under=(Term(CLEANUP, term.term + 1), worker)))
+    assert await anext(pruner.round(under=(term, worker))) == 1
 
 
 async def test_what_ended_together_stays_together(store: Store) -> None:
@@ -114,18 +126,82 @@ async def test_what_ended_together_stays_together(store: Store) -> None:
     leases = await store.claim(await store.worker(), 3)
     for lease in leases:  # the clock of a test stands still
         await store.end(lease, Done())
-    assert await store.do(prune, Keep(7 * DAY, 1), limit=100) == 0
+    assert await prune(store, Keep(7 * DAY, 1)) == []
     await store.advance("1s")
     await finished(store)
-    assert await store.do(prune, Keep(7 * DAY, 1), limit=100) == 3
+    assert await prune(store, Keep(7 * DAY, 1)) == [3]
 
 
 async def test_what_someone_asks_for_comes_before_the_policy(store: Store) -> None:
     await store.do(set_queue, "default", on_orphan="requeue", keep_us=30 * DAY, keep_jobs=50)
     await finished(store, 2)
     await store.advance("1d")
-    assert await store.do(prunable, Keep(0, 0), cap=100) == {}
-    assert await store.do(prunable, Keep(0, 0, firm=True), cap=100) == {"default": 2}
-    assert await store.do(prunable, Keep(0, 0, firm=True), cap=1) == {"default": 1}
-    assert await store.do(prunable, Keep(0, 0, firm=True), cap=100, queue="other") == {}
-    assert await store.do(prune, Keep(0, 0, firm=True), limit=100) == 2
+    policy, firm = Pruner(store.database, Keep(0, 0)), Pruner(store.database, Keep(0, 0, firm=True))
+    assert await policy.prunable(cap=100) == {}
+    assert await firm.prunable(cap=100) == {"default": 2}
+    assert await firm.prunable(cap=1) == {"default": 1}
+    assert await firm.prunable(cap=100, queue="other") == {}
+    assert [gone async for gone in firm.thoroughly(queue="other")] == []
+    assert sum([gone async for gone in firm.thoroughly()]) == 2
+
+
+async def family(store: Store, children: int) -> Lease:
+    """A parent that runs, and children of it that have ended."""
+    worker = await store.worker()
+    parent = await store.claimed(worker)
+    await store.launch(parent, children)
+    for lease in await store.claim(worker, children, kind="child"):
+        await store.end(lease, Done())
+        await store.advance("1ms")
+    return parent
+
+
+async def test_what_must_stay_is_passed_once_and_then_looked_at_some_at_a_time(store: Store) -> None:
+    parent = await family(store, 60)
+    await finished(store, 3)
+    await store.advance("8d")
+    pruner = Pruner(store.database, WEEK, look=5)
+    removed, transactions = await looks(store, pruner)
+    assert removed == 3
+    assert transactions > 20, "all of it the first time, and then some of it again"
+    await finished(store, 3)
+    await store.advance("8d")
+    removed, transactions = await looks(store, pruner)
+    assert removed == 3
+    assert transactions <= 10 + 4, "what had to stay does not count any more"
+    await store.end(parent, Done())
+    await store.advance("8d")
+    total = 0
+    for _ in range(5):
+        total += (await looks(store, pruner))[0]
+    assert total == 61, "its turn comes"
+
+
+async def looks(store: Store, pruner: Pruner) -> tuple[int, int]:
+    """How many jobs a round removed, and in how many transactions."""
+    worker = await store.worker()
+    term = await store.do(acquire, CLEANUP, worker, ttl_us=DAY, gone=[])
+    assert term is not None
+    removed = [gone async for gone in pruner.round(under=(term, worker))]
+    await store.do(release, term, worker)
+    return sum(removed), len(removed)
+
+
+async def test_many_that_are_kept_are_counted_over_several_rounds(store: Store) -> None:
+    for _ in range(45):
+        await finished(store)
+        await store.advance("1ms")
+    pruner = Pruner(store.database, Keep(DAY, 40), count=3)
+    assert await prune(store, WEEK, pruner=pruner) == [], "thirty have been counted"
+    assert sum(await prune(store, WEEK, pruner=pruner)) == 5
+    assert await count(store) == 40
+    assert await Pruner(store.database, Keep(DAY, 30, firm=True), count=7).prunable(cap=100) == {"default": 10}
+
+
+async def test_a_person_gets_all_of_it_at_once(store: Store) -> None:
+    parent = await family(store, 12)
+    await store.end(parent, Done())
+    await store.advance("8d")
+    removed = [gone async for gone in Pruner(store.database, WEEK, look=5).thoroughly()]
+    assert sum(removed) == 13
+    assert max(removed) <= 5

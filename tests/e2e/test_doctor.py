@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,7 +16,7 @@ import pytest
 from holdfast import Holdfast
 from tests.conftest import Place
 from tests.support.apps import working
-from tests.support.commands import Said, holdfast
+from tests.support.commands import Said, holdfast, run
 from tests.support.processes import free_port
 
 
@@ -85,3 +90,67 @@ def test_tables_of_another_role_are_noted(postgres_url: str) -> None:
         with psycopg.connect(postgres_url, autocommit=True) as server:
             server.execute("drop owned by holdfast_guest")
             server.execute("drop role holdfast_guest")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of four megabytes. Only root may mount one; what doctor says of facts is tested without."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this user may not mount a small disk")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+async def store_with_a_job(folder: Path) -> str:
+    url = f"sqlite:///{folder / 'store.db'}"
+    async with Holdfast(url, embedded=False) as hf:
+
+        @hf.job(name="paint")
+        async def paint() -> None: ...
+
+        await paint.enqueue()
+    return url
+
+
+async def test_a_full_disk_is_a_problem_and_the_work_is_looked_at_all_the_same(small_disk: Path) -> None:
+    url = await store_with_a_job(small_disk)
+    fill(small_disk / "filler")
+    for _ in range(2):  # looking leaves nothing behind that would keep it from looking again
+        said = holdfast("doctor", "--url", url)
+        assert (said.code, said.err) == (1, "")
+        assert "0 MB are free on the disk of the database: nothing more can be accepted." in said.out
+        assert "there is no room for the files beside it" in said.out
+        assert "1 jobs of queue default wait, and no worker is alive." in said.out
+    (small_disk / "filler").unlink()
+    assert "disk" in levels(holdfast("doctor", "--url", url, "--json")), "four megabytes are few"
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4_096)
+
+
+async def test_a_file_that_may_not_grow_crashes_no_doctor(tmp_path: Path) -> None:
+    url = await store_with_a_job(tmp_path)
+    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "holdfast", "doctor", "--url", url]
+    said = run(command)
+    assert said.code == 1, said
+    assert "Traceback" not in said.err
+    assert "problem  database" in said.out
+
+
+async def test_a_full_disk_under_a_store_in_use_is_a_problem(small_disk: Path) -> None:
+    url = await store_with_a_job(small_disk)
+    async with Holdfast(url, embedded=False) as hf:
+        assert len(await hf.jobs.list()) == 1
+        fill(small_disk / "filler")
+        said = holdfast("doctor", "--url", url)
+        assert said.code == 1
+        assert "1 jobs of queue default wait, and no worker is alive." in said.out
+        assert "0 MB are free" in said.out

@@ -17,7 +17,7 @@ from holdfast import Holdfast, Retry
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.apps import working
-from tests.support.commands import environment, holdfast
+from tests.support.commands import Said, environment, holdfast
 
 
 @pytest.fixture
@@ -197,6 +197,43 @@ def test_jobs_are_cancelled_with_a_reason(place: Place, ids: dict[str, str]) -> 
     assert (shown["state"], shown["error"]["message"]) == ("cancelled", "no longer wanted")
     (again,) = holdfast("jobs", "cancel", ids["later"], "--url", place.url, "--json").json
     assert again == {"id": ids["later"], "state": "cancelled"}
+
+
+def test_all_jobs_of_a_filter_are_cancelled_when_somebody_says_yes(place: Place, ids: dict[str, str]) -> None:
+    def cancel(*words: str) -> Said:
+        return holdfast("jobs", "cancel", "--all", "--url", place.url, *words)
+
+    assert cancel("--kind", "greet", "--dry-run").lines == ["1 jobs would be cancelled"]
+    assert cancel("--kind", "nothing", "--dry-run", "--json").json == {"cancellable": 0}
+    unanswered = cancel("--queue", "default")
+    assert unanswered.code == 2
+    assert "cancel 1 jobs and their families?" in unanswered.err
+    assert "nothing is cancelled: nobody said yes." in unanswered.err
+    assert state(place, ids["later"]) == "scheduled"
+    assert cancel("--queue", "default", "--tenant", "nobody", "--yes").lines == ["0 jobs are cancelled"]
+    assert cancel("--queue", "default", "--state", "scheduled", "--yes", "--json").json == {"cancelled": 1, "asked": 0}
+    assert state(place, ids["later"]) == "cancelled"
+    assert cancel("--yes").lines == ["0 jobs are cancelled"]
+
+
+def state(place: Place, id: str) -> str:
+    return str(holdfast("jobs", "show", id, "--url", place.url, "--json").json["state"])
+
+
+def test_a_bulk_cancel_must_say_what_it_means(empty: str, ids: dict[str, str], place: Place) -> None:
+    line = holdfast("jobs", "cancel", "--url", empty).refused(2)
+    assert line == "name the jobs to cancel, or select them with --all."
+    assert holdfast("jobs", "cancel", ids["later"], "--all", "--url", place.url).refused(2) == line
+    refused = holdfast("jobs", "cancel", ids["later"], "--kind", "greet", "--url", place.url).refused(2)
+    assert "for --all; add it" in refused
+    assert state(place, ids["later"]) == "scheduled"
+
+
+def test_a_listing_goes_on_where_it_is_told(place: Place, ids: dict[str, str]) -> None:
+    newest, *older = holdfast("jobs", "ls", "--url", place.url, "--json").json
+    words = ("jobs", "ls", "--url", place.url, "--json", "--before", str(newest["seq"]))
+    assert [job["id"] for job in holdfast(*words).json] == [job["id"] for job in older]
+    assert holdfast(*words).err == ""
 
 
 # Tail

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Holdfast
+from holdfast.errors import BadSetting
+from holdfast.kernel.schedules import postpone
 from tests.conftest import Place
 from tests.support.apps import working
 from tests.support.commands import holdfast
@@ -61,3 +63,18 @@ def test_a_schedule_is_removed(nightly: str) -> None:
     assert holdfast("schedules", "rm", "nightly", "--url", nightly).lines == ["schedule nightly is removed"]
     for verb in ("pause", "resume", "run", "rm"):
         assert "there is no schedule 'nightly'" in holdfast("schedules", verb, "nightly", "--url", nightly).refused(2)
+
+
+async def test_one_that_cannot_be_fired_says_why(nightly: str) -> None:
+    hf = Holdfast(nightly, embedded=False)
+    async with hf:
+        (row,) = await hf.schedules.list()
+        assert await hf.runtime().database.transact(postpone, row, BadSetting("no such time zone."))
+    *_, line = holdfast("schedules", "ls", "--url", nightly).lines
+    assert line.startswith("nightly cannot be fired: no such time zone. It is tried again at 2")
+    (listed,) = holdfast("schedules", "ls", "--url", nightly, "--json").json
+    assert listed["error"] == "no such time zone."
+    assert listed["retry_at"].endswith("Z")
+    said = holdfast("doctor", "--url", nightly)
+    assert said.code == 1
+    assert "schedule nightly cannot be fired: no such time zone." in said.out

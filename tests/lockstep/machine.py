@@ -28,7 +28,6 @@ from holdfast.kernel.records import (
     Lease,
     LiveWorker,
     NewJob,
-    Seq,
     Term,
 )
 from holdfast.kernel.routes import route_for
@@ -89,7 +88,7 @@ class Machine(RuleBasedStateMachine):
         self.lapsed: list[Finding] = []
         self.overdue_findings: list[Finding] = []
         self.cancellable: list[tuple[JobId, Cancellable]] = []
-        self.families: list[tuple[Cancellation, list[Seq]]] = []
+        self.families: list[tuple[Cancellation, list[Kin]]] = []
         self.clusters: list[Cluster] = []
         self.newcomers: list[tuple[Registration, LiveWorker | None]] = []
         self.gone: frozenset[int] = frozenset()

@@ -13,7 +13,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import renew
-from holdfast.kernel.records import Cancellable, Cancellation, Lease, Seq
+from holdfast.kernel.records import Cancellable, Cancellation, Kin, Lease
 from holdfast.kernel.statements import Waiting
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn
@@ -38,15 +38,15 @@ async def cancel_found(tx: Transaction, id: JobId, found: Cancellable) -> State:
     return await cancelling.cancel(Recalling(tx, Waiting.find_cancellable, [found]), id, reason=REASON)
 
 
-async def find_family(tx: Transaction) -> tuple[Cancellation, list[Seq]] | None:
-    family = await tx.one(Waiting.next_cancellation)
-    if family is None:
+async def find_family(tx: Transaction) -> tuple[Cancellation, list[Kin]] | None:
+    families = await tx.many(Waiting.next_cancellations, limit=1)
+    if not families:
         return None
-    return family, await tx.many(Waiting.cancellable_children, parent=family.job, limit=2)
+    return families[0], await tx.many(Waiting.cancellable_children, parents=[families[0].job], limit=2)
 
 
-async def cancel_children_found(tx: Transaction, family: Cancellation, children: Sequence[Seq]) -> bool:
-    stale = Recalling(tx, Waiting.next_cancellation, [family])
+async def cancel_children_found(tx: Transaction, family: Cancellation, children: Sequence[Kin]) -> bool:
+    stale = Recalling(tx, Waiting.next_cancellations, [family])
     return await cancelling.cancel_family(Recalling(stale, Waiting.cancellable_children, children), limit=2)
 
 
@@ -228,7 +228,7 @@ class WaitingRules(JobRules):
         self.saw("a family was cancelled to its grandchildren", self.model.cancellations > opened)
 
     @action(weight=OFTEN, when=lambda self: self.families, found=drawn(lambda machine: machine.families))
-    def cancel_children_found(self, found: tuple[Cancellation, list[Seq]]) -> None:
+    def cancel_children_found(self, found: tuple[Cancellation, list[Kin]]) -> None:
         family, children = found
         members = [self.model.job(child.seq) for child in children]
         self.saw("a child moved on before its family was cancelled", any(m.terminal for m in members))

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.duties import ROUTE_AGE_US, clean_up
+from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
 from holdfast.kernel.families import settle
 from holdfast.kernel.leases import DEADLINE_ERROR, ORPHAN_ERROR, RESCUE_ERROR, Beat, beat, expire, renew
 from holdfast.kernel.records import Ended, Ending, Held, Kin, Moved, Sight, Term
 from holdfast.kernel.sql import Statement
-from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting, Workers
+from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.workers import look
 from holdfast.workers.worker import Worker
@@ -88,11 +88,11 @@ async def _beat_for_all_it_owns(tx: Any, worker: int, active: int, held: Sequenc
     return answer
 
 
-async def _clean_up_anyway(tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int) -> None:
-    await tx.run(Workers.prune_workers, age_us=worker_age_us)
-    await tx.run(Workers.prune_keys, age_us=key_age_us)
-    await tx.run(Workers.prune_routes, age_us=ROUTE_AGE_US, limit=1_000)
-    await tx.run(Waiting.prune_channels)
+async def _clean_up_anyway(
+    tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int, **_: Any
+) -> Cleaned:
+    ages = {"key_age_us": key_age_us, "worker_age_us": worker_age_us}
+    return await remove_old(tx, Marks(), signal_age_us=None, look=LOOK, **ages)
 
 
 def _settle_later(world: World) -> None:

@@ -10,7 +10,7 @@ from holdfast.kernel.drivers.facts import FileFacts, ServerFacts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, WorkerRow
-from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sightings import Backlog, Symptoms
 from holdfast.settings import Settings
@@ -133,8 +133,14 @@ def test_a_file() -> None:
     assert {finding.level for finding in judge_file(FILE, Settings())} == {"ok"}
     delete = {f.check: f.level for f in judge_file(FILE._replace(journal_mode="delete"), Settings())}
     assert delete["durability"] == "problem"
-    full = {f.check: f.level for f in judge_file(FILE._replace(free=1_000), Settings())}
-    assert full["disk"] == "warning"
+    short = {f.check: f.level for f in judge_file(FILE._replace(free=100_000_000), Settings())}
+    assert short["disk"] == "warning"
+    full = {f.check: f for f in judge_file(FILE._replace(free=1_000), Settings())}
+    assert full["disk"].level == "problem"
+    assert full["disk"].sentence.startswith("0 MB are free on the disk of the database")
+    grown = {f.check: f for f in judge_file(FILE._replace(wal=100_000_000), Settings())}
+    assert grown["log"].level == "warning"
+    assert "the write-ahead log is 100 MB: some process reads for long" in grown["log"].sentence
 
 
 def test_nothing_is_stuck() -> None:
@@ -203,3 +209,34 @@ def test_a_pause_is_noted() -> None:
     assert note == Finding(
         "queues", "note", "queue mail is paused: lunch.", "`holdfast queues resume mail` lets it go on."
     )
+
+
+def test_a_schedule_that_cannot_be_fired_is_named() -> None:
+    bad = ScheduleRow(
+        name="nightly",
+        kind="report",
+        queue="default",
+        cron="0 25 * * *",
+        timezone="UTC",
+        catch_up="one",
+        job="{}",
+        next_at=NOW - MINUTE,
+        last_at=None,
+        last_job=None,
+        paused_at=None,
+        retry_at=NOW + MINUTE,
+        error="'0 25 * * *' is not a cron expression.",
+        now=NOW,
+    )
+    (_, finding, _) = in_store(schedules=[bad])
+    assert (finding.check, finding.level) == ("schedules", "problem")
+    assert finding.sentence == "schedule nightly cannot be fired: '0 25 * * *' is not a cron expression."
+    assert "holdfast schedules rm nightly" in finding.remedy
+    assert len(in_store(schedules=[bad._replace(error=None), bad._replace(paused_at=NOW)])) == len(in_store())
+
+
+def test_a_server_on_a_full_disk_of_this_machine_is_a_problem() -> None:
+    def disk(free: int | None) -> list[str]:
+        return [f.level for f in judge_server(SERVER._replace(free=free), Settings(), live=1) if f.check == "disk"]
+
+    assert [disk(0), disk(100_000_000), disk(10**12), disk(None)] == [["problem"], ["warning"], [], []]

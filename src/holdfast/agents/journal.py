@@ -17,7 +17,7 @@ from holdfast.agents.changes import run_note
 from holdfast.agents.records import NewDelta
 from holdfast.agents.statements import Events, Runs
 from holdfast.clock import Ports
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.kernel import encoding
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.records import Lease
@@ -152,13 +152,23 @@ class Journal:
             batch, self._pending = self._pending, {}
             self._write = asyncio.get_running_loop().create_future()
             try:
-                while not await self._written(batch):
-                    await self._ports.clock.sleep(10 * self._interval)
-            except HoldfastError as problem:  # readers see it later, from the turn itself
-                log.warning("what %d runs said could not be shown while they said it: %s", len(batch), problem)
+                await self._write_some(batch)
             finally:
                 self._write.set_result(None)
                 self._write = None
+
+    async def _write_some(self, batch: dict[_Key, _Pending]) -> None:
+        """What the store refuses of one run must not take the others along; readers see it later, from the turn."""
+        try:
+            while not await self._written(batch):
+                await self._ports.clock.sleep(10 * self._interval)
+        except Exception as problem:  # noqa: BLE001  whatever it is, the journal goes on
+            if len(batch) == 1:
+                ((run, _, _),) = batch
+                log.warning("what run %s said could not be shown while it said it: %s", run, problem)
+                return
+            for key, pending in batch.items():
+                await self._write_some({key: pending})
 
     async def _written(self, batch: dict[_Key, _Pending]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""

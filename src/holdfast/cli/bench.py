@@ -16,13 +16,12 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
 from holdfast.kernel.drivers import describe_url
-from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.retention import Keep, Pruner
 from holdfast.workers.role import Role
 
 QUEUE = "holdfast-bench"
 _CHUNK = 1_000
 _SINGLES = 100
-_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,6 @@ class Bench:
         return seconds
 
     async def _clean(self) -> None:
-        for row in await self._app.jobs.list(state="pending", queue=QUEUE, limit=10_000):  # it was interrupted
-            await self._app.jobs[row.id].cancel("the bench was interrupted")
-        database = self._app.runtime().database
-        while await database.transact(prune, Keep(0, 0, firm=True), limit=_BATCH, queue=QUEUE):
+        await self._app.jobs.cancel(state="pending", queue=QUEUE, reason="the bench was interrupted")
+        async for _ in Pruner(self._app.runtime().database, Keep(0, 0, firm=True)).thoroughly(queue=QUEUE):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.options import (
     ask,
+    counted,
     json_option,
     moment,
     print_json,
@@ -22,6 +24,10 @@ from holdfast.cli.options import (
 from holdfast.cli.tail import tail
 from holdfast.errors import UsageError
 from holdfast.kernel import encoding
+from holdfast.kernel.cancel import Cancelled
+from holdfast.kernel.cancel_many import LIVE
+from holdfast.kernel.queues import CAP
+from holdfast.kernel.reading import LOOK, NEWEST
 from holdfast.kernel.records import AttemptRow, JobRow
 from holdfast.kernel.states import TERMINAL, State
 
@@ -42,11 +48,17 @@ command.add_command(tail)
 @click.option("--kind", help="Only jobs of this kind.")
 @click.option("--tenant", help="Only jobs of this tenant.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@click.option("--before", type=click.IntRange(1), metavar="SEQ", help="Only jobs older than the one of this number.")
 @url_option
 @json_option
-def ls(url: str | None, as_json: bool, **filters: Any) -> None:
-    """List jobs, newest first."""
-    rows = _list(url, filters)
+def ls(url: str | None, as_json: bool, before: int | None, **filters: Any) -> None:
+    """List jobs, newest first.
+
+    One call looks at no more than 100,000 jobs for those that fit, and then says where to go on.
+    """
+    rows = ask(url, lambda app: app.jobs.list(before=NEWEST if before is None else before, **filters))
+    if rows.before is not None and len(rows) < filters["limit"]:
+        click.echo(f"looked at {LOOK:,} jobs; --before {rows.before} goes on with older ones", err=True)
     if as_json:
         print_json([as_dict(row) for row in rows])
         return
@@ -140,7 +152,7 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
     async def enqueue_again(app: Holdfast) -> list[tuple[str, str]]:
         if not every:
             return [(id, (await app.jobs.retry(id)).id) for id in ids]
-        rows = await app.jobs.list(**filters)
+        rows = await _newest(app, **filters)
         made: list[tuple[str, str]] = []
         with progress(rows[::-1], "enqueuing again") as bar:
             for row in bar:
@@ -159,12 +171,39 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
 
 
 @command.command()
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All live jobs that the options below select.")
+@click.option("--queue", help="With --all: only jobs of this queue.")
+@click.option("--kind", help="With --all: only jobs of this kind.")
+@click.option("--tenant", help="With --all: only jobs of this tenant.")
+@click.option("--state", type=click.Choice(LIVE), help="With --all: only jobs in this state.")
+@click.option("--yes", is_flag=True, help="With --all: do not ask first.")
+@click.option("--dry-run", is_flag=True, help="With --all: only say how many there are; the count stops at 10,000.")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="Kept with the job.")
 @url_option
 @json_option
-def cancel(ids: tuple[str, ...], reason: str, url: str | None, as_json: bool) -> None:
-    """Cancel jobs and their families; what has ended stays as it is."""
+def cancel(
+    *,
+    ids: tuple[str, ...],
+    every: bool,
+    yes: bool,
+    dry_run: bool,
+    reason: str,
+    url: str | None,
+    as_json: bool,
+    **conditions: str | None,
+) -> None:
+    """Cancel jobs and their families; what has ended stays as it is.
+
+    What runs is asked to stop. --all works a thousand jobs at a time; it may be interrupted and repeated.
+    """
+    if bool(ids) == every:
+        raise UsageError("name the jobs to cancel, or select them with --all.")
+    if not every and (yes or dry_run or any(conditions.values())):
+        raise UsageError("--queue, --kind, --tenant, --state, --yes and --dry-run select jobs for --all; add it.")
+    if every:
+        _cancel_all(url, conditions, reason, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
 
     async def cancelled(app: Holdfast) -> list[tuple[str, str]]:
         return [(id, await app.jobs[id].cancel(reason)) for id in ids]
@@ -175,6 +214,58 @@ def cancel(ids: tuple[str, ...], reason: str, url: str | None, as_json: bool) ->
         return
     for id, state in states:
         click.echo(f"{id} {_CANCELLED.get(state, f'had ended before, as {state}')}")
+
+
+async def _newest(app: Holdfast, *, limit: int, **filters: Any) -> list[JobRow]:
+    """So many jobs that fit, however far back they are."""
+    rows: list[JobRow] = []
+    before: int | None = NEWEST
+    while before is not None and len(rows) < limit:
+        page = await app.jobs.list(before=before, limit=limit - len(rows), **filters)
+        rows += page
+        before = page.before
+    return rows
+
+
+def _sure(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:  # nobody is there to answer
+        click.echo(err=True)
+        return False
+
+
+def _cancel_all(
+    url: str | None, conditions: dict[str, str | None], reason: str, *, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    count = ask(url, lambda app: app.jobs.count_cancellable(cap=CAP, all=True, **conditions))
+    if dry_run:
+        print_json({"cancellable": count}) if as_json else click.echo(f"{counted(count)} jobs would be cancelled")
+        return
+    if count and not yes and not _sure(f"cancel {counted(count)} jobs and their families?"):
+        raise UsageError("nothing is cancelled: nobody said yes. --yes does not ask.")
+
+    async def cancelled(app: Holdfast) -> Cancelled:
+        total = 0
+
+        def done(part: Cancelled) -> None:
+            nonlocal total
+            total += sum(part)
+            bar.length = max(count, total)  # more than were counted: the count stops at a cap
+            bar.update(sum(part))
+
+        with click.progressbar(
+            length=count, label="cancelling", file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar:
+            return await app.jobs.cancel(all=True, reason=reason, done=done, **conditions)
+
+    ended, asked = ask(url, cancelled)
+    if as_json:
+        print_json({"cancelled": ended, "asked": asked})
+        return
+    click.echo(f"{ended:,} jobs are cancelled")
+    if asked:
+        click.echo(f"{asked:,} jobs run: their workers were asked to stop them")
 
 
 _CANCELLED: dict[str, str] = {State.CANCELLED: "is cancelled", State.RUNNING: "runs: its worker was asked to stop it"}
@@ -188,7 +279,3 @@ def as_dict(row: JobRow) -> dict[str, Any]:
 
 def _attempt(row: AttemptRow) -> dict[str, Any]:
     return readable(row._asdict(), encoding.decode, texts=("error",))
-
-
-def _list(url: str | None, filters: dict[str, Any]) -> Sequence[JobRow]:
-    return ask(url, lambda app: app.jobs.list(**filters))

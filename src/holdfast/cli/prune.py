@@ -10,10 +10,9 @@ from holdfast.app import Holdfast
 from holdfast.cli.options import ask, counted, json_option, print_json, url_option
 from holdfast.durations import microseconds
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.retention import Keep, prunable, prune
+from holdfast.kernel.retention import Keep, Pruner
 from holdfast.settings import Settings
 
-_BATCH = 500
 _FOR_EVER_US = 2**62
 _ALL_JOBS = 2**62
 
@@ -36,14 +35,13 @@ def command(
     kept = _kept(older_than, keep, Settings.from_environment())
 
     async def count(app: Holdfast) -> dict[str, int]:
-        return await app.runtime().database.transact(prunable, kept, cap=CAP, queue=queue)
+        return await Pruner(app.runtime().database, kept).prunable(cap=CAP, queue=queue)
 
     async def remove(app: Holdfast) -> int:
-        database = app.runtime().database
         total = sum((await count(app)).values())
         with click.progressbar(length=total, label="removing", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
             removed = 0
-            while gone := await database.transact(prune, kept, limit=_BATCH, queue=queue):
+            async for gone in Pruner(app.runtime().database, kept).thoroughly(queue=queue):
                 removed += gone
                 bar.length = max(total, removed)  # more than were counted: the count stops at a cap
                 bar.update(gone)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import ask, json_option, moment, print_json, print_table, url_option
+from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, url_option
 from holdfast.errors import NotFound
 from holdfast.kernel.records_flow import ScheduleRow
 
@@ -41,6 +41,9 @@ def ls(url: str | None, as_json: bool) -> None:
         ],
         empty="no schedules",
     )
+    for row in rows:
+        if row.error is not None and row.paused_at is None:
+            click.echo(f"{row.name} cannot be fired: {plain(row.error)} It is tried again at {moment(row.retry_at)}.")
 
 
 @command.command()
@@ -98,7 +101,7 @@ def rm(name: str, url: str | None, as_json: bool) -> None:
 
 def _as_dict(row: ScheduleRow) -> dict[str, Any]:
     shown = {**row._asdict(), "paused": row.paused_at is not None}
-    for name in ("next_at", "last_at", "paused_at"):
+    for name in ("next_at", "last_at", "paused_at", "retry_at"):
         shown[name] = moment(shown[name])
     del shown["now"], shown["job"]
     return shown

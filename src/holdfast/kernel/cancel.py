@@ -6,7 +6,8 @@ worker is dead. The list of families still to be cancelled is in the store, so a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from holdfast.errors import NotFound
 from holdfast.kernel import encoding
@@ -19,6 +20,13 @@ from holdfast.kernel.statements import Jobs, Waiting
 from holdfast.kernel.states import TERMINAL, State
 
 _REASON_CAP = 2_000
+
+
+class Cancelled(NamedTuple):
+    """How many jobs ended at once, and how many run and were asked to stop."""
+
+    ended: int
+    asked: int
 
 
 async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
@@ -39,20 +47,37 @@ async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
     return State.CANCELLED if moved else State.RUNNING
 
 
-async def cancel_family(tx: Transaction, *, limit: int) -> bool:
-    """Cancel some children of one cancelled job; True while more is to be done."""
-    family = await tx.one(Waiting.next_cancellation)
-    if family is None:
+async def cancel_family(tx: Transaction, *, limit: int, families: int = 1) -> bool:
+    """Cancel some children of cancelled jobs, of so many at once; True while more is to be done."""
+    found = await tx.many(Waiting.next_cancellations, limit=families)
+    if not found:
         return False
-    children = [row.seq for row in await tx.many(Waiting.cancellable_children, parent=family.job, limit=limit)]
+    reason = found[0].reason
+    parents = [family.job for family in found if family.reason == reason]
+    children = await tx.many(Waiting.cancellable_children, parents=parents, limit=limit)
     if not children:
-        await tx.run(Waiting.pass_cancellation, parent=family.job, reason=family.reason)
-        await tx.run(Waiting.close_cancellation, job=family.job)
+        await tx.run(Waiting.pass_cancellation, parents=parents, reason=reason)
+        await tx.run(Waiting.close_cancellation, jobs=parents)
         return True
-    await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, family.job) for seq in children]))
-    await tx.run(Waiting.open_cancellation, seqs=children, reason=family.reason)
-    await _cancel_now(tx, children, family.reason)
+    await tx.many(Jobs.lock_jobs, seqs=lock_order(children))
+    seqs = [child.seq for child in children]
+    await tx.run(Waiting.open_cancellation, seqs=seqs, reason=reason)
+    await _cancel_now(tx, seqs, reason)
     return True
+
+
+async def cancel_these(tx: Transaction, seqs: Sequence[int], states: Collection[str], *, reason: str) -> Cancelled:
+    """Cancel those of these jobs that are still in one of these states, and note their families."""
+    reason = encoding.clip(reason, _REASON_CAP)
+    kin = await tx.many(Jobs.parents_of, seqs=seqs)
+    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order(kin))
+    meant = set(seqs)
+    live = [job.seq for job in locked if job.seq in meant and job.state in states and job.cancel_requested_at is None]
+    if not live:
+        return Cancelled(0, 0)
+    await tx.run(Waiting.open_cancellation, seqs=live, reason=reason)
+    moved = await _cancel_now(tx, live, reason)
+    return Cancelled(len(moved), len(live) - len(moved))
 
 
 async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list[Moved]:

@@ -105,7 +105,7 @@ class Database(Protocol):
         """
 
     async def tidy(self, after: int) -> bool:
-        """Clear away dead rows, where more than `after` have gathered; True when that was done."""
+        """Clear away dead rows, where more than `after` have gathered, or a log that grew; True when that was done."""
 
     async def stored_schema(self) -> StoredSchema | None:
         """The version of the tables that are there; None when there are none."""

@@ -12,13 +12,13 @@ from typing import Literal, NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
-from holdfast.kernel import migrate, queues, watch, workers
+from holdfast.kernel import migrate, queues, schedules, watch, workers
 from holdfast.kernel.database import Database
-from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts
+from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts, free_space, open_alone
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, Route, WorkerRow
-from holdfast.kernel.records_flow import QueueRow
+from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.sightings import Backlog, Symptoms
 from holdfast.settings import Settings
@@ -32,6 +32,8 @@ _IDLE_CONNECTIONS = 3
 _DEAD_ROWS = 200_000
 _LONG_TRANSACTION = 600
 _LEAST_DISK = 512 * 1024 * 1024
+_FULL_DISK = 1_000_000
+_LARGE_LOG = 64 * 1024 * 1024
 
 
 class Finding(NamedTuple):
@@ -52,13 +54,14 @@ class Work(NamedTuple):
     blocked: Mapping[str, int] = {}
     stranded: Sequence[str] = ()
     missing: Sequence[str] = ()
+    schedules: Sequence[ScheduleRow] = ()
 
 
 async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
     """Everything that can be asked of this database, judged. It is opened here, and left open."""
     findings = [Finding("versions", "ok", f"holdfast {VERSION} on Python {platform.python_version()}.")]
     try:
-        await database.open()
+        findings += await _opened(database)
         stored = await database.stored_schema()
         have = stored.version if stored else 0
         code = migrate.code_version(database.dialect)
@@ -72,15 +75,38 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
             await database.transact(queues.count_blocked),
             await database.transact(watch.stranded_lanes),
             await database.transact(watch.missing_lanes),
+            await database.transact(schedules.list_schedules),
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
-        return [*findings, Finding("database", "problem", str(problem))]
+        return [*findings, *_disk(free_space(database)), Finding("database", "problem", str(problem))]
+    except OSError as problem:
+        said = f"{database.dialect} cannot be used: {problem}."
+        return [*findings, *_disk(free_space(database)), Finding("database", "problem", said)]
     if isinstance(found, ServerFacts):
         findings += judge_server(found, settings, sum(row.status == "active" for row in work.workers))
     elif isinstance(found, FileFacts):
         findings += judge_file(found, settings)
     return [*findings, *judge_work(work)]
+
+
+async def _opened(database: Database) -> list[Finding]:
+    """Open it as everybody does, or, where the disk has no room for that, alone."""
+    try:
+        await database.open()
+    except (HoldfastError, OSError):
+        free = free_space(database)
+        if free is None or free >= _FULL_DISK or not await open_alone(database):
+            raise
+        return [
+            Finding(
+                "database",
+                "problem",
+                "no process can open the database: there is no room for the files beside it. Doctor has it alone now.",
+                "Free some space, then start the workers again.",
+            )
+        ]
+    return []
 
 
 def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[Finding]:
@@ -89,6 +115,7 @@ def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[
     yield _clock(found)
     yield from _hints(found)
     yield _connections(found, settings, live)
+    yield from _disk(found.free)
     yield from _vacuum(found)
 
 
@@ -225,13 +252,28 @@ def judge_file(found: FileFacts, settings: Settings) -> Iterator[Finding]:
         )
     elif full or settings.profile == "fast":
         yield Finding("durability", "ok", f"journal_mode is wal, synchronous is {'full' if full else 'normal'}.")
-    if found.free < _LEAST_DISK:
+    if found.wal > _LARGE_LOG:
         yield Finding(
-            "disk",
+            "log",
             "warning",
-            f"only {found.free / 1e6:,.0f} MB are free on the disk of the database.",
-            "Free some space; `holdfast prune` makes room inside the file.",
+            f"the write-ahead log is {found.wal / 1e6:,.0f} MB: some process reads for long, or no worker is there to "
+            "cut it.",
+            "End what reads the file for long (a backup, a shell, a stopped process); a worker then cuts the log.",
         )
+    yield from _disk(found.free)
+
+
+def _disk(free: int | None) -> Iterator[Finding]:
+    if free is None or free >= _LEAST_DISK:
+        return
+    full = free < _FULL_DISK
+    yield Finding(
+        "disk",
+        "problem" if full else "warning",
+        f"{'' if full else 'only '}{free // 1_000_000:,} MB are free on the disk of the database"
+        f"{': nothing more can be accepted.' if full else '.'}",
+        "Free some space; `holdfast prune` makes room inside the file.",
+    )
 
 
 def judge_work(work: Work) -> Iterator[Finding]:
@@ -249,6 +291,7 @@ def judge_work(work: Work) -> Iterator[Finding]:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
     yield from _paused(work.queues, work.blocked)
+    yield from _unfired(work.schedules)
     stuck = [
         *_unserved(work, taking),
         *_late(work.symptoms, there_are_workers=bool(taking)),
@@ -269,6 +312,17 @@ def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Fi
                 "note",
                 f"queue {row.name} is paused{reason}.{held}",
                 f"`holdfast queues resume {row.name}` lets it go on.",
+            )
+
+
+def _unfired(rows: Sequence[ScheduleRow]) -> Iterator[Finding]:
+    for row in rows:
+        if row.error is not None and row.paused_at is None:
+            yield Finding(
+                "schedules",
+                "problem",
+                f"schedule {row.name} cannot be fired: {row.error}",
+                f"Start a worker that declares it rightly, or `holdfast schedules rm {row.name}`.",
             )
 
 

@@ -7,19 +7,20 @@ holder that was frozen past its term can do no harm.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.lanes import prune_lanes
 from holdfast.kernel.records import Term
-from holdfast.kernel.statements import Lanes, Waiting, Workers
+from holdfast.kernel.statements import Lanes, Retention, Waiting, Workers
 from holdfast.kernel.workers import prune_routes
 
 CLEANUP = "cleanup"
 SCHEDULES = "schedules"
 DUTIES = (CLEANUP, SCHEDULES)
 ROUTE_AGE_US = 86_400_000_000
-_LIMIT = 1_000
+LOOK = 1_000  # rows of each kind that one clean-up looks at
 
 
 class DutyLost(StoreRefused):
@@ -48,12 +49,95 @@ async def hold(tx: Transaction, term: Term, worker: int) -> None:
         raise DutyLost(f"term {term.term} of duty {term.name!r} is over.")
 
 
-async def clean_up(tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int) -> None:
-    """Remove what nobody needs any more: old workers, spent keys, unused routes, channels and lanes."""
+class Marks(NamedTuple):
+    """How far a clean-up has come through what is old; None: to the end."""
+
+    worker: int | None = 0
+    key: int | None = 0
+    channel: str | None = ""
+
+    def again(self) -> Marks:
+        """The same, but what came to its end begins anew."""
+        return Marks(self.worker or 0, self.key or 0, self.channel or "")
+
+
+class Cleaned(NamedTuple):
+    marks: Marks
+    more: bool  # there may be more to remove
+
+
+async def clean_up(  # noqa: PLR0913  how old each thing may become
+    tx: Transaction,
+    term: Term,
+    worker: int,
+    *,
+    key_age_us: int,
+    worker_age_us: int,
+    signal_age_us: int | None = None,
+    marks: Marks | None = None,
+    look: int = LOOK,
+) -> Cleaned:
+    """Remove what nobody needs any more: old workers, spent keys, untaken signals, unused routes, channels and lanes.
+
+    It looks at no more than `look` of each; `marks` says where the last call came to.
+    """
     await hold(tx, term, worker)
-    await tx.run(Workers.prune_workers, age_us=worker_age_us)
-    await tx.run(Workers.prune_keys, age_us=key_age_us)
-    await prune_routes(tx, age_us=ROUTE_AGE_US, limit=_LIMIT)
-    await tx.run(Waiting.prune_channels)
-    await prune_lanes(tx, age_us=ROUTE_AGE_US, limit=_LIMIT)
-    await tx.run(Lanes.open_stranded, limit=_LIMIT)
+    return await remove_old(
+        tx,
+        marks or Marks(),
+        key_age_us=key_age_us,
+        worker_age_us=worker_age_us,
+        signal_age_us=signal_age_us,
+        look=look,
+    )
+
+
+async def remove_old(
+    tx: Transaction, marks: Marks, *, key_age_us: int, worker_age_us: int, signal_age_us: int | None, look: int
+) -> Cleaned:
+    more = False
+    if marks.worker is not None:
+        marks = marks._replace(worker=await _remove_workers(tx, worker_age_us, marks.worker, look))
+    if marks.key is not None:
+        marks = marks._replace(key=await _remove_keys(tx, key_age_us, marks.key, look))
+    freed = [key.job for key in await tx.many(Retention.freed_keys, age_us=key_age_us, limit=look)]
+    if freed:
+        await tx.run(Retention.prune_keys, jobs=freed)
+        more = len(freed) == look
+    if signal_age_us is not None:
+        signals = [row.seq for row in await tx.many(Waiting.untaken_signals, age_us=signal_age_us, limit=look)]
+        if signals:
+            await tx.run(Waiting.prune_signals, seqs=signals)
+            more = more or len(signals) == look
+    await prune_routes(tx, age_us=ROUTE_AGE_US, limit=look)
+    if marks.channel is not None:
+        marks = marks._replace(channel=await _remove_channels(tx, marks.channel, look))
+    await prune_lanes(tx, age_us=ROUTE_AGE_US, limit=look)
+    await tx.run(Lanes.open_stranded, limit=look)
+    return Cleaned(marks, more or marks != Marks(None, None, None))
+
+
+async def _remove_workers(tx: Transaction, age_us: int, after: int, look: int) -> int | None:
+    rows = await tx.many(Workers.old_workers, age_us=age_us, after=after, limit=look)
+    if gone := [row.seq for row in rows if row.gone]:
+        await tx.run(Workers.prune_workers, seqs=gone)
+    return rows[-1].seq if len(rows) == look else None
+
+
+async def _remove_keys(tx: Transaction, age_us: int, after: int, look: int) -> int | None:
+    rows = await tx.many(Retention.old_keys, age_us=age_us, after=after, limit=look)
+    if spent := [row.job for row in rows if row.spent]:
+        await tx.run(Retention.prune_keys, jobs=spent)
+    return passed(rows[-1].at, after) if len(rows) == look else None
+
+
+async def _remove_channels(tx: Transaction, after: str, look: int) -> str | None:
+    names = [row.name for row in await tx.many(Waiting.list_channels, after=after, limit=look)]
+    if names:
+        await tx.run(Waiting.prune_channels, names=names)
+    return names[-1] if len(names) == look else None
+
+
+def passed(moment: int, after: int) -> int:
+    """Where a walk in the order of time goes on: at the same moment, which others may share, or else it stood still."""
+    return moment - 1 if moment - 1 > after else moment

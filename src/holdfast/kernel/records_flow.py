@@ -128,6 +128,37 @@ class FinishedQueue(NamedTuple):
     keep_jobs: int | None
 
 
+class FinishedJob(NamedTuple):
+    seq: int
+    at: int
+    prunable: int
+
+
+class CountedBack(NamedTuple):
+    at: int | None
+    jobs: int
+
+
+class PrunedJob(NamedTuple):
+    seq: int
+    id: JobId
+
+
+class OldKey(NamedTuple):
+    job: JobId
+    at: int
+    spent: int
+
+
+class OldWorker(NamedTuple):
+    seq: int
+    gone: int
+
+
+class ChannelName(NamedTuple):
+    name: str
+
+
 class Moment(NamedTuple):
     at: int
 
@@ -144,6 +175,8 @@ class ScheduleRow(NamedTuple):
     last_at: int | None
     last_job: JobId | None
     paused_at: int | None
+    retry_at: int | None  # when to try again, if it could not be fired
+    error: str | None  # why not
     now: int
 
 

@@ -7,10 +7,11 @@ of the schedule and the tick. So it cannot fire twice, whoever tries; the duty o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import encoding
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.duties import hold
 from holdfast.kernel.enqueue import submit
@@ -22,6 +23,10 @@ from holdfast.kernel.statements import Schedules
 
 MOST_CAUGHT_UP = 1_000
 LATE_US = 60_000_000  # a schedule that catches nothing up still fires a tick that is no later than this
+RETRY_US = 60_000_000  # after which one that could not be fired is tried again
+LAST_RETRY_US = 3_600_000_000
+_ERROR_CAP = 2_000
+N = TypeVar("N", bound=tuple[Any, ...])
 NextTick = Callable[[str, str, int], int]  # cron, time zone, after
 
 
@@ -86,6 +91,22 @@ async def fire(
     return jobs
 
 
+async def postpone(
+    tx: Transaction, row: ScheduleRow, problem: Exception, *, under: tuple[Term, int] | None = None
+) -> bool:
+    """Note why a schedule could not be fired, and try it later: after a minute, and then twice as late each time.
+
+    False when someone else has fired, changed or paused it meanwhile.
+    """
+    if under is not None:
+        await hold(tx, *under)
+    late = 0 if row.retry_at is None else row.now - row.next_at
+    delay_us = min(max(late, RETRY_US), LAST_RETRY_US)
+    said = encoding.clip(str(problem) or type(problem).__name__, _ERROR_CAP)
+    noted = await tx.one(Schedules.postpone_schedule, name=row.name, seen=row.next_at, error=said, delay_us=delay_us)
+    return noted is not None
+
+
 async def run_now(tx: Transaction, name: str, id: JobId) -> JobId:
     """Enqueue a schedule's job once, beside its rhythm."""
     return await _enqueue(tx, await find_schedule(tx, name), id)
@@ -112,9 +133,25 @@ async def remove_schedule(tx: Transaction, name: str) -> bool:
 
 
 async def _enqueue(tx: Transaction, row: ScheduleRow, id: JobId) -> JobId:
-    stored = json.loads(row.job)
-    accepted = await submit(tx, NewJob(**stored["job"])._replace(id=id), [Route(**stored["route"])])
-    return accepted.id
+    job, route = _stored(row)
+    return (await submit(tx, job._replace(id=id), [route])).id
+
+
+def _stored(row: ScheduleRow) -> tuple[NewJob, Route]:
+    """What a schedule enqueues. Fields that only a newer release knows are left out."""
+    try:
+        stored = json.loads(row.job)
+        return _known(NewJob, stored["job"]), _known(Route, stored["route"])
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise UsageError(
+            f"the job of schedule {row.name!r} cannot be read ({type(problem).__name__}: {problem}). "
+            f"Start a worker that declares it, or remove it with `holdfast schedules rm {row.name}`."
+        ) from problem
+
+
+def _known(record: type[N], fields: Mapping[str, Any]) -> N:
+    known: frozenset[str] = frozenset(record._fields)  # type: ignore[attr-defined]
+    return record(**{name: value for name, value in fields.items() if name in known})
 
 
 def _ticks(row: ScheduleRow, next_tick: NextTick) -> tuple[list[int], int]:

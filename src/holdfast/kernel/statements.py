@@ -48,8 +48,11 @@ from holdfast.kernel.records import (
 )
 from holdfast.kernel.records_flow import (
     Candidate,
+    ChannelName,
     Charge,
+    CountedBack,
     FinishedCount,
+    FinishedJob,
     FinishedQueue,
     FirstBlocked,
     LaneCrowd,
@@ -57,8 +60,11 @@ from holdfast.kernel.records_flow import (
     LaneRow,
     LaneState,
     Moment,
+    OldKey,
     OldLane,
+    OldWorker,
     PausedQueue,
+    PrunedJob,
     QueueCount,
     QueueRow,
     ScheduleRow,
@@ -94,7 +100,10 @@ class Jobs(
     announce: Exec
     report_progress: One[Seq]
     find_job: One[JobRow]
+    seq_before: One[Seq]
     list_jobs: Many[JobRow]
+    find_running: Many[Seq]
+    jobs_by_seq: Many[JobRow]
     list_attempts: Many[AttemptRow]
     find_ended: Many[EndedJob]
 
@@ -142,11 +151,15 @@ class Queues(Statements, file="queues.sql"):
 
 class Retention(Statements, file="retention.sql"):
     finished_queues: Many[FinishedQueue]
-    last_kept: One[Moment]
-    find_prunable: Many[Kin]
+    count_back: One[CountedBack]
+    find_prunable: Many[FinishedJob]
     prune_attempts: Exec
     prune_steps: Exec
-    prune: Many[Seq]
+    prune: Many[PrunedJob]
+    release_keys: Exec
+    freed_keys: Many[OldKey]
+    old_keys: Many[OldKey]
+    prune_keys: Exec
 
 
 class Schedules(Statements, file="schedules.sql"):
@@ -155,6 +168,7 @@ class Schedules(Statements, file="schedules.sql"):
     list_schedules: Many[ScheduleRow]
     find_schedule: One[ScheduleRow]
     advance_schedule: One[Tick]
+    postpone_schedule: One[Tick]
     pause_schedule: One[Tick]
     resume_schedule: One[Tick]
     remove_schedule: One[Tick]
@@ -187,10 +201,17 @@ class Waiting(
     cancel: Many[Moved]
     request_cancel: Many[CancelRequested]
     open_cancellation: Exec
-    next_cancellation: One[Cancellation]
-    cancellable_children: Many[Seq]
+    cancellable_pending: Many[Seq]
+    cancellable_blocked: Many[Seq]
+    cancellable_later: Many[Seq]
+    cancellable_running: Many[Seq]
+    next_cancellations: Many[Cancellation]
+    cancellable_children: Many[Kin]
     pass_cancellation: Exec
     close_cancellation: Exec
+    untaken_signals: Many[Seq]
+    prune_signals: Exec
+    list_channels: Many[ChannelName]
     prune_channels: Exec
 
 
@@ -237,8 +258,8 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     renew_duty: One[Term]
     release_duty: Exec
     hold_duty: One[Term]
+    old_workers: Many[OldWorker]
     prune_workers: Exec
-    prune_keys: Exec
     prune_routes: Exec
 
 

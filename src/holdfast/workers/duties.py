@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
+from holdfast.errors import Unavailable
 from holdfast.kernel import duties, schedules
 from holdfast.kernel.database import Database
 from holdfast.kernel.duties import DutyLost
 from holdfast.kernel.records import Sight, Term
-from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.records_flow import ScheduleRow
+from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Chore
@@ -21,6 +23,7 @@ log = logging.getLogger("holdfast.duties")
 
 _LIMIT = 500
 _BREATH = 0.01
+_ROUNDS = 100  # clean-ups that follow each other while there is more to remove
 _TIDY = 5.0
 
 
@@ -34,6 +37,8 @@ class Duties:
         self._worker = 0  # the number they are held under; a worker that registers again gets another
         self._held: dict[str, Term] = {}
         self._cleaned_at: float | None = None
+        self._marks = duties.Marks()
+        self._pruner = Pruner(database, Keep(microseconds(settings.retention), settings.retention_jobs))
         self.stirred = True  # jobs were enqueued or claimed of late
 
     @property
@@ -89,10 +94,25 @@ class Duties:
             except DutyLost:
                 self._held.pop(duties.SCHEDULES, None)
                 return
+            except Unavailable:
+                raise
+            except Exception as problem:  # noqa: BLE001  whatever is wrong with one, the others go on
+                await self._postpone(row, problem, under)
+                continue
             log.info("schedule %s enqueued %d", row.name, len(fired), extra={"schedule": row.name, "kind": row.kind})
             if fired:
                 told = {"schedule": row.name, "kind": row.kind, "queue": row.queue, "ids": tuple(fired)}
                 self._ports.tell("schedule.fired", {"jobs": len(fired)}, **told)
+
+    async def _postpone(self, row: ScheduleRow, problem: Exception, under: tuple[Term, int]) -> None:
+        try:
+            noted = await self._database.transact(schedules.postpone, row, problem, under=under)
+        except DutyLost:
+            self._held.pop(duties.SCHEDULES, None)
+            return
+        if noted and not (row.error and str(problem).startswith(row.error.removesuffix("…"))):  # told when it changes
+            told = {"schedule": row.name, "kind": row.kind}
+            log.warning("schedule %s cannot be fired and is tried again later: %s", row.name, problem, extra=told)
 
     async def release(self) -> None:
         """Give back whatever this worker holds, also what it took in a call whose answer never came."""
@@ -125,19 +145,31 @@ class Duties:
             return
         self._cleaned_at = now
         try:
-            await self._database.transact(
+            await self._remove_old(term)
+            await self._prune(term)
+        except DutyLost:
+            self._held.pop(term.name, None)
+
+    async def _remove_old(self, term: Term) -> None:
+        """As much as a round may take, some at a time; the next goes on there."""
+        marks = self._marks.again()
+        for _ in range(_ROUNDS):
+            marks, more = await self._database.transact(
                 duties.clean_up,
                 term,
                 self._worker,
                 key_age_us=microseconds(self._settings.key_retention),
                 worker_age_us=microseconds(self._settings.worker_retention),
+                signal_age_us=microseconds(self._settings.signal_retention),
+                marks=marks,
             )
-            await self._prune(term)
-        except DutyLost:
-            self._held.pop(term.name, None)
+            self._marks = marks
+            if not more:
+                return
+            await self._ports.clock.sleep(_BREATH)
 
     async def _prune(self, term: Term) -> None:
         """As much as there is, some at a time, so that nobody waits for it."""
-        keep = Keep(microseconds(self._settings.retention), self._settings.retention_jobs)
-        while await self._database.transact(prune, keep, limit=_LIMIT, under=(term, self._worker)) >= _LIMIT:
-            await self._ports.clock.sleep(_BREATH)
+        async for removed in self._pruner.round(under=(term, self._worker)):
+            if removed:
+                await self._ports.clock.sleep(_BREATH)

@@ -2,7 +2,7 @@
 
 One write is in flight; what arrives meanwhile goes next. So a lonely job is not delayed and a busy worker
 writes in batches, without a timer. An outcome is kept and offered again while the store is away; only the loss
-of its lease makes it worthless.
+of its lease makes it worthless. One that the database refuses is set apart, and holds up no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.clock import Ports
-from holdfast.errors import BadPayload
+from holdfast.errors import BadPayload, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
@@ -20,6 +20,9 @@ from holdfast.kernel.states import State
 from holdfast.workers.telling import Telling
 
 log = logging.getLogger("holdfast.worker")
+
+_FIRST_PAUSE, _LAST_PAUSE, _RARELY = 0.05, 2.0, 30.0
+_TRIES = 6  # of an outcome that is refused, before its job fails; what refused it may have passed by then
 
 
 class Endings:
@@ -40,6 +43,7 @@ class Endings:
         self._settled = settled
         self._waiting: list[tuple[Lease, Ending]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
 
     def put(self, lease: Lease, ending: Ending) -> None:
         self._waiting.append((lease, ending))
@@ -50,52 +54,90 @@ class Endings:
         """Until everything handed in so far is settled."""
         while self._writer is not None and not self._writer.done():
             await asyncio.shield(self._writer)
+        while self._apart:
+            await asyncio.wait(self._apart)
 
     async def close(self) -> None:
         """Give up what the store has not taken; those leases run out and the jobs are rescued."""
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+        tasks = [*self._apart, *([] if self._writer is None else [self._writer])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def backlog(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._apart)
 
     async def _write(self) -> None:
-        pause = 0.05
+        pause = _FIRST_PAUSE
         while self._waiting:
-            batch = self._waiting[: self._batch]
             try:
-                await self._complete(batch)
-            except Exception as problem:  # noqa: BLE001  an outcome is kept, whatever keeps the store from taking it
+                await self._write_some(self._waiting[: self._batch])
+            except Unavailable as problem:
                 log.warning("outcomes of %d jobs wait for the store: %s", len(self._waiting), problem)
-                await self._ports.clock.sleep(pause * (0.5 + self._ports.random.random()))
-                pause = min(pause * 2, 2.0)
-                continue
-            pause = 0.05
-            del self._waiting[: len(batch)]
+                await self._ports.clock.sleep(self._jittered(pause))
+                pause = min(pause * 2, _LAST_PAUSE)
+            else:
+                pause = _FIRST_PAUSE
 
-    async def _complete(self, batch: list[tuple[Lease, Ending]]) -> None:
-        """Store a batch; a value that the database refuses must not take the others along."""
-        sent_at = self._ports.clock.monotonic()
+    async def _write_some(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
+        """Store these, which wait first. One that the database refuses must not take the others along."""
         try:
-            states = await self._store(batch)
-        except BadPayload as problem:
-            await self._one_by_one(batch, problem)
-            return
+            await self._complete(batch)
+        except Unavailable:
+            raise
+        except Exception as problem:  # noqa: BLE001  whatever it is, the others may be stored
+            if len(batch) == 1:
+                self._set_apart(*batch[0], problem)
+            else:
+                for item in batch:
+                    await self._write_some([item])
+                return
+        del self._waiting[: len(batch)]
+
+    def _set_apart(self, lease: Lease, ending: Ending, problem: Exception) -> None:
+        task = asyncio.create_task(self._insist(lease, ending, problem), name=f"ending of {lease.id}")
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+
+    async def _insist(self, lease: Lease, ending: Ending, problem: Exception) -> None:
+        """Store one outcome that was refused. If it is refused again and again, the job fails, and says why.
+
+        Where even that is refused, the outcome is not to blame: both are tried ever more rarely, and the job is leased
+        as long as this worker lives.
+        """
+        pause, refusals = _FIRST_PAUSE, 1
+        while True:
+            told = {"job": lease.id, "kind": lease.kind}
+            log.warning("the outcome of job %s (%s) was refused: %r", lease.id, lease.kind, problem, extra=told)
+            final = isinstance(problem, BadPayload) or refusals >= _TRIES
+            if final and await self._try_again(lease, _refused(ending, problem)) is None:
+                return
+            await self._ports.clock.sleep(self._jittered(pause))
+            pause = min(pause * 2, _RARELY)
+            again = await self._try_again(lease, ending)
+            if again is None:
+                return
+            if not isinstance(again, Unavailable):
+                problem, refusals = again, refusals + 1
+
+    async def _try_again(self, lease: Lease, ending: Ending) -> Exception | None:
+        """None when it is stored, or worth nothing any more."""
+        try:
+            await self._complete([(lease, ending)])
+        except Exception as problem:  # noqa: BLE001  an outcome is kept, whatever keeps the store from taking it
+            return problem
+        return None
+
+    def _jittered(self, pause: float) -> float:
+        return pause * (0.5 + self._ports.random.random())
+
+    async def _complete(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
+        sent_at = self._ports.clock.monotonic()
+        states = await self._store(batch)
         self._telling.timed("complete.done", sent_at, batch[0][0].worker, jobs=len(batch))
         for lease, ending in batch:
             self._settled(lease, ending, states.get(ending.seq))
-
-    async def _one_by_one(self, batch: list[tuple[Lease, Ending]], problem: BadPayload) -> None:
-        if len(batch) > 1:
-            for item in batch:
-                await self._complete([item])
-            return
-        ((lease, ending),) = batch
-        refused = error_json("result_error", f"the database refused the outcome: {problem}")
-        failed = ending._replace(outcome="failed", state=State.FAILED, delay_us=0, result=None, error=refused)
-        await self._complete([(lease, failed)])
 
     async def _store(self, batch: Sequence[tuple[Lease, Ending]]) -> dict[int, str]:
         endings = [ending for _, ending in batch]
@@ -111,3 +153,8 @@ class Endings:
             for seq in await self._database.transact(repeated, missing):
                 states[seq] = next(str(e.state) for e in missing if e.seq == seq)
         return states
+
+
+def _refused(ending: Ending, problem: Exception) -> Ending:
+    error = error_json("result_error", f"the database refused the outcome: {problem}")
+    return ending._replace(outcome="failed", state=State.FAILED, delay_us=0, result=None, error=error)

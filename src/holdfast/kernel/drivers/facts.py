@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.clock import Ports
+from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.filesystems import MOUNTS, filesystem_of
 
@@ -30,6 +31,11 @@ select current_setting('server_version') as version, current_setting('fsync') = 
         where a.pid <> pg_backend_pid()) as longest_transaction
 from pg_class c join pg_stat_all_tables s on s.relid = c.oid
 where c.oid = to_regclass($1)
+"""
+
+# The server is here if the connection has the same address at both ends, or none.
+_FOLDER = """
+select case when inet_server_addr() is not distinct from inet_client_addr() then current_setting('data_directory') end
 """
 
 
@@ -55,6 +61,7 @@ class ServerFacts(NamedTuple):
     doubt_us: int  # half of how long the answer took
     hint_seconds: float | None  # until a hint came back; None: it did not
     hint_queue: float = 0.0  # how full the server's queue of notifications is, from 0 to 1
+    free: int | None = None  # bytes left on its disk; None: it is on another machine, or does not say
 
 
 class FileFacts(NamedTuple):
@@ -66,6 +73,7 @@ class FileFacts(NamedTuple):
     filesystem: str
     size: int
     free: int  # bytes left on its disk
+    wal: int = 0  # bytes of its write-ahead log
 
 
 async def facts(database: Database, ports: Ports) -> ServerFacts | FileFacts | None:
@@ -77,10 +85,38 @@ async def facts(database: Database, ports: Ports) -> ServerFacts | FileFacts | N
 
 async def _file(database: Database) -> FileFacts | None:
     from holdfast.kernel.drivers.sqlite import SqliteDatabase
+    from holdfast.kernel.drivers.sqlite_file import wal_size
 
     if not isinstance(database, SqliteDatabase) or database.path == ":memory:":
         return None
-    return FileFacts(*await database.describe(), *_under(Path(database.path)))
+    return FileFacts(*await database.describe(), *_under(Path(database.path)), wal_size(database.path))
+
+
+def free_space(database: Database) -> int | None:
+    """Bytes left on the disk of a file that may not even be open; None where there is no file."""
+    from holdfast.kernel.drivers.sqlite import SqliteDatabase
+
+    if not isinstance(database, SqliteDatabase) or database.path == ":memory:":
+        return None
+    try:
+        return shutil.disk_usage(Path(database.path).resolve().parent).free
+    except OSError:
+        return None
+
+
+async def open_alone(database: Database) -> bool:
+    """Open a file whose disk has no room for what processes share; False if this is no such file, or it is in use."""
+    from holdfast.kernel.drivers.sqlite import SqliteDatabase
+
+    if not isinstance(database, SqliteDatabase) or database.path == ":memory:":
+        return False
+    database.alone = True
+    try:
+        await database.open()
+    except HoldfastError:
+        database.alone = False
+        return False
+    return True
 
 
 def _under(path: Path) -> tuple[str, int, int]:
@@ -104,6 +140,7 @@ async def _server(database: Database, ports: Ports) -> ServerFacts | None:
             before = ports.clock.wall_us()
             there = await connection.fetchval(f"select {database.settings.schema}.now_us()")
             after = ports.clock.wall_us()
+            folder = await _data_folder(connection)
     except (PostgresError, *AWAY) as problem:
         raise typed(database.url, problem) from problem
     return ServerFacts(
@@ -112,7 +149,26 @@ async def _server(database: Database, ports: Ports) -> ServerFacts | None:
         ahead_us=there - (before + after) // 2,
         doubt_us=(after - before) // 2,
         hint_seconds=await _round_trip(database, ports) if database.direct else None,
+        free=_free_under(folder),
     )
+
+
+async def _data_folder(connection: Any) -> str | None:
+    """Where a server on this machine keeps its data, if this role may know."""
+    from asyncpg import InsufficientPrivilegeError
+
+    try:
+        folder: str | None = await connection.fetchval(_FOLDER)
+    except InsufficientPrivilegeError:
+        return None
+    return folder
+
+
+def _free_under(folder: str | None) -> int | None:
+    try:
+        return None if folder is None else shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 async def _round_trip(database: PostgresDatabase, ports: Ports) -> float | None:

@@ -21,7 +21,7 @@ from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
-from holdfast.kernel.drivers.sqlite_file import SqliteFile
+from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
 from holdfast.kernel.hints import merged
@@ -57,6 +57,7 @@ class SqliteDatabase:
         self._heard: list[Callable[[str], None]] = []
         self._hints: Hints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.alone = False  # no other process has the file: nothing is shared, and no file made beside it
 
     async def connect(self) -> None:
         async with self._opening:
@@ -73,7 +74,7 @@ class SqliteDatabase:
                 await migrate.migrate(self, "")
                 migrate.verify(await self.stored_schema(), "sqlite")
                 await self.transact(epoch.adopt, _identity(self.path))
-                if self._file is not None:
+                if self._file is not None and not self.alone:
                     self.presence = FilePresence(lock_folder(self._file))
                     self._hints = Hints(runtime_folder(self._file))
                     self._hints.listen(asyncio.get_running_loop(), self._on_hint)
@@ -103,7 +104,10 @@ class SqliteDatabase:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at)))
 
     async def tidy(self, after: int) -> bool:
-        return False
+        """Nothing is vacuumed here; a write-ahead log that a long reader let grow is cut."""
+        if self._file is None or wal_size(self.path) <= WAL_LIMIT:
+            return False
+        return await asyncio.get_running_loop().run_in_executor(None, shrink_wal, self.path)
 
     async def stored_schema(self) -> StoredSchema | None:
         return await asyncio.wrap_future(self._thread.call(lambda file: file.stored_schema()))
@@ -133,9 +137,10 @@ class SqliteDatabase:
             durable=settings.profile == "full",
             busy_ms=round(busy * 1_000),
             followers=self._ports.followers,
+            alone=self.alone,
         )
         turns = None
-        if self._file is not None:
+        if self._file is not None and not self.alone:
             turns = Turns(lock_folder(self._file), patience=busy)
         return Writer(file, turns, self._tell)
 

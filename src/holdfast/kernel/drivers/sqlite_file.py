@@ -37,6 +37,8 @@ OLDEST_SQLITE = (3, 51, 3)
 # apsw evicts in turn, not what was used least lately: with room for twice our statements it still forgets some.
 _CACHED_STATEMENTS = 512
 _PATIENCE_STEP_MS = 100
+WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
+_TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -93,8 +95,16 @@ class SqliteFile(SqliteStatements):
     """The connection, its clock, and what a commit will tell others."""
 
     def __init__(
-        self, path: str, *, now: Callable[[], int], durable: bool, busy_ms: int, followers: Sequence[Follower] = ()
+        self,
+        path: str,
+        *,
+        now: Callable[[], int],
+        durable: bool,
+        busy_ms: int,
+        followers: Sequence[Follower] = (),
+        alone: bool = False,
     ) -> None:
+        """`alone`: without the file that processes share, which cannot be made on a disk that is full."""
         super().__init__(path, followers)
         self.now = now
         self.hints: list[str] = []
@@ -115,8 +125,19 @@ class SqliteFile(SqliteStatements):
         self._busy_ms = 0
         self.be_patient(busy_ms / 1_000)
         add_functions(self.connection, now_us=self._clock, hint=self._hint)
-        for pragma in ("journal_mode = wal", f"synchronous = {'full' if durable else 'normal'}", "temp_store = memory"):
-            self.execute(f"pragma {pragma}")
+        pragmas = [
+            *(["locking_mode = exclusive"] if alone else []),
+            "journal_mode = wal",
+            f"journal_size_limit = {WAL_LIMIT}",
+            f"synchronous = {'full' if durable else 'normal'}",
+            "temp_store = memory",
+        ]
+        try:
+            for pragma in pragmas:
+                self.execute(f"pragma {pragma}")
+        except BaseException:
+            self.connection.close()
+            raise
 
     async def hint(self, note: str) -> None:
         self.hints.append(note)
@@ -224,6 +245,34 @@ class SqliteFile(SqliteStatements):
     def _rollback(self) -> None:
         if self.connection.in_transaction:
             self.execute("rollback")
+
+
+def wal_size(path: str) -> int:
+    """Bytes of the write-ahead log beside a file."""
+    log = Path(f"{path}-wal")
+    return log.stat().st_size if log.exists() else 0
+
+
+def shrink_wal(path: str) -> bool:
+    """Cut the write-ahead log, if nobody reads what is in it any more; True when that was done.
+
+    On a connection of its own. Copying keeps nobody waiting; only when all is copied, the log is cut, which keeps
+    writers waiting for a moment.
+    """
+    connection = apsw.Connection(path)
+    try:
+        connection.set_busy_timeout(_TRUNCATE_MS)
+        ((_, logged, copied),) = connection.execute("pragma wal_checkpoint(passive)")
+        if copied < logged:
+            return False
+        ((busy, _, _),) = connection.execute("pragma wal_checkpoint(truncate)")
+    except (apsw.BusyError, apsw.LockedError):  # somebody else copies just now
+        return False
+    except apsw.Error as problem:
+        raise typed(path, problem) from problem
+    finally:
+        connection.close()
+    return not busy
 
 
 def add_functions(connection: apsw.Connection, *, now_us: Callable[..., int], hint: Callable[..., int]) -> None:

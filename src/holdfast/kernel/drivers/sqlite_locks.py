@@ -23,20 +23,24 @@ class Turns:
     """Lets processes write one after the other, in turn, where SQLite's own wait would starve some.
 
     Only a courtesy: a process that is stopped while it holds a turn must not stop the others, so after
-    `patience` they go on without, and SQLite's own lock decides.
+    `patience` they go on without, and SQLite's own lock decides. Who has waited in vain once only tries, each time,
+    until it has had a turn again: the one that is stopped may stay so for long.
     """
 
     def __init__(self, folder: Path, patience: float) -> None:
         self._patience = patience
+        self._in_vain = False
         self._next = _open(folder / "next")
         self._write = _open(folder / "write")
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[float]:
         """Wait for our turn, then have it; gives how much of the patience is left."""
-        until = time.monotonic() + self._patience
-        _acquire(self._next, until)
-        _acquire(self._write, until)
+        now = time.monotonic()
+        until = now + self._patience
+        waits_until = now if self._in_vain else until
+        _acquire(self._next, waits_until)
+        self._in_vain = not _acquire(self._write, waits_until)
         fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
             yield max(_LEAST_PATIENCE, until - time.monotonic())
@@ -107,13 +111,14 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _acquire(handle: int, until: float) -> None:
+def _acquire(handle: int, until: float) -> bool:
+    """False when the lock could not be had until then."""
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
-                return
+                return False
             time.sleep(_STEP)
         else:
-            return
+            return True

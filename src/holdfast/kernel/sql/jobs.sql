@@ -443,7 +443,12 @@ select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, 
     payload, metadata, progress, result, error
 from holdfast.job where id = :id;
 
+-- name: seq_before :one
+-- The next older job, or the one so many further back: the primary key alone is read.
+select seq from holdfast.job where seq < :before order by seq desc limit 1 offset :skipped;
+
 -- name: list_jobs :many
+-- Between two seqs, because what is asked for may be nowhere.
 select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, epoch, token, worker, lease_until,
     claimed_at, attempts, max_attempts, rescues, max_rescues, timeout_us, due_at, deadline_at, created_at,
     finished_at, cancel_requested_at, parent, open_children, channel, cast(retry_of as text) as retry_of,
@@ -451,8 +456,25 @@ select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, 
 from holdfast.job
 where (cast(:state as text) is null or state = :state) and (cast(:queue as text) is null or queue = :queue)
     and (cast(:kind as text) is null or kind = :kind) and (cast(:tenant as text) is null or tenant = :tenant)
-    and seq < :before
+    and seq < :before and seq > :after
 order by seq desc limit :limit;
+
+-- name: find_running :many
+-- What runs is few and has an index of its own. It is gathered before it is sorted, whatever the database thinks of
+-- `limit`.
+with found as materialized (
+    select j.seq from holdfast.job j
+    where j.state = 'running' and (cast(:queue as text) is null or j.queue = :queue)
+        and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
+)
+select seq from found where seq < :before order by seq desc limit :limit;
+
+-- name: jobs_by_seq :many
+select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, epoch, token, worker, lease_until,
+    claimed_at, attempts, max_attempts, rescues, max_rescues, timeout_us, due_at, deadline_at, created_at,
+    finished_at, cancel_requested_at, parent, open_children, channel, cast(retry_of as text) as retry_of,
+    payload, metadata, progress, result, error
+from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq desc;
 
 -- name: list_attempts :many
 select job, epoch, token, worker, outcome, started_at, ended_at, error

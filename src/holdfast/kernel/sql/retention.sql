@@ -12,17 +12,23 @@ with recursive found (queue) as (
 select f.queue, p.keep_us, p.keep_jobs from found f left join holdfast.queue p on p.name = f.queue
 where f.queue is not null;
 
--- name: last_kept :one
--- When the job finished that is the last of those to keep.
-select finished_at as at from holdfast.job where queue = :queue and finished_at is not null
-order by finished_at desc limit 1 offset :kept_before;
+-- name: count_back :one
+-- The oldest of so many that finished before a moment, and how many there are. Somebody who counts further begins there.
+select min(c.at) as at, count(*) as jobs
+from (select j.finished_at as at from holdfast.job j
+    where j.queue = :queue and j.finished_at is not null and j.finished_at < :below
+    order by j.queue desc, j.finished_at desc limit :limit) as c;
 
 -- name: find_prunable :many
--- A child goes after its parent: whoever waits for it reads how it ended.
-select j.seq, j.parent from holdfast.job j
-where j.queue = :queue and j.finished_at is not null and j.finished_at <= :before and j.open_children = 0
-    and (j.parent is null or (select p.seq from holdfast.job p where p.seq = j.parent) is null)
-order by j.finished_at limit :limit;
+-- So many of those that may go by their age, oldest first, and which of them may go at all. A child goes after its
+-- parent: whoever waits for it reads how it ended. Those that must stay are looked at too, so that the next look can
+-- begin behind them.
+select j.seq, j.finished_at as at, case when j.open_children = 0
+    and (j.parent is null or (select p.seq from holdfast.job p where p.seq = j.parent) is null) then 1 else 0 end
+    as prunable
+from holdfast.job j
+where j.queue = :queue and j.finished_at is not null and j.finished_at > :after and j.finished_at <= :before
+order by j.queue, j.finished_at limit :limit;
 
 -- name: prune_attempts :exec
 delete from holdfast.attempt where job = any(cast(:seqs as bigint[]));
@@ -32,4 +38,27 @@ delete from holdfast.step where job = any(cast(:seqs as bigint[]));
 
 -- name: prune :many
 delete from holdfast.job where seq = any(cast(:seqs as bigint[])) and finished_at is not null and open_children = 0
-returning seq;
+returning seq, cast(id as text) as id;
+
+-- name: release_keys :exec
+-- From now on they stay for as long as keys outlive their jobs.
+update holdfast.idempotency set freed_at = holdfast.now_us() where job = any(cast(:jobs as uuid[])) and freed_at is null;
+
+-- name: freed_keys :many
+select cast(job as text) as job, freed_at as at, 1 as spent from holdfast.idempotency
+where freed_at is not null and freed_at <= holdfast.now_us() - :age_us
+order by freed_at limit :limit;
+
+-- name: old_keys :many
+-- So many keys that are old enough, oldest first, and which of them are spent: those of a job that ended long ago, or
+-- was removed by a release that left no word of it. A value for each key, where `not exists` may be planned as a join
+-- with every job there is.
+select cast(i.job as text) as job, i.created_at as at,
+    case when coalesce((select j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us
+        from holdfast.job j where j.id = i.job), false) then 0 else 1 end as spent
+from holdfast.idempotency i
+where i.created_at > :after and i.created_at <= holdfast.now_us() - :age_us and i.freed_at is null
+order by i.created_at limit :limit;
+
+-- name: prune_keys :exec
+delete from holdfast.idempotency where job = any(cast(:jobs as uuid[]));

@@ -209,30 +209,113 @@ where seq = any(cast(:seqs as bigint[]))
     and (select c.parent from holdfast.job c where c.parent = job.seq limit 1) is not null
 on conflict (job) do nothing;
 
--- name: next_cancellation :one on postgres
-select job, reason from holdfast.cancellation order by job limit 1 for update skip locked;
+-- name: cancellable_pending :many on postgres
+-- Route by route: the index of what can be claimed begins with it, and nothing else is read.
+select f.seq from unnest(cast(:routes as bigint[])) as r (route)
+cross join lateral (select j.seq from holdfast.job j
+    where j.route = r.route and j.state = 'pending' and j.gate is null and j.seq + 0 <= :upto
+        and j.kind <> all(cast(:kept as text[]))
+        and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
+    order by j.priority, j.slot, j.seq limit :limit) as f
+limit :limit;
 
--- name: next_cancellation :one on sqlite
+-- name: cancellable_pending :many on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest, and no lateral.
+select j.seq from json_each(:routes) as r cross join holdfast.job j
+where j.route = r.value and j.state = 'pending' and j.gate is null and j.seq + 0 <= :upto
+    and j.kind not in (select value from json_each(:kept))
+    and (:kind is null or j.kind = :kind) and (:tenant is null or j.tenant = :tenant)
+limit :limit;
+
+-- name: cancellable_blocked :many on postgres
+-- What a lane holds back. It says `lane is not null` because its index does.
+select f.seq from unnest(cast(:routes as bigint[])) as r (route)
+cross join lateral (select j.seq from holdfast.job j
+    where j.route = r.route and j.state = 'pending' and j.gate is not null and j.lane is not null and j.seq + 0 <= :upto
+        and j.kind <> all(cast(:kept as text[]))
+        and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
+    limit :limit) as f
+limit :limit;
+
+-- name: cancellable_blocked :many on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest, and no lateral.
+select j.seq from json_each(:routes) as r cross join holdfast.job j
+where j.route = r.value and j.state = 'pending' and j.gate is not null and j.lane is not null and j.seq + 0 <= :upto
+    and j.kind not in (select value from json_each(:kept))
+    and (:kind is null or j.kind = :kind) and (:tenant is null or j.tenant = :tenant)
+limit :limit;
+
+-- name: cancellable_later :many on postgres
+select f.seq from unnest(cast(:routes as bigint[])) as r (route)
+cross join lateral (select j.seq from holdfast.job j
+    where j.route = r.route and j.state in ('scheduled', 'waiting') and j.state = any(cast(:states as text[]))
+        and j.seq + 0 <= :upto and j.kind <> all(cast(:kept as text[]))
+        and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
+    limit :limit) as f
+limit :limit;
+
+-- name: cancellable_later :many on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest, and no lateral.
+select j.seq from json_each(:routes) as r cross join holdfast.job j
+where j.route = r.value and j.state in ('scheduled', 'waiting') and j.state = any(:states) and j.seq + 0 <= :upto
+    and j.kind not in (select value from json_each(:kept))
+    and (:kind is null or j.kind = :kind) and (:tenant is null or j.tenant = :tenant)
+limit :limit;
+
+-- name: cancellable_running :many on postgres
+-- Who was asked already is not asked again. What runs is bounded by the slots of all workers, and has an index; `+ 0`
+-- keeps the primary key, which has everything, out of it.
+select seq from holdfast.job
+where state = 'running' and cancel_requested_at is null and route = any(cast(:routes as bigint[])) and seq + 0 <= :upto
+    and kind <> all(cast(:kept as text[]))
+    and (cast(:kind as text) is null or kind = :kind) and (cast(:tenant as text) is null or tenant = :tenant)
+limit :limit;
+
+-- name: cancellable_running :many on sqlite
+-- Forked for the list of kinds to leave alone.
+select seq from holdfast.job
+where state = 'running' and cancel_requested_at is null and route = any(:routes) and seq + 0 <= :upto
+    and kind not in (select value from json_each(:kept))
+    and (:kind is null or kind = :kind) and (:tenant is null or tenant = :tenant)
+limit :limit;
+
+-- name: next_cancellations :many on postgres
+select job, reason from holdfast.cancellation order by job limit :limit for update skip locked;
+
+-- name: next_cancellations :many on sqlite
 -- No row locks to skip.
-select job, reason from holdfast.cancellation order by job limit 1;
+select job, reason from holdfast.cancellation order by job limit :limit;
 
 -- name: cancellable_children :many
-select seq from holdfast.job
-where parent = :parent and state in ('scheduled', 'pending', 'running', 'waiting') and cancel_requested_at is null
+select seq, parent from holdfast.job
+where parent = any(cast(:parents as bigint[])) and state in ('scheduled', 'pending', 'running', 'waiting')
+    and cancel_requested_at is null
 order by seq limit :limit;
 
 -- name: pass_cancellation :exec
 -- A child that ended by itself takes no cancel, but hands it on to its own children.
 insert into holdfast.cancellation (job, reason, requested_at)
 select seq, :reason, holdfast.now_us() from holdfast.job
-where parent = :parent and state in ('succeeded', 'failed', 'cancelled')
+where parent = any(cast(:parents as bigint[])) and state in ('succeeded', 'failed', 'cancelled')
     and (select c.parent from holdfast.job c where c.parent = job.seq limit 1) is not null
 on conflict (job) do nothing;
 
 -- name: close_cancellation :exec
-delete from holdfast.cancellation where job = :job;
+delete from holdfast.cancellation where job = any(cast(:jobs as bigint[]));
+
+-- name: untaken_signals :many
+select seq from holdfast.signal where sent_at <= holdfast.now_us() - :age_us order by sent_at limit :limit;
+
+-- name: prune_signals :exec
+delete from holdfast.signal where seq = any(cast(:seqs as bigint[]));
+
+-- name: list_channels :many
+-- So many channels in the order of their names.
+select name from holdfast.channel where name > :after order by name limit :limit;
 
 -- name: prune_channels :exec
+-- Those that nobody waits on and that hold nothing. A value for each, where `not exists` may be planned as a join.
 delete from holdfast.channel
-where not exists (select 1 from holdfast.signal s where s.channel = channel.name)
-    and not exists (select 1 from holdfast.job j where j.state = 'waiting' and j.channel = channel.name);
+where name = any(cast(:names as text[]))
+    and (select s.seq from holdfast.signal s where s.channel = channel.name limit 1) is null
+    and (select j.seq from holdfast.job j where j.state = 'waiting' and j.channel = channel.name limit 1) is null;

@@ -50,8 +50,8 @@ select (select count(*) from holdfast.job where state = 'running' and lease_unti
         and j.due_at is not null and j.due_at <= holdfast.now_us() - :grace_us limit :cap) as c) as overdue,
     (select count(*) from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us() - :grace_us)
         as late_lanes,
-    (select count(*) from holdfast.schedule where paused_at is null and next_at <= holdfast.now_us() - :grace_us)
-        as late_schedules,
+    (select count(*) from holdfast.schedule where paused_at is null and retry_at is null
+        and next_at <= holdfast.now_us() - :grace_us) as late_schedules,
     holdfast.now_us() as now;
 
 -- name: stranded_lanes :many

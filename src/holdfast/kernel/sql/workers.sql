@@ -88,7 +88,12 @@ select holdfast.now_us() as now,
     (select count(*) from holdfast.worker where status in ('active', 'draining')) as alive,
     (select max(used_at) from holdfast.route) as routes_changed,
     (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
-    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select t.at from (
+        select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
+            order by next_at limit 1) as at
+        union all
+        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
+            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select j.seq from unnest(cast(:routes as bigint[])) as served (route)
         cross join lateral (select k.seq from holdfast.job k
             where k.route = served.route and k.state = 'pending' and k.gate is null limit 1) as j
@@ -111,7 +116,12 @@ select holdfast.now_us() as now,
     (select count(*) from holdfast.worker where status in ('active', 'draining')) as alive,
     (select max(used_at) from holdfast.route) as routes_changed,
     (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
-    (select next_at from holdfast.schedule where paused_at is null order by next_at limit 1) as next_tick,
+    (select t.at from (
+        select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
+            order by next_at limit 1) as at
+        union all
+        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
+            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select served.value from json_each(:routes) as served
         where (select k.seq from holdfast.job k
                 where k.route = served.value and k.state = 'pending' and k.gate is null limit 1) is not null
@@ -168,16 +178,15 @@ for update;
 select name, term from holdfast.duty
 where name = :name and holder = :worker and term = :term and held_until > holdfast.now_us();
 
--- name: prune_workers :exec
-delete from holdfast.worker where status in ('stopped', 'lost') and stopped_at <= holdfast.now_us() - :age_us
-    and not exists (select 1 from holdfast.job j where j.worker = worker.seq and j.state = 'running');
+-- name: old_workers :many
+-- So many workers, oldest first, and which of them left long ago and hold nothing.
+select w.seq, case when w.status in ('stopped', 'lost') and w.stopped_at <= holdfast.now_us() - :age_us
+    and (select j.seq from holdfast.job j where j.worker = w.seq and j.state = 'running' limit 1) is null
+    then 1 else 0 end as gone
+from holdfast.worker w where w.seq > :after order by w.seq limit :limit;
 
--- name: prune_keys :exec
--- A value for each key, where `not exists` may be planned as a join with every job there is.
-delete from holdfast.idempotency
-where created_at <= holdfast.now_us() - :age_us
-    and not coalesce((select j.finished_at is null or j.finished_at > holdfast.now_us() - :age_us
-        from holdfast.job j where j.id = idempotency.job), false);
+-- name: prune_workers :exec
+delete from holdfast.worker where seq = any(cast(:seqs as bigint[])) and status in ('stopped', 'lost');
 
 -- name: prune_routes :exec
 -- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does. A pause is known by

@@ -22,6 +22,7 @@ create index schedule_retry on holdfast.schedule (retry_at) where paused_at is n
 
 -- When retention removed the job of a key; the key stays as long after that as after the job's end.
 alter table holdfast.idempotency add column freed_at bigint;
+create index idempotency_freed on holdfast.idempotency (freed_at) where freed_at is not null;
 
 create index signal_sent on holdfast.signal (sent_at);
 -- It says `lane is not null` so that only statements which say so too are planned with it: by lane, job_gate is right.
@@ -43,6 +44,7 @@ drop index holdfast.lane_updated;
 drop index holdfast.job_lane_ended;
 drop index holdfast.job_blocked;
 drop index holdfast.signal_sent;
+drop index holdfast.idempotency_freed;
 alter table holdfast.idempotency drop column freed_at;
 drop index holdfast.schedule_retry;
 drop index holdfast.schedule_next;

@@ -20,6 +20,7 @@ create index schedule_retry on schedule (retry_at) where paused_at is null and r
 
 -- When retention removed the job of a key; the key stays as long after that as after the job's end.
 alter table idempotency add column freed_at integer;
+create index idempotency_freed on idempotency (freed_at) where freed_at is not null;
 
 create index signal_sent on signal (sent_at);
 -- It says `lane is not null` so that only statements which say so too are planned with it: by lane, job_gate is right.
@@ -41,6 +42,7 @@ drop index lane_updated;
 drop index job_lane_ended;
 drop index job_blocked;
 drop index signal_sent;
+drop index idempotency_freed;
 alter table idempotency drop column freed_at;
 drop index schedule_retry;
 drop index schedule_next;
