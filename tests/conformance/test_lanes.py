@@ -180,8 +180,8 @@ async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store:
     replaced, let_go = asyncio.Event(), asyncio.Event()
 
     async def caller(tx: Transaction) -> Accepted:
-        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": 3600 * SECOND}
-        job = store.job(lane="key", concurrency=1, route=ROUTE.id)._replace(**unique)
+        unique: dict[str, Any] = {"unique_key": "k", "unique_scope": "pending", "replaces": True}
+        job = store.job(lane="key", concurrency=1, route=ROUTE.id, delay_us=3600 * SECOND, **unique)
         accepted = await enqueue_unique(tx, job, [ROUTE], lent=True)
         replaced.set()
         if store.database.dialect == "postgres":  # elsewhere the whole file is the caller's until the commit
