@@ -21,7 +21,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
 from holdfast.kernel.records import Lease
 from holdfast.kernel.records_flow import Candidate, LaneState
-from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.retention import prune
 from holdfast.kernel.routes import route_for, serves
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, park, wake
@@ -192,8 +192,8 @@ async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store:
     replaced, let_go = asyncio.Event(), asyncio.Event()
 
     async def caller(tx: Transaction) -> Accepted:
-        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": 3600 * SECOND}
-        job = store.job(lane="key", concurrency=1, route=ROUTE.id)._replace(**unique)
+        unique: dict[str, Any] = {"unique_key": "k", "unique_scope": "pending", "replaces": True}
+        job = store.job(lane="key", concurrency=1, route=ROUTE.id, delay_us=3600 * SECOND, **unique)
         accepted = await enqueue_unique(cast(Transaction, CallersOwn(tx)), job, [ROUTE])
         replaced.set()
         if store.database.dialect == "postgres":  # elsewhere the whole file is the caller's until the commit
@@ -350,7 +350,7 @@ async def test_a_lane_goes_with_its_last_job(store: Store) -> None:
     await store.advance("2d")
     await clean(store, worker)
     assert await store.query("select name from holdfast.lane") == [("key",)]
-    await store.do(prune, Keep(1, 0, firm=True), limit=10)
+    await store.do(prune, "default", after=0, before=store.clock.us, look=10)
     await store.advance("2d")
     await clean(store, worker)
     assert await store.query("select name from holdfast.lane") == []

@@ -207,7 +207,7 @@ class Scene:
 
     async def _replace(self, delay_us: int | None) -> None:
         route = route_for("default", "work", laned=True)
-        unique = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": delay_us}
+        unique: dict[str, Any] = {"unique_key": "k", "unique_scope": "pending", "replaces": True, "delay_us": delay_us}
         job = self.store.job(route=route.id)._replace(**LANES[1], **unique)
         accepted = await self.store.do(enqueue_unique, job, [route])
         if accepted.fresh:
