@@ -115,8 +115,8 @@ async def enqueue_lost(tx: Transaction, job: NewJob, route: Route, chance: rando
     ghost = Registration(job.id, "ghost", "ghost", "nowhere", 1, "0", (), None, 1)
     seq = await register(tx, ghost, [], ttl_us=60_000_000, gone=[])
     await claim(tx, seq, [route.id], 1, 60_000_000)
-    await expire(tx, gone=[seq], limit=1, backoff_us=1, chance=chance)
     await unregister(tx, seq, reason="died")
+    await expire(tx, gone=[seq], limit=1, backoff_us=1, chance=chance)
 
 
 async def test_a_job_that_was_lost_before_is_not_taken_ahead(make_app: MakeApp) -> None:
