@@ -25,6 +25,7 @@ from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.routes import route_for
 from holdfast.settings import Settings
 from holdfast.workers.registration import register, registration
+from holdfast.workers.role import Role
 from tests.support.jobs import plain_job
 
 SERVED = 25
@@ -79,7 +80,7 @@ async def fill(order: Order) -> None:
 async def claims(order: Order) -> None:
     """Claim 100 so many times; say how long each took and how many jobs came."""
     database = await opened(order.url)
-    who = registration(new_id(ports), new_id(ports), "", capabilities=(), queues=None, slots=CLAIM)
+    who = registration(new_id(ports), Role(), (), CLAIM)._replace(incarnation=new_id(ports))
     worker = await register(database, who, [], Settings())
     single = order.settings["single"]
     routes = [route_for("default", "crowd").id] if single else [served_route(k).id for k in range(SERVED)]

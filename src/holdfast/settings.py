@@ -136,6 +136,25 @@ class Settings:
             raise BadSetting("fence_margin must be shorter than lease_ttl - heartbeat.")
 
     @property
+    def call_patience(self) -> float:
+        """Seconds that a call may go without an answer from PostgreSQL.
+
+        A heartbeat that meets a dead link, waits this long, and goes over a new one is still in time for its leases.
+        """
+        return (self.lease_ttl - self.heartbeat - self.fence_margin).total_seconds() / 2
+
+    @property
+    def statement_patience(self) -> float:
+        """Seconds after which the server ends a statement. It gives up before the client does: a session whose client
+        has hung up would go on waiting for its lock, unseen, and there would be another each time."""
+        return self.call_patience * 0.9
+
+    @property
+    def lock_patience(self) -> float:
+        """Seconds that a statement may wait for a lock; the shortest of the three, because its answer is clearest."""
+        return self.call_patience * 0.8
+
+    @property
     def announced(self) -> str:
         """The prefix of the channels on which changes of runs are announced; empty: they are not."""
         return self.topic_prefix if self.public_topics else ""

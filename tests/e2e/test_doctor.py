@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -10,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
 from holdfast import Holdfast
 from tests.conftest import Place
-from tests.support.apps import working
-from tests.support.commands import Said, holdfast, run
+from tests.support.apps import eventually, working
+from tests.support.commands import Said, environment, holdfast, run
 from tests.support.processes import free_port
 
 
@@ -55,6 +57,27 @@ async def test_work_that_nobody_can_do_is_a_problem(place: Place) -> None:
         said = holdfast("doctor", "--url", place.url)
     assert said.code == 1
     assert "1 jobs of queue images wait for a worker with job:paint, tag:gpu=yes" in said.out
+    await hf.close()
+
+
+async def test_whoever_blocks_the_tables_is_named(postgres_url: str) -> None:
+    hf = Holdfast(postgres_url, embedded=False)
+    await hf.jobs.list()
+    blocker = await asyncpg.connect(postgres_url, server_settings={"application_name": "forgotten psql"})
+    await blocker.execute("begin; lock table holdfast.job in access exclusive mode")
+    waiting = asyncio.create_task(hf.jobs.list())
+
+    async def named() -> str | None:
+        hasty = {"HOLDFAST_LEASE_TTL": "4s", "HOLDFAST_HEARTBEAT": "1s"}
+        said = await asyncio.to_thread(holdfast, "doctor", "--url", postgres_url, env=environment(**hasty))
+        return said.out if "sessions of Holdfast wait for a lock" in said.out else None
+
+    out = await eventually(named)
+    assert "(forgotten psql, role postgres, idle in transaction)" in out
+    assert f"pg_terminate_backend({blocker.get_server_pid()})" in out
+    await blocker.execute("rollback")
+    assert await waiting == []
+    await blocker.close()
     await hf.close()
 
 

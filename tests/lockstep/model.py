@@ -129,6 +129,10 @@ class Model:
     def due(self) -> list[Job]:
         return [job for job in self.in_state(State.SCHEDULED, State.WAITING) if _passed(job.due_at, self.now)]
 
+    def given_up(self, workers: Collection[int]) -> frozenset[int]:
+        """Those that the store no longer counts as alive: only what they hold is taken before its time."""
+        return frozenset(seq for seq in workers if seq not in self.workers or not self.workers[seq].live)
+
     def silent(self) -> list[int]:
         return [seq for seq, w in self.workers.items() if w.live and w.heartbeat_at + w.ttl_us <= self.now]
 

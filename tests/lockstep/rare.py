@@ -27,6 +27,7 @@ RARE = frozenset(
         "a job was rescued a second time",
         "a rescue came too late and left the job alone",
         "a rescue came too late and spared the next lease",
+        "a worker that seemed gone was alive and kept its leases",
         "a wait timed out",
         "a job passed its deadline",
         "a deadline found earlier was tested again",

@@ -117,6 +117,8 @@ class LeaseRules(Machine):
     # Sweeps: at once, or reading now and acting later
 
     def judge_expired(self, moved: Sequence[Moved], jobs: Collection[int], gone: frozenset[int]) -> None:
+        self.saw("a worker that seemed gone was alive and kept its leases", self.model.given_up(gone) != gone)
+        gone = self.model.given_up(gone)
         lost = [job for job in self.model.lapsed(gone) if job.seq in jobs]
         self.gone = gone
         early = [job for job in lost if job not in self.model.lapsed(())]
@@ -142,7 +144,7 @@ class LeaseRules(Machine):
                 self.wake(limit)
 
     def expire(self, gone: frozenset[int], limit: int, seed: int) -> None:
-        found = sorted(job.seq for job in self.model.lapsed(gone))[:limit]
+        found = sorted(job.seq for job in self.model.lapsed(self.model.given_up(gone)))[:limit]
         moved = self.ask_in_any_order(expire_seeded, gone, limit, seed)
         self.judge_expired(moved, found, gone)
 
@@ -165,7 +167,7 @@ class LeaseRules(Machine):
     def expire_found(self, found: Finding, seed: int) -> None:
         """What was read long ago is tested again by the statement that changes it."""
         seqs = {kin.seq for kin in found.rows}
-        spared = seqs - {job.seq for job in self.model.lapsed(found.gone)}
+        spared = seqs - {job.seq for job in self.model.lapsed(self.model.given_up(found.gone))}
         moved = self.ask_in_any_order(expire_found, found, seed)
         self.judge_expired(moved, seqs, found.gone)
         self.saw("a rescue came too late and left the job alone", bool(spared))

@@ -179,6 +179,9 @@ class OwnLifeline:
         self._inner = inner
         self._node = node
 
+    async def open(self) -> None:
+        await self._inner.open()
+
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         loop, home = asyncio.get_running_loop(), copy_context()
 

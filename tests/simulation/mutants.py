@@ -16,7 +16,7 @@ from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
 from holdfast.kernel.families import settle
-from holdfast.kernel.leases import DEADLINE_ERROR, ORPHAN_ERROR, RESCUE_ERROR, Beat, beat, expire, renew
+from holdfast.kernel.leases import DEADLINE_ERROR, ORPHAN_ERROR, RESCUE_ERROR, Beat, OwnRow, beat, expire, renew
 from holdfast.kernel.records import Ended, Ending, Held, Kin, Moved, Sight, Term
 from holdfast.kernel.sql import Statement
 from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting
@@ -79,8 +79,10 @@ async def _look_for_nothing(tx: Transaction, worker: int, routes: Sequence[int])
     return sight._replace(pending=False)
 
 
-async def _beat_for_all_it_owns(tx: Any, worker: int, active: int, held: Sequence[Held], **limits: int) -> Beat:
-    answer: Beat = await beat(tx, worker, active, held, **limits)
+async def _beat_for_all_it_owns(
+    tx: Any, worker: int, active: int, held: Sequence[Held], *, me: OwnRow, **limits: int
+) -> Beat:
+    answer: Beat = await beat(tx, worker, active, held, me=me, **limits)
     rows = tx.execute(
         "select seq, worker, epoch, token from job where state = 'running' and worker = :w", {"w": worker}
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreUnavailable
+from holdfast.kernel.database import unheeded
 
 if TYPE_CHECKING:
     from tests.simulation.store import Caller, Store
@@ -59,11 +60,17 @@ class SimPresence:
         self._store = store
         self._caller = caller
 
-    async def hold(self, worker: int) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
         self._require_store()
         if self._store.signs.shown:
             self._store.signs.show(worker, self._caller)
         return self._store.signs.shown
+
+    def shows(self, worker: int) -> bool:
+        return self._store.signs.shown  # a sign that flaps is missed by others, not by its owner
+
+    def disputed(self, worker: int) -> bool:
+        return False
 
     async def withdraw(self, worker: int) -> None:
         self._store.signs.hide(worker)

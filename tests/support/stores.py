@@ -33,7 +33,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sql import in_schema
 from holdfast.kernel.states import State
-from holdfast.kernel.workers import Registration, register
+from holdfast.kernel.workers import Registration, lose_workers, register
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
 from holdfast.settings import Settings
 from tests.support.jobs import plain_job
@@ -166,6 +166,9 @@ class Store:
         return await self.do(complete_and_settle, [ending], [lease.parent])
 
     async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Moved]:
+        """Give up the workers that are `gone`, then take back what they held and what lapsed."""
+        if gone := list(gone):
+            await self.do(lose_workers, gone=gone, reason="gone")
         backoff_us = durations.microseconds(self.settings.rescue_backoff)
         return await self.do(expire, gone=list(gone), limit=limit, backoff_us=backoff_us, chance=self.ports.random)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.kernel.doctor import Finding, Work, judge_file, judge_server, judge_work
-from holdfast.kernel.drivers.facts import FileFacts, ServerFacts
+from holdfast.kernel.doctor import Finding, Work, judge_blockers, judge_file, judge_server, judge_work
+from holdfast.kernel.drivers.facts import Blocker, FileFacts, ServerFacts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, WorkerRow
@@ -172,6 +172,39 @@ def test_what_a_sweep_should_have_done() -> None:
 def test_workers_that_are_silent() -> None:
     (silent, *_) = in_store(workers=[worker(heartbeat_at=NOW - 5 * MINUTE)])
     assert (silent.level, "mill-1" in silent.sentence) == ("warning", True)
+
+
+def test_a_silent_worker_that_holds_leases() -> None:
+    (_, held, *_) = in_store(workers=[worker(heartbeat_at=NOW - 5 * MINUTE, leases=19)])
+    assert (held.level, held.sentence) == (
+        "problem",
+        "worker mill-1 has shown no life for 300 s and holds 19 leases.",
+    )
+
+
+def test_a_worker_without_presence() -> None:
+    hidden = worker(presence=0)
+    (_, unsigned, *_) = in_store(workers=[hidden])
+    assert (unsigned.level, "mill-1" in unsigned.sentence) == ("warning", True)
+    (_, work) = in_store(workers=[hidden], shows_presence=False)
+    assert work.level == "ok", "nobody can, behind a pooler"
+    (_, work) = in_store(workers=[hidden._replace(started_at=NOW - 1)], duties=HELD)
+    assert work.level == "ok", "it has just come"
+
+
+def test_who_keeps_sessions_waiting_for_a_lock() -> None:
+    blocker = Blocker(4711, "psql", "admin", "idle in transaction", 3, 4, 3)
+    (brief,) = judge_blockers([blocker], Settings())
+    assert brief.level == "warning"
+    assert brief.sentence.startswith(
+        "4 sessions of Holdfast wait for a lock of session 4711 (psql, role admin, idle in transaction) "
+        "in a transaction that is open for 3 s; they give up after 18 s"
+    )
+    assert "pg_terminate_backend(4711)" in brief.remedy
+    (long,) = judge_blockers([blocker._replace(open_for=900)], Settings())
+    assert long.level == "problem"
+    (hidden,) = judge_blockers([blocker._replace(open_for=None, name="")], Settings())
+    assert (hidden.level, "a program without a name" in hidden.sentence) == ("warning", True)
 
 
 def test_a_duty_that_nobody_holds() -> None:

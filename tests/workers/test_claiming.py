@@ -117,11 +117,11 @@ async def enqueue_lost(tx: Transaction, job: NewJob, route: Route, chance: rando
     await enqueue(tx, [job], [route])
     ghost = Registration(job.id, "ghost", "ghost", "nowhere", 1, "0", (), None, 1)
     seq = await register(tx, ghost, [], ttl_us=60_000_000, gone=[])
+    await unregister(tx, seq, reason="died")
     for _ in range(times):
         await wake(tx, limit=10)
         await claim(tx, seq, [route.id], 1, 60_000_000)
         await expire(tx, gone=[seq], limit=1, backoff_us=0, chance=chance)
-    await unregister(tx, seq, reason="died")
 
 
 class Suspect:

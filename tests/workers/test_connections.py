@@ -1,31 +1,318 @@
-"""How many connections a worker process takes from PostgreSQL: what docs/operating.md tells people to count with."""
+"""What workers ask of a PostgreSQL server: few connections, none left behind, each with a name."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
 import asyncpg
+import psycopg
+import pytest
 
-from holdfast import Holdfast, JobContext, Settings
+from holdfast import Holdfast
+from holdfast.clock import Ports
+from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.jobs import JobFunction
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.drivers.postgres_names import named, program
+from holdfast.kernel.reading import list_jobs
+from holdfast.workers.role import Role
+from holdfast.workers.worker import Worker
+from tests.support.apps import eventually, settings_with, working
+from tests.workers.test_self_fencing import CutLifeline
 
-_OTHERS = """
-select count(*) from pg_stat_activity
-where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()
-"""
+WORKERS = 20
+TOO_FEW = 25  # connections; an idle worker wants three
+JOBS = 100
+PERIOD = 4.0  # seconds of a lock; every half second somebody's patience ends
+# A call is given up after (lease_ttl - heartbeat - fence_margin) / 2.
+HASTY: dict[str, Any] = {
+    "lease_ttl": "2s",
+    "heartbeat": "500ms",
+    "fence_margin": "500ms",
+    "store_patience": "200ms",
+    "reconnect_cap": "200ms",
+}
 
 
-async def test_two_beside_those_for_statements_however_many_jobs_run(postgres_url: str) -> None:
-    hf = Holdfast(postgres_url, settings=Settings(connections=3, concurrency=50))
+class Connections:
+    """The sessions of a database, as the server lists them; its own is left out."""
 
-    @hf.job(name="work")
-    async def work(ctx: JobContext, number: int) -> int:
-        await ctx.step("first", lambda: number)
-        return await ctx.step("second", lambda: number)
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
 
-    watch = await asyncpg.connect(postgres_url)
-    seen: list[int] = []
-    async with hf:
-        jobs = await work.enqueue_many({"number": number} for number in range(300))
+    async def names(self) -> list[str]:
+        rows = await self._connection.fetch(
+            "select application_name from pg_stat_activity where datname = current_database() "
+            "and backend_type = 'client backend' and pid <> pg_backend_pid()"
+        )
+        return sorted(row[0] for row in rows)
+
+
+@pytest.fixture
+async def connections(postgres_url: str) -> AsyncIterator[Connections]:
+    connection = await asyncpg.connect(postgres_url)
+    yield Connections(connection)
+    await connection.close()
+
+
+@asynccontextmanager
+async def locked_jobs(url: str) -> AsyncIterator[None]:
+    """Somebody keeps everybody from the table of jobs."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("lock table holdfast.job in access exclusive mode")
+            yield
+    finally:
+        await connection.close()
+
+
+async def test_whoever_waits_for_a_lock_leaves_no_sessions_behind(postgres_url: str, connections: Connections) -> None:
+    apps = [Holdfast(postgres_url, settings=settings_with(**HASTY), embedded=False) for _ in range(2)]
+    first, second = apps
+
+    @first.job(name="work")
+    async def work() -> str:
+        return "done"
+
+    most = 0
+    async with working(first), working(second):
+        async with locked_jobs(postgres_url):
+            begun = asyncio.get_running_loop().time()
+            while asyncio.get_running_loop().time() < begun + PERIOD:
+                most = max(most, len(await connections.names()))
+                await asyncio.sleep(0.05)
+        assert await (await work.enqueue()).result(timeout="60s") == "done"
+    for app in apps:
+        await app.close()
+    print(f"at most {most} sessions")
+    assert most <= 1 + 2 * (settings_with().connections + 3)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+async def test_the_server_gives_up_before_the_client_does(
+    postgres_url: str, connections: Connections, pooler: bool
+) -> None:
+    """Also behind a pooler, where a session may serve others afterwards."""
+    settings = settings_with(**HASTY, pooler=str(pooler).lower())
+    database = PostgresDatabase(postgres_url, settings, Ports())
+    await database.open()
+    try:
+        async with locked_jobs(postgres_url):
+            before = await connections.names()
+            for _ in range(3):
+                with pytest.raises(StoreBusy, match="lock timeout"):
+                    await database.transact(list_jobs)
+            assert len(await connections.names()) <= len(before) + 1
+        assert await database.transact(list_jobs) == []
+        async with database.connection() as connection:
+            limits = await connection.fetchval("select current_setting('statement_timeout')")
+        assert limits == ("0" if pooler else "450ms")
+    finally:
+        await database.close()
+
+
+async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(postgres_url: str) -> None:
+    database = PostgresDatabase(postgres_url, settings_with(**HASTY), Ports())
+    await database.open()
+    try:
+        async with database.connection() as connection:
+            with pytest.raises(asyncpg.QueryCanceledError, match="statement timeout"):
+                await connection.execute("select pg_sleep(60)")
+    finally:
+        await database.close()
+
+
+async def test_vacuum_may_take_as_long_as_it_takes(postgres_url: str) -> None:
+    """It leaves the session as it was."""
+    database = PostgresDatabase(postgres_url, settings_with(**HASTY, connections=1), Ports())
+    await database.open()
+    try:
+        assert await database.tidy(after=-1)
+        async with database.connection() as connection:
+            assert await connection.fetchval("select current_setting('lock_timeout')") == "400ms"
+    finally:
+        await database.close()
+
+
+@pytest.fixture
+def few(postgres_url: str) -> Iterator[str]:
+    """The same database as a role that may open too few connections."""
+    role = f"few_{os.getpid()}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"create role {role} login connection limit {TOO_FEW}".encode())
+        admin.execute(f"grant all on schema holdfast to {role}".encode())
+        for kind in ("tables", "sequences", "functions"):
+            admin.execute(f"grant all on all {kind} in schema holdfast to {role}".encode())
+        parts = urlsplit(postgres_url)
+        yield parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
+        admin.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'".encode())
+        admin.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_of_too_many_workers_some_refuse_to_start_and_the_others_do_it_all(few: str, postgres_url: str) -> None:
+    client = Holdfast(postgres_url, embedded=False)
+
+    @client.job(name="work")
+    async def work(number: int) -> int:
+        return number
+
+    pressed = {**HASTY, "lease_ttl": "6s", "worker_ttl": "1s", "heartbeat": "400ms", "presence_quiet": "0s"}
+    apps = [Holdfast(few, settings=settings_with(**pressed), embedded=False) for _ in range(WORKERS)]
+    for app in apps:
+
+        @app.job(name="work")
+        async def serve(number: int) -> int:
+            await asyncio.sleep(0.05)
+            return number
+
+    async def start(app: Holdfast) -> Worker:
+        await app.runtime().open()
+        worker = app.make_worker()
+        await worker.start()
+        return worker
+
+    answers = await asyncio.gather(*map(start, apps), return_exceptions=True)
+    workers = [answer for answer in answers if isinstance(answer, Worker)]
+    refused = [answer for answer in answers if not isinstance(answer, Worker)]
+    print(f"{len(workers)} of {WORKERS} workers started")
+    assert workers
+    assert refused
+    for problem in refused:
+        assert isinstance(problem, StoreUnavailable)
+        assert "max_connections" in str(problem)
+    try:
+        jobs = await work.enqueue_many([(number,) for number in range(JOBS)])
+        registered = {row.seq: row for row in await client.workers.list()}
         for job in jobs:
-            await job.result()
-            seen.append(await watch.fetchval(_OTHERS))
-    await watch.close()
-    assert 3 <= max(seen) <= 2 + 3
+            await job.result(timeout="60s")
+
+        async def outlived() -> bool:
+            """Everybody has been there for longer than a worker may be silent."""
+            rows = await client.workers.list(all=True)
+            return all(row.now > row.started_at + 2 * row.ttl_us for row in rows)
+
+        await eventually(outlived)
+        rows = [await job.refresh() for job in jobs]
+        assert {(row.state, row.rescues) for row in rows} == {("succeeded", 0)}
+        assert {row.seq for row in await client.workers.list()} == {worker.seq for worker in workers} == set(registered)
+    finally:
+        await asyncio.gather(*(worker.stop(0) for worker in workers))
+        for app in (*apps, client):
+            await app.close()
+
+
+async def test_a_worker_without_heartbeats_takes_nothing_more(postgres_url: str) -> None:
+    """It would be given up for lost while it works."""
+    brief = {"heartbeat": "400ms", "worker_ttl": "1s", "sweep_interval": "100ms"}
+    apps = [Holdfast(postgres_url, settings=settings_with(**brief), embedded=False) for _ in range(2)]
+    ran: list[int] = []
+
+    def serve(app: Holdfast, place: int) -> JobFunction[[], None]:
+        @app.job(name="work")
+        async def work() -> None:
+            ran.append(place)
+
+        return work
+
+    work, _ = [serve(app, place) for place, app in enumerate(apps)]
+    silent = Worker(apps[0].registry, apps[0].runtime().database, apps[0].settings, Ports(), lifeline=CutLifeline())
+    await apps[0].runtime().open()
+    await silent.start()
+    try:
+        await (await work.enqueue()).result(timeout="60s")
+        assert ran == [0]
+
+        async def is_lost() -> bool:
+            return any(row.status == "lost" for row in await apps[1].workers.list(all=True))
+
+        await eventually(is_lost)
+        async with working(apps[1]):
+            for job in [await work.enqueue() for _ in range(20)]:
+                await job.result(timeout="60s")
+        assert ran == [0] + [1] * 20
+    finally:
+        await silent.stop(0)
+        for app in apps:
+            await app.close()
+
+
+async def test_each_connection_says_whose_it_is_and_what_for(postgres_url: str, connections: Connections) -> None:
+    app = Holdfast(postgres_url, settings=settings_with(), embedded=False)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with working(app, Role(id="web-1")):
+
+        async def named_so() -> bool:
+            uses = {name.removeprefix("holdfast web-1 ") for name in await connections.names()}
+            return {"heartbeat", "presence", "listen"} <= uses <= {"heartbeat", "presence", "listen", "statements"}
+
+        await eventually(named_so)
+    await app.close()
+
+
+async def test_a_worker_without_a_name_goes_by_its_host_and_process(
+    postgres_url: str, connections: Connections
+) -> None:
+    app = Holdfast(postgres_url, settings=settings_with(), embedded=False)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with working(app):
+        assert f"holdfast {socket.gethostname()}:{os.getpid()} presence" in await connections.names()
+    await app.close()
+
+
+async def test_a_program_that_only_enqueues_is_named_too(postgres_url: str, connections: Connections) -> None:
+    app = Holdfast(postgres_url, embedded=False)
+
+    @app.job
+    async def work() -> None: ...
+
+    await work.enqueue()
+    assert await connections.names() == [f"holdfast {program()} statements"]
+    await app.close()
+
+
+async def test_a_name_in_the_url_stands(postgres_url: str, connections: Connections) -> None:
+    app = Holdfast(f"{postgres_url}?application_name=mine", embedded=False)
+    await app.workers.list()
+    assert await connections.names() == ["mine"]
+    await app.close()
+
+
+def test_a_long_name_is_cut_where_the_use_still_shows() -> None:
+    assert named("web-1", "heartbeat") == "holdfast web-1 heartbeat"
+    long = named("w" * 200, "heartbeat")
+    assert len(long) == 63
+    assert long.endswith("w heartbeat")
+    assert named("bäcker\n", "listen") == "holdfast b?cker? listen"
+
+
+async def test_a_refused_transaction_behind_a_pooler_is_rolled_back(postgres_url: str) -> None:
+    database = PostgresDatabase(postgres_url, settings_with(pooler="true", connections=1), Ports())
+    await database.open()
+
+    async def refuse(tx: Transaction) -> None:
+        raise ValueError("no")
+
+    try:
+        async with database.connection() as connection:
+            before = connection.get_server_pid()
+        with contextlib.suppress(ValueError):
+            await database.transact(refuse)
+        async with database.connection() as connection:
+            assert (connection.get_server_pid(), connection.is_in_transaction()) == (before, False)
+    finally:
+        await database.close()

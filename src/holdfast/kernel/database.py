@@ -53,11 +53,22 @@ class Transaction(Protocol):
         """Tell listeners outside once this has committed, in this order; where the database has none, nobody."""
 
 
+def unheeded() -> None:
+    """What is called when nobody wants to know."""
+
+
 class Presence(Protocol):
     """A sign of life that the operating system or the server takes away when this process dies."""
 
-    async def hold(self, worker: int) -> bool:
-        """Take the sign for this worker; False when this store cannot show one (a pooler is between)."""
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+        """Take the sign for this worker; False when it cannot be shown now (a pooler is between, no connection is free,
+        another has it). `changed` is called whenever it is lost or taken from then on, on the event loop."""
+
+    def shows(self, worker: int) -> bool:
+        """Whether this worker's sign is shown now, as far as this process knows. Safe on any thread."""
+
+    def disputed(self, worker: int) -> bool:
+        """Whether another showed a sign under this worker's number when `hold` asked: it was given out twice."""
 
     async def withdraw(self, worker: int) -> None: ...
 
@@ -67,6 +78,9 @@ class Presence(Protocol):
 
 class Blocking(Protocol):
     """The store for one thread of its own, reached without the event loop."""
+
+    def open(self) -> None:
+        """Take whatever connection it needs, and keep it; `Unavailable` when there is none to be had."""
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -78,6 +92,9 @@ class Database(Protocol):
 
     @property
     def presence(self) -> Presence: ...
+
+    def introduce(self, owner: str) -> None:
+        """Say who opens connections from now on, for those who look at the server."""
 
     async def connect(self) -> None:
         """Reach the store without looking at its tables, as migrations do; safe to call again."""

@@ -14,7 +14,15 @@ from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
 from holdfast.kernel import migrate, queues, schedules, watch, workers
 from holdfast.kernel.database import Database
-from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts, free_space, open_alone
+from holdfast.kernel.drivers.facts import (
+    Blocker,
+    FileFacts,
+    ServerFacts,
+    blockers,
+    facts,
+    free_space,
+    open_alone,
+)
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.records import DutyRow, Route, WorkerRow
@@ -31,6 +39,7 @@ _FULL_QUEUE = 0.1  # of 8 GB: hints alone never gather like that
 _IDLE_CONNECTIONS = 3
 _DEAD_ROWS = 200_000
 _LONG_TRANSACTION = 600
+_SETTLED_US = 30_000_000  # a worker that came later may still be taking its presence
 _LEAST_DISK = 512 * 1024 * 1024
 _FULL_DISK = 1_000_000
 _LARGE_LOG = 64 * 1024 * 1024
@@ -55,6 +64,7 @@ class Work(NamedTuple):
     stranded: Sequence[str] = ()
     missing: Sequence[str] = ()
     schedules: Sequence[ScheduleRow] = ()
+    shows_presence: bool = True  # this store can; in memory and behind a pooler it cannot
 
 
 async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
@@ -66,6 +76,7 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
         have = stored.version if stored else 0
         code = migrate.code_version(database.dialect)
         findings.append(Finding("schema", "ok", f"the tables are of schema {have}, this code is of schema {code}."))
+        findings += judge_blockers(await blockers(database), settings)  # before what they may block
         work = Work(
             await database.transact(watch.symptoms, grace_us=GRACE_US),
             await database.transact(watch.backlogs),
@@ -83,6 +94,7 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
     except OSError as problem:
         said = f"{database.dialect} cannot be used: {problem}."
         return [*findings, *_disk(free_space(database)), Finding("database", "problem", said)]
+    work = work._replace(shows_presence=found is not None and not (isinstance(found, ServerFacts) and found.pooled))
     if isinstance(found, ServerFacts):
         findings += judge_server(found, settings, sum(row.status == "active" for row in work.workers))
     elif isinstance(found, FileFacts):
@@ -107,6 +119,21 @@ async def _opened(database: Database) -> list[Finding]:
             )
         ]
     return []
+
+
+def judge_blockers(found: Sequence[Blocker], settings: Settings) -> Iterator[Finding]:
+    patience = settings.lock_patience
+    for blocker in found:
+        whose = f"{blocker.name or 'a program without a name'}, role {blocker.role}, {blocker.state}"
+        age = "" if blocker.open_for is None else f" in a transaction that is open for {blocker.open_for} s"
+        long = max(blocker.longest, blocker.open_for or 0) >= patience
+        yield Finding(
+            "locks",
+            "problem" if long else "warning",
+            f"{blocker.waiting} sessions of Holdfast wait for a lock of session {blocker.pid} ({whose}){age}; "
+            f"they give up after {patience:.0f} s and try again.",
+            f"End that transaction, or its session: select pg_terminate_backend({blocker.pid}).",
+        )
 
 
 def judge_server(found: ServerFacts, settings: Settings, live: int) -> Iterator[Finding]:
@@ -290,6 +317,7 @@ def judge_work(work: Work) -> Iterator[Finding]:
     else:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
+    yield from _unsure(work, alive)
     yield from _paused(work.queues, work.blocked)
     yield from _unfired(work.schedules)
     stuck = [
@@ -300,6 +328,31 @@ def judge_work(work: Work) -> Iterator[Finding]:
     if taking and not stuck:
         stuck = list(_unheld(work.duties, taking, now))
     yield from stuck or [Finding("work", "ok", "nothing is stuck.")]
+
+
+def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
+    """Workers whose death, or whose life, others cannot see."""
+    now = work.symptoms.now
+    for row in work.workers:
+        silent_s = (now - row.heartbeat_at) // 1_000_000
+        if row not in alive and row.leases:
+            yield Finding(
+                "workers",
+                "problem",
+                f"worker {row.id} has shown no life for {silent_s} s and holds {row.leases:,} leases.",
+                f"If pid {row.pid} on {row.hostname} lives, see in its log why its heartbeats fail. Its jobs go on "
+                f"elsewhere when their leases end, once a worker is alive.",
+            )
+    unsigned = [row.id for row in alive if not row.presence and now - row.started_at > _SETTLED_US]
+    if unsigned and work.shows_presence:
+        yield Finding(
+            "workers",
+            "warning",
+            f"{len(unsigned)} workers show no presence: {_some(unsigned)}. Only the end of their leases would show "
+            f"their death.",
+            "Their logs say why: no connection was free for it, the URL leads through a pooler, or the number belongs "
+            "to a worker that outlived a restore.",
+        )
 
 
 def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ the store. A difference means that commits may be missing, so the epoch rises be
 
 from __future__ import annotations
 
-from holdfast.kernel.database import Transaction, single
+from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.records import Cluster
 from holdfast.kernel.statements import Workers
 
@@ -21,6 +21,14 @@ async def adopt(tx: Transaction, identity: str) -> Cluster:
     if adopted is not None:
         return adopted
     return await adopt(tx, identity)
+
+
+@reading
+async def read(tx: Transaction) -> Cluster:
+    """The epoch as it stands."""
+    cluster = await tx.one(Workers.cluster)
+    assert cluster is not None
+    return cluster
 
 
 @single

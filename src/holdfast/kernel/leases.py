@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.families import lock_order, settle
-from holdfast.kernel.records import Held, Moved, Renewed, WorkerStatus
+from holdfast.kernel.records import Held, Moved, Renewed
 from holdfast.kernel.statements import Leases, Workers
 from holdfast.kernel.states import State
 
@@ -30,22 +30,51 @@ class Beat(NamedTuple):
     renewed: list[Renewed]
     lost: list[Held]  # stop these attempts and drop their results
     draining: bool = False  # as the store has it: someone may have asked for it there
+    at: int = 0  # the store's time of this beat
+    incarnation: str | None = None  # whose beat it was
+
+
+class OwnRow(NamedTuple):
+    """What a worker knows of its own row, for the store to compare."""
+
+    incarnation: str | None = None  # None: whoever has the number
+    last_beat: int = 0  # the store's time of the last beat that was answered
+    presence: bool | None = None  # whether its sign of life is shown now; None: as it was
+
+
+_ANYBODY = OwnRow()
 
 
 async def beat(
-    tx: Transaction, worker: int, active: int, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
+    tx: Transaction,
+    worker: int,
+    active: int,
+    held: Sequence[Held],
+    *,
+    ttl_us: int,
+    ceiling_us: int,
+    me: OwnRow = _ANYBODY,
 ) -> Beat:
     """Show life and renew the leases this worker knows it holds, and no others."""
-    shown = await show_life(tx, worker, active)
+    shown = await show_life(tx, worker, active, me=me)
     renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us)
     return shown._replace(renewed=renewed, lost=lost)
 
 
 @single
-async def show_life(tx: Transaction, worker: int, active: int) -> Beat:
+async def show_life(tx: Transaction, worker: int, active: int, *, me: OwnRow = _ANYBODY) -> Beat:
     """The beat of a worker that holds nothing."""
-    status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
-    return Beat(status is not None, [], [], status is not None and status.status == "draining")
+    row = await tx.one(
+        Workers.heartbeat,
+        seq=worker,
+        active=active,
+        incarnation=me.incarnation,
+        last_beat=me.last_beat,
+        presence=None if me.presence is None else int(me.presence),
+    )
+    if row is None:
+        return Beat(False, [], [], incarnation=me.incarnation)
+    return Beat(True, [], [], row.status == "draining", row.heartbeat_at, me.incarnation)
 
 
 async def renew(
@@ -72,8 +101,15 @@ async def renew(
 async def expire(
     tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random
 ) -> list[Moved]:
-    """Rescue jobs whose lease ran out, or whose worker is among `gone`; at most `limit` of them."""
+    """Rescue jobs whose lease ran out, or whose worker is among `gone`; at most `limit` of them.
+
+    A worker is gone once its row says so (`lose_workers`, `unregister`), which is final: it cannot beat any more. What
+    a worker holds that the store has not given up is left to it, whoever is in `gone`.
+    """
     listed = sorted(gone)
+    if listed:
+        living = {row.seq for row in await tx.many(Workers.living_workers, workers=listed)}
+        listed = [worker for worker in listed if worker not in living]
     found = await tx.many(Leases.find_lapsed, gone=listed, limit=limit)
     if not found:
         return []

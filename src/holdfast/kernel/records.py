@@ -384,6 +384,19 @@ class WorkerStatus(NamedTuple):
     status: str
 
 
+class Heartbeat(NamedTuple):
+    seq: int
+    status: str
+    heartbeat_at: int
+
+
+class LastBeat(NamedTuple):
+    """When a worker showed life last."""
+
+    seq: int
+    heartbeat_at: int
+
+
 class LostWorker(NamedTuple):
     seq: int
     id: str

@@ -17,12 +17,14 @@ from holdfast.kernel.records import (
     Ending,
     Enqueued,
     Fence,
+    Heartbeat,
     Held,
     HeldToken,
     Item,
     JobRow,
     KeyOwner,
     Kin,
+    LastBeat,
     Lease,
     LiveWorker,
     LockedJob,
@@ -240,15 +242,16 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     adopt_identity: One[Cluster]
     bump_epoch: One[Cluster]
     register: One[Seq]
-    find_incarnation: One[Seq]
+    find_incarnation: One[WorkerStatus]
     find_live_worker: One[LiveWorker]
     replace_worker: Exec
     advertise_presence: Exec
-    heartbeat: One[WorkerStatus]
+    heartbeat: One[Heartbeat]
     drain: One[WorkerStatus]
     unregister: Exec
     lose_workers: Many[LostWorker]
-    present_workers: Many[Seq]
+    living_workers: Many[Seq]
+    present_workers: Many[LastBeat]
     list_workers: Many[WorkerRow]
     list_duties: Many[DutyRow]
     look: One[Sight]

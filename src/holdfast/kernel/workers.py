@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, NotFound
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.records import DutyRow, Route, Sight, WorkerRow
+from holdfast.kernel.records import DutyRow, LastBeat, Route, Sight, WorkerRow
 from holdfast.kernel.statements import Workers
 
 
@@ -68,9 +68,9 @@ async def advertise_presence(tx: Transaction, worker: int, *, presence: bool) ->
 
 
 @single
-async def drain(tx: Transaction, worker: int) -> None:
+async def drain(tx: Transaction, worker: int, incarnation: str | None = None) -> None:
     """Say that this worker takes no more work; there is no way back."""
-    await tx.one(Workers.drain, seq=worker)
+    await tx.one(Workers.drain, seq=worker, incarnation=incarnation)
 
 
 async def ask_to_drain(tx: Transaction, id: str) -> None:
@@ -78,24 +78,57 @@ async def ask_to_drain(tx: Transaction, id: str) -> None:
     found = await tx.one(Workers.find_live_worker, id=id, incarnation="")
     if found is None:
         raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.")
-    await tx.one(Workers.drain, seq=found.seq)
+    await tx.one(Workers.drain, seq=found.seq, incarnation=None)
     await tx.hint(f"cancel {found.seq}")
 
 
 @single
-async def unregister(tx: Transaction, worker: int, *, reason: str) -> None:
-    await tx.run(Workers.unregister, seq=worker, reason=reason)
+async def unregister(tx: Transaction, worker: int, *, reason: str, incarnation: str | None = None) -> None:
+    await tx.run(Workers.unregister, seq=worker, reason=reason, incarnation=incarnation)
 
 
 @single
-async def lose_workers(tx: Transaction, *, gone: Collection[int], reason: str) -> int:
-    """Give up workers that are silent beyond their TTL, or in `gone`. Says nothing about their leases."""
-    return len(await tx.many(Workers.lose_workers, gone=sorted(gone), reason=reason))
+async def lose_workers(
+    tx: Transaction, *, gone: Collection[int], reason: str, last_beats: Collection[int] | None = None
+) -> int:
+    """Give up workers that are silent beyond their TTL, or in `gone`. Says nothing about their leases.
+
+    `last_beats`: their last heartbeats when they were missed first. Whoever has beaten since then is left alone.
+    """
+    lost = await tx.many(
+        Workers.lose_workers,
+        gone=sorted(gone),
+        reason=reason,
+        any_beat=int(last_beats is None),
+        last_beats=sorted(last_beats or ()),
+    )
+    return len(lost)
 
 
 @reading
-async def present_workers(tx: Transaction) -> list[int]:
-    return [row.seq for row in await tx.many(Workers.present_workers)]
+async def present_workers(tx: Transaction) -> list[LastBeat]:
+    return await tx.many(Workers.present_workers)
+
+
+class Standing(NamedTuple):
+    """What the store says to a worker whose heartbeat it did not take."""
+
+    known: bool  # False: it has no row of this incarnation
+    live: bool  # it counts as alive, but the store has forgotten its last heartbeats
+
+
+async def judge_self(tx: Transaction, incarnation: str) -> Standing:
+    """Why a heartbeat was refused. Where the store has forgotten what it had confirmed, the epoch rises.
+
+    A worker that was given up has a row which says so. No row, or one that lacks the last heartbeats, means that an
+    older state of the store was restored: numbers and tokens given out since then will be given out again. From here
+    on tokens carry another epoch, so what was claimed before cannot be mistaken for what is claimed now.
+    """
+    row = await tx.one(Workers.find_incarnation, incarnation=incarnation)
+    standing = Standing(row is not None, row is not None and row.status in ("active", "draining"))
+    if standing.live or not standing.known:
+        await tx.one(Workers.bump_epoch)
+    return standing
 
 
 @reading

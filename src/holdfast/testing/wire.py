@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.turns import Loaded
 from holdfast.kernel import duties, workers
-from holdfast.kernel.database import Blocking, Database, Operation, Presence, StoredSchema, is_reading
+from holdfast.kernel.database import Blocking, Database, Operation, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.leases import beat
 from holdfast.kernel.records import Lease
 from holdfast.kernel.sql import Dialect
@@ -95,6 +95,9 @@ class Wire:
         if self._life.over:
             await self._life.rest()
 
+    def introduce(self, owner: str) -> None:
+        self.database.introduce(owner)
+
     async def connect(self) -> None:
         await self.send(self.database.connect())
 
@@ -129,8 +132,14 @@ class WirePresence:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def hold(self, worker: int) -> bool:
-        return await self._wire.send(self._wire.database.presence.hold(worker))
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+        return await self._wire.send(self._wire.database.presence.hold(worker, changed))
+
+    def shows(self, worker: int) -> bool:
+        return self._wire.database.presence.shows(worker)
+
+    def disputed(self, worker: int) -> bool:
+        return self._wire.database.presence.disputed(worker)
 
     async def withdraw(self, worker: int) -> None:
         await self._wire.send(self._wire.database.presence.withdraw(worker))

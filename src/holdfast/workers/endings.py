@@ -9,20 +9,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
+from holdfast.kernel.complete import ending as ending_of
 from holdfast.kernel.database import Database
 from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.states import State
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.settings import Settings
+from holdfast.workers.definitions import Definition
+from holdfast.workers.slots import TOOLS
 from holdfast.workers.telling import Telling
 
 log = logging.getLogger("holdfast.worker")
 
 _FIRST_PAUSE, _LAST_PAUSE, _RARELY = 0.05, 2.0, 30.0
 _TRIES = 6  # of an outcome that is refused, before its job fails; what refused it may have passed by then
+
+
+_NO_POLICY = RetryPolicy()
+
+
+def as_written(
+    lease: Lease,
+    outcome: Done | Retry | Fail | Cancel | Discard | Snooze,
+    definition: Definition | None,
+    settings: Settings,
+    chance: random.Random,
+) -> Ending:
+    """What the store is told of an outcome. A result that it cannot hold is a failure."""
+    policy = definition.retry if definition else _NO_POLICY
+    shown = definition is not None and definition.line == TOOLS  # to a model, so it may hold images and documents
+    caps = settings.prompt_cap if shown else settings.result_cap, settings.error_cap
+    try:
+        return ending_of(lease, outcome, policy, chance, *caps)
+    except BadPayload as problem:
+        return ending_of(lease, Fail(str(problem), "result_error"), policy, chance, *caps)
 
 
 class Endings:

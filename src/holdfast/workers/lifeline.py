@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from holdfast.clock import Ports
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.database import Blocking, Database
-from holdfast.kernel.leases import Beat, beat, show_life
+from holdfast.kernel.leases import Beat, OwnRow, beat, show_life
 from holdfast.kernel.records import Held
 
 log = logging.getLogger("holdfast.lifeline")
@@ -33,9 +33,13 @@ class Pulse(NamedTuple):
     held: list[Held]
     ttl_us: int
     ceiling_us: int
+    me: OwnRow = OwnRow()
 
 
 class Lifeline(Protocol):
+    async def open(self) -> None:
+        """Reach the store, before anybody is told that there is a worker; `Unavailable` when that is not possible."""
+
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         """Beat until stopped. `compose` gives None when the worker has no right to renew; `heard` runs on the loop."""
 
@@ -50,56 +54,76 @@ class ThreadLifeline:
         self._database = database
         self._ports = ports
         self._interval = interval
+        self._begun = threading.Event()
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._ended = asyncio.Event()
-        self._started = False
+        self._opened = False
+        self._compose: Callable[[], Pulse | None] = lambda: None
+        self._heard: Callable[[float, Beat], None] = lambda sent_at, beat: None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        self._opened = True
+        threading.Thread(target=self._run, args=(loop, answer), name="holdfast-lifeline", daemon=True).start()
+        try:
+            await answer
+        except Unavailable as problem:
+            raise StoreUnavailable(
+                f"a worker cannot start without a connection for its heartbeats: {problem} "
+                f"A worker needs three connections, and more under load: docs/operating.md counts them."
+            ) from problem
 
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._started = True
-        threading.Thread(target=self._run, args=(loop, compose, heard), name="holdfast-lifeline", daemon=True).start()
+        self._compose, self._heard = compose, heard
+        self._begun.set()
 
     def poke(self) -> None:
         self._poked.set()
 
     async def stop(self) -> None:
         self._stopping.set()
+        self._begun.set()
         self._poked.set()
-        if self._started:  # not joined on the loop's own threads: handlers may have taken them all
+        if self._opened:  # not joined on the loop's own threads: handlers may have taken them all
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_BEAT):
                     await self._ended.wait()
 
-    def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        compose: Callable[[], Pulse | None],
-        heard: Callable[[float, Beat], None],
-    ) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
         store = self._database.blocking()
-        pause = 0.0  # the first beat opens the connection, while there is one to be had
+        try:
+            if self._open(store, loop, opened):
+                self._beat_on(store, loop)
+        finally:
+            try:
+                store.close()
+            finally:
+                _tell(loop, self._ended.set)
+
+    def _open(self, store: Blocking, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> bool:
+        try:
+            store.open()
+        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+            _tell(loop, _answer, opened, problem)
+            return False
+        _tell(loop, _answer, opened, None)
+        return True
+
+    def _beat_on(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> None:
+        self._begun.wait()
+        pause = 0.0
         while True:
             self._poked.wait(pause)
             self._poked.clear()
             if self._stopping.is_set():
-                break
-            pause = self._interval if self._beat(store, loop, compose, heard) else min(_RETRY, self._interval)
-        try:
-            store.close()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
-                loop.call_soon_threadsafe(self._ended.set)
+                return
+            pause = self._interval if self._beat(store, loop) else min(_RETRY, self._interval)
 
-    def _beat(
-        self,
-        store: Blocking,
-        loop: asyncio.AbstractEventLoop,
-        compose: Callable[[], Pulse | None],
-        heard: Callable[[float, Beat], None],
-    ) -> bool:
+    def _beat(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> bool:
         try:
-            pulse = compose()
+            pulse = self._compose()
             if pulse is None:
                 return False
             sent_at = self._ports.clock.monotonic()
@@ -110,16 +134,29 @@ class ThreadLifeline:
         except Exception:
             log.exception("a heartbeat met an error it does not know; the next one is tried")
             return False
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
-            loop.call_soon_threadsafe(heard, sent_at, answer)
+        _tell(loop, self._heard, sent_at, answer)
         return True
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+        loop.call_soon_threadsafe(what, *arguments)
+
+
+def _answer(future: asyncio.Future[None], problem: Exception | None) -> None:
+    if future.done():  # whoever asked has gone
+        return
+    if problem is None:
+        future.set_result(None)
+    else:
+        future.set_exception(problem)
 
 
 def _ask(store: Blocking, pulse: Pulse) -> Beat:
     if not pulse.held:
-        return store.call(show_life, pulse.worker, pulse.active)  # one statement, without a transaction around it
+        return store.call(show_life, pulse.worker, pulse.active, me=pulse.me)  # one statement, no transaction around it
     limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
-    return store.call(beat, pulse.worker, pulse.active, pulse.held, **limits)
+    return store.call(beat, pulse.worker, pulse.active, pulse.held, **limits, me=pulse.me)
 
 
 class TaskLifeline:
@@ -131,6 +168,9 @@ class TaskLifeline:
         self._interval = interval
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """It has no way of its own."""
 
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         self._task = asyncio.create_task(self._run(compose, heard), name="lifeline")
@@ -156,8 +196,9 @@ class TaskLifeline:
                 continue
             sent_at = self._ports.clock.monotonic()
             try:
+                limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
                 answer = await self._database.transact(
-                    beat, pulse.worker, pulse.active, pulse.held, ttl_us=pulse.ttl_us, ceiling_us=pulse.ceiling_us
+                    beat, pulse.worker, pulse.active, pulse.held, **limits, me=pulse.me
                 )
             except Exception:  # noqa: BLE001  the lifeline outlives whatever a beat meets
                 pause = min(_RETRY, self._interval)

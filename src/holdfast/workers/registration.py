@@ -5,48 +5,63 @@ Every registration is a new incarnation with a number that is never used again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.durations import microseconds
-from holdfast.kernel import workers
-from holdfast.kernel.database import Database
+from holdfast.errors import Unavailable
+from holdfast.kernel import epoch, workers
+from holdfast.kernel.database import Database, unheeded
 from holdfast.kernel.records import Route
 from holdfast.kernel.workers import Registration
 from holdfast.settings import Settings
 from holdfast.version import VERSION
+from holdfast.workers.role import Role
 
 
-def registration(
-    incarnation: str,
-    id: str,
-    name: str,
-    *,
-    capabilities: tuple[str, ...],
-    queues: tuple[str, ...] | None,
-    slots: int,
-) -> Registration:
-    """Who this process is, and what the worker in it can do."""
+def introduced(role: Role) -> str:
+    """What a database's own lists call the worker in this process."""
+    return role.id or role.name or f"{socket.gethostname()}:{os.getpid()}"
+
+
+def registration(id: str, role: Role, capabilities: tuple[str, ...], slots: int) -> Registration:
+    """Who this process is, and what the worker in it can do. The incarnation is added when it registers."""
     return Registration(
-        incarnation=incarnation,
+        incarnation="",
         id=id,
-        name=name or socket.gethostname(),
+        name=role.name or socket.gethostname(),
         hostname=socket.gethostname(),
         pid=os.getpid(),
         version=VERSION,
         capabilities=capabilities,
-        queues=queues,
+        queues=role.queues,
         slots=slots,
     )
 
 
-async def register(database: Database, who: Registration, routes: Sequence[Route], settings: Settings) -> int:
-    """Write the row, then show presence; returns the worker's number. A live worker of that id refuses."""
+async def register(
+    database: Database,
+    who: Registration,
+    routes: Sequence[Route],
+    settings: Settings,
+    *,
+    presence_changed: Callable[[], None] = unheeded,
+) -> int:
+    """Write the row, then show presence; returns the worker's number. A live worker of that id refuses.
+
+    Once the row is written, the registration stands: a presence that cannot be shown or told of now is told of by a
+    heartbeat.
+    """
     namesake = await database.transact(workers.live_namesake, who.id, who.incarnation)
     gone = await database.presence.absent([namesake]) if namesake is not None else set()
     ttl_us = microseconds(settings.worker_ttl)
     seq = await database.transact(workers.register, who, routes, ttl_us=ttl_us, gone=gone)
-    present = await database.presence.hold(seq)
-    await database.transact(workers.advertise_presence, seq, presence=present)
+    present = await database.presence.hold(seq, presence_changed)
+    if database.presence.disputed(seq):
+        # Before anything is claimed under this number: what the other claimed under it has another epoch.
+        await database.transact(epoch.bump)
+    with contextlib.suppress(Unavailable):
+        await database.transact(workers.advertise_presence, seq, presence=present)
     return seq

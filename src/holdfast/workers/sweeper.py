@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -28,12 +29,19 @@ WATCHERS = 5
 _WATCH_US = 4_000_000
 
 
+class Missed(NamedTuple):
+    """A worker whose presence was not there."""
+
+    since: float  # this process's clock
+    last_beat: int  # when it had shown life last, by the store's clock
+
+
 class Sweeper:
     def __init__(self, database: Database, ports: Ports, settings: Settings) -> None:
         self._database = database
         self._ports = ports
         self._settings = settings
-        self._missed: dict[int, float] = {}
+        self._missed: dict[int, Missed] = {}
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
 
     def watches(self, worker: int, sight: Sight) -> bool:
@@ -52,8 +60,11 @@ class Sweeper:
         moved = False
         gone = await self.gone() if watching else set()
         if gone:
-            log.warning("workers %s are gone; their leases end now", sorted(gone))
-            await self._database.transact(workers.lose_workers, gone=gone, reason="its presence is gone")
+            beats = [self._missed[worker].last_beat for worker in gone]
+            if await self._database.transact(
+                workers.lose_workers, gone=gone, reason="its presence is gone", last_beats=beats
+            ):
+                log.warning("workers %s are gone; their leases end now", sorted(gone))
         if sight.silent:
             await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl")
         if sight.lapsed or gone or self._again:
@@ -81,13 +92,18 @@ class Sweeper:
                 return moved
 
     async def gone(self) -> set[int]:
-        """Workers whose presence was missing at two looks, at least the grace apart."""
-        present = await self._database.transact(workers.present_workers)
-        absent = await self._database.presence.absent(present)
+        """Workers whose presence was missing at two looks, at least the grace apart, and who did not beat meanwhile."""
+        beats = dict(await self._database.transact(workers.present_workers))
+        absent = await self._database.presence.absent(beats)
         now = self._ports.clock.monotonic()
-        self._missed = {worker: self._missed.get(worker, now) for worker in absent}
+        self._missed = {worker: self._miss(worker, now, beats[worker]) for worker in absent}
         grace = self._settings.presence_grace.total_seconds()
-        return {worker for worker, since in self._missed.items() if now - since >= grace}
+        return {worker for worker, missed in self._missed.items() if now - missed.since >= grace}
+
+    def _miss(self, worker: int, now: float, last_beat: int) -> Missed:
+        """Whoever has beaten since it was missed is alive: it is missed anew."""
+        before = self._missed.get(worker)
+        return before if before is not None and before.last_beat == last_beat else Missed(now, last_beat)
 
     @property
     def suspects(self) -> bool:

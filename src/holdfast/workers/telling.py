@@ -82,6 +82,16 @@ class Telling:
         log.warning("worker %s was given up for lost; it registers again", self._worker, extra=extra)
         self._ports.tell("worker.lost_contact", {}, **extra)
 
+    def set_back(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        said = "worker %s finds that an older state of the database was restored under it; the epoch was raised"
+        log.warning(said, self._worker, extra=extra)
+
+    def unlinked(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        said = "worker %s takes no jobs until a heartbeat of its own reaches the store: others may count it as lost"
+        log.warning(said, self._worker, extra=extra)
+
     def stopped(self, incarnation: int, jobs: int) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         log.info("worker %s stopped", self._worker, extra=extra)

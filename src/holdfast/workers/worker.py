@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import BadPayload, DuplicateWorker, Unavailable
+from holdfast.errors import DuplicateWorker, Unavailable
 from holdfast.kernel import workers as registry
-from holdfast.kernel.complete import ending, release
+from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.records import Ending, Lease, Route, Sight
-from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
@@ -31,15 +31,16 @@ from holdfast.workers.attempt import Attempts, Processes
 from holdfast.workers.claiming import Claiming
 from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
-from holdfast.workers.endings import Endings
+from holdfast.workers.endings import Endings, as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
 from holdfast.workers.parking import parked
-from holdfast.workers.registration import register, registration
+from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import TOOLS, Line, lines_of
+from holdfast.workers.slots import Line, lines_of
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -47,7 +48,6 @@ from holdfast.workers.telling import Telling, about
 log = logging.getLogger("holdfast.worker")
 
 _DUE_LOOK = 0.005
-_NO_POLICY = RetryPolicy()
 _INTERRUPTED = "instance_disconnected"
 _HAND_BACK = 2.0
 _STAY = 1.0
@@ -72,7 +72,6 @@ class Worker:
         self._processes = processes
         self._role = role = role or Role()
         self.id = role.id or new_id(ports)
-        self.seq = 0
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self._holdings = Holdings()
@@ -91,8 +90,8 @@ class Worker:
         self._duties = Duties(database, ports, settings, registry.chores)
         self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
         self._ticked = 0.0
-        self._learned_at = float("-inf")
         self._work = asyncio.Event()  # there may be something to claim
+        self._member = Membership(database, ports, settings, self._telling, relinked=self._work.set)
         self._look = asyncio.Event()  # look at the store now
         self._idle = asyncio.Event()  # nothing held
         self._idle.set()
@@ -103,7 +102,12 @@ class Worker:
         self._leaving = asyncio.Event()  # nothing more is taken; there is no way back
         self._hurry = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
-        self._reregistering: asyncio.Task[None] | None = None
+        self._mending: asyncio.Task[None] | None = None
+
+    @property
+    def seq(self) -> int:
+        """Its number in the store; 0 before it has one."""
+        return self._member.row.seq
 
     def _capabilities(self) -> tuple[str, ...]:
         return tuple(filter(self._role.takes, self._registry.capabilities(self._role.capabilities)))
@@ -112,9 +116,15 @@ class Worker:
 
     async def start(self) -> None:
         """Register, show presence, listen, and begin to take work."""
+        self._database.introduce(introduced(self._role))
         await self._database.open()
         self._registry.warm_up()
-        await to_the_end(self._register())
+        try:
+            await self._lifeline.open()  # first: a worker that cannot beat would be given up while it takes jobs
+            await to_the_end(self._register())
+        except BaseException:
+            await self._lifeline.stop()
+            raise
         for schedule in self._registry.schedules:
             await self._database.transact(put_schedule, schedule, next_tick)
         for preparing in self._registry.preparing:
@@ -148,7 +158,7 @@ class Worker:
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id, extra={"worker": self.id})
         with contextlib.suppress(Unavailable):
-            await self._database.transact(registry.drain, self.seq)
+            await self._member.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
                 pass
@@ -174,8 +184,7 @@ class Worker:
         await self._endings.close()
         try:
             await self._duties.release()
-            await self._database.presence.withdraw(self.seq)
-            await self._database.transact(registry.unregister, self.seq, reason="stopped")
+            await self._member.unregister()
             await self._sweeper.expire({self.seq})  # whatever could not be handed back
         except Unavailable as problem:
             log.warning("worker %s could not say goodbye: %s", self.id, problem, extra={"worker": self.id})
@@ -187,30 +196,31 @@ class Worker:
     # Registration
 
     async def _register(self) -> None:
-        who = registration(
-            new_id(self._ports),
-            self.id,
-            self._role.name,
-            capabilities=self._capabilities(),
-            queues=self._role.queues,
-            slots=self._settings.concurrency,
-        )
-        self.seq = await register(self._database, who, self._registry.routes(), self._settings)
-        self._telling.registered(self.seq, who)
+        who = registration(self.id, self._role, self._capabilities(), self._settings.concurrency)
+        await self._member.register(who, self._registry.routes(), presence_changed=self._lifeline.poke)
 
     async def _register_again(self) -> None:
-        """This incarnation was given up for lost. What it still holds, it may still end under its old number."""
-        before = self.seq
-        self._telling.lost_contact(before)
+        """Its place is lost. If it was given up, what it still holds it may still end under its old number."""
         try:
+            standing = await self._member.judge()
+            if standing.live:
+                self._lifeline.poke()
+                return
+            if not standing.known:  # whatever was claimed under that number is no longer, or is another's
+                for holding in self._holdings.all():
+                    self._lose(holding)
             await self._register()
-            await self._database.presence.withdraw(before)
         except Unavailable:
             pass  # the next heartbeat finds out again
         except DuplicateWorker as problem:
             log.warning("worker %s was replaced and leaves: %s", self.id, problem, extra={"worker": self.id})
             await self.stop()
         self._look.set()
+
+    def _mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """One at a time: whatever makes it necessary shows again."""
+        if self._mending is None or self._mending.done():
+            self._mending = asyncio.create_task(mending())
 
     # Claiming
 
@@ -219,9 +229,9 @@ class Worker:
             await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self._leaving.is_set() and await self._claims.once(self.seq):
+                while not self._leaving.is_set() and self._member.linked and await self._claims.once(self.seq):
                     pass
-                if self._claims.empty and not len(self._holdings):
+                if self._claims.empty and self._member.linked and not len(self._holdings):
                     self._quiet.set()
 
     def _room(self, name: str) -> int:
@@ -236,6 +246,11 @@ class Worker:
         fence_at = self._fence(sent_at, sent_at)
         line = self._lines[line_name]
         for lease in leases:
+            older = self._holdings.find(lease.seq, lease.epoch, lease.token)
+            if older is not None:  # a token given out twice: the store was set back, and does not know the first
+                self._lose(older)
+                self._mend(self._member.raise_epoch)
+                continue  # nobody renews it, so it comes back, under another epoch
             self._duties.stirred = True
             self._idle.clear()
             self._quiet.clear()
@@ -314,16 +329,9 @@ class Worker:
     def _end(self, holding: Holding, outcome: Outcome) -> None:
         assert not isinstance(outcome, Park | Settled)
         holding.ending = True
-        lease = holding.lease
-        definition = self._registry.definitions.get(lease.kind)
-        policy = definition.retry if definition else _NO_POLICY
-        shown = definition is not None and definition.line == TOOLS  # to a model, so it may hold images and documents
-        caps = self._settings.prompt_cap if shown else self._settings.result_cap, self._settings.error_cap
-        try:
-            written = ending(lease, outcome, policy, self._ports.random, *caps)
-        except BadPayload as problem:
-            written = ending(lease, Fail(str(problem), "result_error"), policy, self._ports.random, *caps)
-        self._endings.put(lease, written)
+        definition = self._registry.definitions.get(holding.lease.kind)
+        written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
+        self._endings.put(holding.lease, written)
 
     def _hand_back(self, holding: Holding) -> None:
         """This worker goes away in the middle of an attempt."""
@@ -391,12 +399,8 @@ class Worker:
 
     async def _learn_routes(self, sight: Sight, now: float) -> None:
         changed_at = sight.routes_changed or 0
-        if now - self._learned_at >= self._settings.route_refresh.total_seconds():
-            self._learned_at = now
-            since = 0
-        elif changed_at > self._routing.changed_at:
-            since = self._routing.changed_at
-        else:
+        since = self._routing.unread_since(changed_at, now, self._settings.route_refresh.total_seconds())
+        if since is None:
             return
         if await self._learn(await self._database.transact(registry.list_routes, since=since), changed_at):
             self._work.set()  # this look did not ask for them
@@ -470,17 +474,16 @@ class Worker:
         if self._ports.clock.monotonic() - self._ticked > self._ttl:
             return None
         ceiling = microseconds(self._settings.lease_ceiling)
-        return Pulse(
-            self.seq, sum(line.running for line in self._lines.values()), self._holdings.named(), self._ttl_us, ceiling
-        )
+        active = sum(line.running for line in self._lines.values())
+        seq, me = self._member.said()
+        return Pulse(seq, active, self._holdings.named(), self._ttl_us, ceiling, me)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
         if beat.draining and self._stopping is None:  # someone asked for it in the store
             self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
-        again = self._reregistering
-        if not beat.registered and not self._leaving.is_set() and (again is None or again.done()):
-            self._reregistering = asyncio.create_task(self._register_again())
+        if self._member.refused(sent_at, beat) and not self._leaving.is_set():
+            self._mend(self._register_again)
         for renewed in beat.renewed:
             holding = self._holdings.find(renewed.seq, renewed.epoch, renewed.token)
             if holding is None:

@@ -39,6 +39,34 @@ select case when inet_server_addr() is not distinct from inet_client_addr() then
 """
 
 
+# Of those ahead in a queue for a lock, the one that does not wait itself is the cause.
+_BLOCKERS = """
+select b.pid, b.application_name as name, coalesce(b.usename, '?') as role, coalesce(b.state, '?') as state,
+    cast(extract(epoch from clock_timestamp() - b.xact_start) as bigint) as open_for,
+    count(distinct w.pid) as waiting,
+    cast(extract(epoch from clock_timestamp() - min(w.query_start)) as bigint) as longest
+from pg_stat_activity w
+    cross join lateral unnest(pg_blocking_pids(w.pid)) as ahead (pid)
+    join pg_stat_activity b on b.pid = ahead.pid and b.wait_event_type is distinct from 'Lock'
+where w.datname = current_database() and w.wait_event_type = 'Lock' and w.application_name like 'holdfast %'
+    and w.query_start < clock_timestamp() - interval '1 second'
+group by b.pid, b.application_name, b.usename, b.state, b.xact_start
+order by b.xact_start
+"""
+
+
+class Blocker(NamedTuple):
+    """A session that others of Holdfast wait for."""
+
+    pid: int
+    name: str
+    role: str
+    state: str
+    open_for: int | None  # seconds of its transaction, if this role may know
+    waiting: int
+    longest: int  # seconds that the first of them has waited in its present statement
+
+
 class ServerFacts(NamedTuple):
     """A PostgreSQL server, as this role may see it."""
 
@@ -81,6 +109,22 @@ async def facts(database: Database, ports: Ports) -> ServerFacts | FileFacts | N
     if database.dialect == "sqlite":
         return await _file(database)
     return await _server(database, ports)
+
+
+async def blockers(database: Database) -> list[Blocker]:
+    """Who keeps sessions of Holdfast waiting for a lock. It reads none of the tables that may be locked."""
+    from asyncpg import PostgresError
+
+    from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
+
+    if not isinstance(database, PostgresDatabase):
+        return []
+    try:
+        async with database.connection() as connection:
+            return [Blocker(*row) for row in await connection.fetch(_BLOCKERS)]
+    except (PostgresError, *AWAY) as problem:
+        raise typed(database.url, problem) from problem
 
 
 async def _file(database: Database) -> FileFacts | None:

@@ -20,8 +20,9 @@ from holdfast.clock import Ports
 from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Follower, Operation, StoredSchema, is_single
-from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
+from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, describe, typed
 from holdfast.kernel.drivers.postgres_hints import SEND, Sender
+from holdfast.kernel.drivers.postgres_names import named, program
 from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
 from holdfast.kernel.hints import Announcement, merged
@@ -52,8 +53,11 @@ select pg_backend_pid() as pid, cast(current_setting('server_version_num') as in
 _SESSION = """
 set default_transaction_isolation = 'read committed'; set enable_seqscan = off; set jit = off;
 set plan_cache_mode = force_generic_plan;
-set idle_in_transaction_session_timeout = {frozen_ms}
+set idle_in_transaction_session_timeout = {frozen_ms};
 """
+_LIMITS = "set {scope} lock_timeout = {lock_ms}; set {scope} statement_timeout = {statement_ms}"
+_NO_LIMITS = "set lock_timeout = 0; set statement_timeout = 0"
+_BEGIN = "begin isolation level read committed; "
 # The tables whose rows change with every job, and how many dead ones are too many, whatever the setting says.
 _HOT = {"job": 2**31, "lane": 1_000, "worker": 5_000, "duty": 5_000}
 _DEAD = "select relname, n_dead_tup from pg_stat_user_tables where schemaname = $1 and relname = any($2::text[])"
@@ -67,17 +71,22 @@ from pg_control_system()
 class PostgresDatabase:
     dialect: Dialect = "postgres"
 
-    def __init__(self, url: str, settings: Settings, ports: Ports) -> None:
+    def __init__(self, url: str, settings: Settings, ports: Ports, *, owner: str = "", use: str = "statements") -> None:
         self.url = url
         self.settings = settings
         self.chance = ports.random
+        self._owner = owner or program()
+        self._use = use
         self.direct = False  # no pooler between: sessions are ours
         self._ports = ports
         self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
-        # How long a call may go without an answer. A heartbeat that meets a dead link, waits this long, and goes over
-        # a new one is still in time for its leases.
-        self._patience = (settings.lease_ttl - settings.heartbeat - settings.fence_margin).total_seconds() / 2
+        self._patience = settings.call_patience
+        self._limits = _LIMITS.format(
+            scope="{scope}",
+            lock_ms=max(1, round(settings.lock_patience * 1_000)),
+            statement_ms=max(1, round(settings.statement_patience * 1_000)),
+        )
         self._opening = asyncio.Lock()
         self._reconnected_at: float | None = None
         self._lost_once = False
@@ -87,6 +96,9 @@ class PostgresDatabase:
         self._channel = f"{settings.schema}.hint"
         self._sender = Sender(self._channel, self._send)
         self._mouths: deque[int] = deque(maxlen=_MOUTHS)  # server processes that sent hints of ours
+
+    def introduce(self, owner: str) -> None:
+        self._owner = owner
 
     async def connect(self) -> None:
         """Migrations dial for themselves, past the pooler."""
@@ -130,6 +142,9 @@ class PostgresDatabase:
                 conflicts += 1
                 if conflicts >= _CONFLICT_TRIES:
                     raise typed(self.url, problem) from problem
+            except BUSY as problem:
+                if clock.monotonic() >= patience:
+                    raise typed(self.url, problem) from problem
             except AWAY as problem:
                 self._lost_once = True
                 if clock.monotonic() >= patience:
@@ -141,7 +156,7 @@ class PostgresDatabase:
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 
     def blocking(self) -> Blocking:
-        return PostgresBlocking(self.url, self.settings, self._ports)
+        return PostgresBlocking(self.url, self.settings, self._ports, self._owner)
 
     async def listen(self, heard: Callable[[str], None]) -> None:
         if not self.direct:
@@ -184,7 +199,7 @@ class PostgresDatabase:
             if self.direct:
                 await line.connection.fetch(SEND, *words)
                 return
-            async with line.connection.transaction():
+            async with self._transaction(line.connection):
                 await line.connection.fetch(SEND, *words)
 
     async def flush(self) -> None:
@@ -192,7 +207,7 @@ class PostgresDatabase:
         await self._sender.flush()
 
     async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
-        connection = await self.dial_direct()
+        connection = await self.dial_direct("migration")  # no limits: it may take as long as it takes
         try:
             async with connection.transaction():
                 await connection.execute(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
@@ -214,17 +229,28 @@ class PostgresDatabase:
         """
         schema, done = self.settings.schema, False
         try:
-            async with self.connection() as connection:
-                for table, some in await connection.fetch(_DEAD, schema, list(_HOT)):
+            async with (await self._opened()).line() as line:
+                for table, some in await line.connection.fetch(_DEAD, schema, list(_HOT)):
                     if some > min(after, _HOT[table]):
-                        await connection.execute(f"vacuum (truncate off, skip_locked) {schema}.{table}")
+                        await self._vacuum(line, f"{schema}.{table}")
                         done = True
         except (pg.PostgresError, *AWAY) as problem:
             raise typed(self.url, problem) from problem
         return done
 
+    async def _vacuum(self, line: Line, table: str) -> None:
+        """However long it takes: neither the server nor this side ends it."""
+        line.rest()
+        if self.direct:
+            await line.connection.execute(_NO_LIMITS)
+        await line.connection.execute(f"vacuum (truncate off, skip_locked) {table}")
+        line.ask()
+        if self.direct:
+            await line.connection.execute(self._limits.format(scope=""))
+
     async def stored_schema(self) -> StoredSchema | None:
-        async with visiting(await self.dial_direct(), self._patience) as connection:
+        async with visiting(await self.dial_direct("visit"), self._patience) as connection:
+            await connection.execute(self._limits.format(scope="local"))
             return await self._stored_schema(connection)
 
     async def _stored_schema(self, connection: Connection) -> StoredSchema | None:
@@ -244,10 +270,10 @@ class PostgresDatabase:
         assert self._pool is not None
         return self._pool
 
-    async def dial_direct(self) -> Connection:
+    async def dial_direct(self, use: str) -> Connection:
         """A connection outside the pool, past the pooler if a direct URL is set."""
         try:
-            return await self._dial(self.settings.direct_url or self.url)
+            return await self._dial(self.settings.direct_url or self.url, use)
         except (pg.PostgresError, ValueError, *AWAY) as problem:
             raise typed(self.url, problem) from problem
 
@@ -262,13 +288,30 @@ class PostgresDatabase:
             if self.direct and is_single(operation):
                 answer = await operation(tx, *args, **kwargs)
             else:
-                async with line.connection.transaction(isolation="read_committed"):
+                async with self._transaction(line.connection):
                     answer = await operation(tx, *args, **kwargs)
         self._post(tx)
         return answer
 
+    @contextlib.asynccontextmanager
+    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
+        if self.direct:
+            async with connection.transaction(isolation="read_committed"):
+                yield
+            return
+        # Behind a pooler the session is not ours: the limits go with the transaction, in the same round trip.
+        await connection.execute(_BEGIN + self._limits.format(scope="local"))
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(pg.PostgresError, *AWAY):  # what is still open is closed with its connection
+                await connection.execute("rollback")
+            raise
+        await connection.execute("commit")
+
     async def _connect(self) -> Connection:
-        connection = await self._dial(self.url, cached_statements=_CACHED_STATEMENTS if self.direct else 0)
+        cached = _CACHED_STATEMENTS if self.direct else 0
+        connection = await self._dial(self.url, self._use, cached_statements=cached)
         if self._lost_once:
             self._lost_once = False
             self._reconnected_at = self._ports.clock.monotonic()
@@ -283,13 +326,17 @@ class PostgresDatabase:
                 line.rest()
         return connection
 
-    async def _dial(self, url: str, *, cached_statements: int = 0) -> Connection:
-        return await dial(url, cached_statements=cached_statements, within=self._patience)
+    async def _dial(self, url: str, use: str, *, cached_statements: int = 0) -> Connection:
+        return await dial(url, self._name(use), cached_statements=cached_statements, within=self._patience)
+
+    def _name(self, use: str) -> str:
+        return named(self._owner, use)
 
     async def _prepare(self, line: Line) -> None:
         line.ask()
         # Whoever is frozen in a transaction must let go of its rows before its leases end: others rescue them then.
-        await line.connection.execute(_SESSION.format(frozen_ms=round(self._patience * 1_000)))
+        session = _SESSION.format(frozen_ms=round(self._patience * 1_000))
+        await line.connection.execute(session + self._limits.format(scope=""))
         if self.settings.profile == "fast":
             await line.connection.execute("set synchronous_commit = off")
         await self._note_identity(line)
@@ -304,7 +351,7 @@ class PostgresDatabase:
 
     async def _examine(self) -> None:
         """Learn what is at the other end, and refuse what cannot keep the promises."""
-        async with visiting(await self._dial(self.url), self._patience) as connection:
+        async with visiting(await self._dial(self.url, "visit"), self._patience) as connection:
             facts = await connection.fetchrow(_FACTS)
             self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
         place = describe(self.url)
@@ -330,6 +377,7 @@ class PostgresDatabase:
                     self._pool.listening = connection
                     closed = asyncio.Event()
                     connection.add_termination_listener(lambda _, event=closed: event.set())
+                    await connection.execute("select set_config('application_name', $1, false)", self._name("listen"))
                     await connection.add_listener(self._channel, lambda *call: self._on_notify(call[1], call[3]))
                     listening = connection
                 pause = 0.05
@@ -384,9 +432,12 @@ class PostgresTransaction:
 class PostgresBlocking:
     """The heartbeat thread's own loop and connection, so that a blocked event loop cannot hold it up."""
 
-    def __init__(self, url: str, settings: Settings, ports: Ports) -> None:
+    def __init__(self, url: str, settings: Settings, ports: Ports, owner: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._database = PostgresDatabase(url, settings, ports)
+        self._database = PostgresDatabase(url, settings, ports, owner=owner, use="heartbeat")
+
+    def open(self) -> None:
+        self.call(epoch.read)  # whose connection stays open
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._loop.run_until_complete(self._call(operation, *args, **kwargs))

@@ -14,6 +14,9 @@ from holdfast.kernel.drivers.sqlstates import answered
 # The transaction did not happen and may simply be run again.
 CONFLICT = (pg.DeadlockDetectedError, pg.SerializationError)
 
+# The transaction waited too long for somebody else's, and did not happen. Nothing is wrong with the connection.
+BUSY = (pg.LockNotAvailableError, pg.QueryCanceledError)
+
 # The server is away or the connection is gone; whether the last commit happened is unknown.
 AWAY = (
     pg.PostgresConnectionError,

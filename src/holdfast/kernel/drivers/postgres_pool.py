@@ -108,10 +108,18 @@ class Pool:
                 self._open += 1
                 try:
                     return await self._connect()
+                except asyncpg.TooManyConnectionsError:
+                    self._open -= 1
+                    if not self._open:
+                        self._tell()
+                        raise
+                    # The server has no more, but we have some: one of those will be free.
                 except BaseException:
                     self._open -= 1
                     self._tell()
                     raise
+                if self._idle:
+                    continue
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -141,10 +149,13 @@ class Pool:
                 return
 
 
-async def dial(url: str, *, cached_statements: int, within: float) -> Connection:
-    """A new connection whose silent death is noticed within half a minute."""
+async def dial(url: str, name: str, *, cached_statements: int, within: float) -> Connection:
+    """A new connection whose silent death is noticed within half a minute. A name in the URL stands."""
     seconds = min(within, _CONNECT_SECONDS)
-    connection = await asyncpg.connect(url, statement_cache_size=cached_statements, timeout=seconds)
+    parameters = {} if "application_name=" in url else {"application_name": name}
+    connection = await asyncpg.connect(
+        url, statement_cache_size=cached_statements, timeout=seconds, server_settings=parameters
+    )
     _keep_alive(connection)
     return connection
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from asyncpg import exceptions as pg
 
+from holdfast.errors import Unavailable
+from holdfast.kernel.database import unheeded
 from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
 
@@ -24,6 +26,11 @@ log = logging.getLogger("holdfast.presence")
 
 _KEYS = 2**31
 _STEP = 0.05
+_LONGEST_PAUSE = 2.0
+# How long a lock may be another's before that is believed. A connection of our own that was lost may still be held by
+# a server that has not noticed; that takes milliseconds.
+_TAKE_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
 
 _HELD = """
 select array(select cast(l.objid as bigint) from pg_locks l
@@ -38,23 +45,51 @@ class PostgresPresence:
         self._database = database
         self._class = int.from_bytes(hashlib.sha256(f"presence {schema}".encode()).digest()[:4], "big") % _KEYS
         self._quiet = quiet
-        self._held: dict[int, asyncio.Task[None]] = {}
+        self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._shown: set[int] = set()
+        self._disputed: set[int] = set()
 
-    async def hold(self, worker: int) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
         if not self._database.direct:
             return False
-        connection = await self._take(worker)
-        self._held[worker] = asyncio.create_task(self._keep(worker, connection), name=f"presence of {worker}")
-        return True
+        await self.withdraw(worker)  # of a registration whose answer was lost
+        connection = None
+        try:
+            connection = await self._take(worker)
+            if connection is None:
+                self._disputed.add(worker)
+                log.warning(
+                    "worker number %s belongs to another that is alive: an older state of the database was restored "
+                    "under it. The new worker starts without presence, and takes it when the other registers again.",
+                    worker,
+                )
+        except Unavailable as problem:
+            log.warning(
+                "worker %s starts without presence, so its death would be noticed by its leases alone: %s",
+                worker,
+                problem,
+            )
+        if connection is not None:
+            self._shown.add(worker)
+        keeper = self._keep(worker, connection, changed)
+        self._keepers[worker] = asyncio.create_task(keeper, name=f"presence of {worker}")
+        return connection is not None
+
+    def shows(self, worker: int) -> bool:
+        return worker in self._shown
+
+    def disputed(self, worker: int) -> bool:
+        return worker in self._disputed
 
     async def withdraw(self, worker: int) -> None:
-        keeper = self._held.pop(worker, None)
+        keeper = self._keepers.pop(worker, None)
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
+        self._disputed.discard(worker)
 
     async def close(self) -> None:
-        for worker in list(self._held):
+        for worker in list(self._keepers):
             await self.withdraw(worker)
 
     async def absent(self, workers: Iterable[int]) -> set[int]:
@@ -73,14 +108,19 @@ class PostgresPresence:
         held = set(row["held"])
         return {worker for worker in candidates if worker % _KEYS not in held}
 
-    async def _take(self, worker: int) -> Connection:
-        connection = await self._database.dial_direct()
+    async def _take(self, worker: int) -> Connection | None:
+        """A connection that holds the lock; None while another has it."""
+        connection = await self._database.dial_direct("presence")
+        clock = asyncio.get_running_loop().time
+        until = clock() + _TAKE_SECONDS
         try:
-            # The lock can only be held by a connection of ours that the server has not buried yet: it will be free.
-            while not await connection.fetchval(  # noqa: ASYNC110  nobody may wait on the lock itself
-                "select pg_try_advisory_lock($1, $2)", self._class, worker % _KEYS
+            while not await connection.fetchval(
+                "select pg_try_advisory_lock($1, $2)", self._class, worker % _KEYS, timeout=_ANSWER_SECONDS
             ):
-                await asyncio.sleep(_STEP)
+                if clock() >= until:
+                    await hang_up(connection)
+                    return None
+                await asyncio.sleep(_STEP)  # nobody may wait on the lock itself
         except BaseException as problem:
             connection.terminate()
             if isinstance(problem, (pg.PostgresError, *AWAY)):
@@ -88,21 +128,39 @@ class PostgresPresence:
             raise
         return connection
 
-    async def _keep(self, worker: int, connection: Connection) -> None:
-        """Take the lock again whenever its connection is lost: others give a short grace before they judge."""
+    async def _keep(self, worker: int, connection: Connection | None, changed: Callable[[], None]) -> None:
+        """Take the lock again whenever its connection is lost, and say so each time: until it is taken, others must not
+        look for it."""
         pause = _STEP
+        warned = connection is None
         try:
             while True:
-                await _closed(connection)
+                if connection is not None:
+                    await _closed(connection)
+                    connection = None
+                    self._shown.discard(worker)
+                    changed()
+                reason: object = "another holds it"
                 try:
                     connection = await self._take(worker)
-                    pause = _STEP
                 except Exception as problem:  # noqa: BLE001  presence is taken again, whatever took it away
-                    log.debug("presence of worker %s is away: %s", worker, problem)
-                    await asyncio.sleep(pause * (0.5 + self._database.chance.random()))
-                    pause = min(pause * 2, 2.0)
+                    reason = problem
+                if connection is not None:
+                    self._shown.add(worker)
+                    changed()
+                    if warned:
+                        log.info("worker %s shows its presence", worker)
+                    pause, warned = _STEP, False
+                    continue
+                if not warned:
+                    warned = True
+                    log.warning("worker %s lost its presence, and goes on without until it has one: %s", worker, reason)
+                await asyncio.sleep(pause * (0.5 + self._database.chance.random()))
+                pause = min(pause * 2, _LONGEST_PAUSE)
         finally:
-            await hang_up(connection)
+            self._shown.discard(worker)
+            if connection is not None:
+                await hang_up(connection)
 
 
 async def _closed(connection: Connection) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading
+from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
@@ -58,6 +58,9 @@ class SqliteDatabase:
         self._hints: Hints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.alone = False  # no other process has the file: nothing is shared, and no file made beside it
+
+    def introduce(self, owner: str) -> None:
+        """A file knows nothing of who opens it."""
 
     async def connect(self) -> None:
         async with self._opening:
@@ -147,7 +150,7 @@ class SqliteDatabase:
     async def _shut(self) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(self.presence, FilePresence):
-            self.presence.close()
+            await self.presence.close()
         if self._writer is not None:
             # Not joined on the loop's own threads: handlers may have taken them all.
             await asyncio.shield(asyncio.wrap_future(self._writer.stop()))
@@ -286,6 +289,9 @@ class SqliteBlocking:
         answer: Future[R] = self._database._submit(operation, args, kwargs, urgent=True)
         return answer.result()
 
+    def open(self) -> None:
+        """Nothing of its own to open."""
+
     def close(self) -> None:
         """Nothing of its own to close."""
 
@@ -293,7 +299,13 @@ class SqliteBlocking:
 class NoPresence:
     """A store in this process's memory dies with it; nobody is left to look."""
 
-    async def hold(self, worker: int) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+        return False
+
+    def shows(self, worker: int) -> bool:
+        return False
+
+    def disputed(self, worker: int) -> bool:
         return False
 
     async def withdraw(self, worker: int) -> None: ...

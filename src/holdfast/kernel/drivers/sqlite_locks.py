@@ -6,16 +6,22 @@ share the locks too. The kernel frees a lock when its process dies.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.errors import StoreUnavailable
+from holdfast.kernel.database import unheeded
+
+log = logging.getLogger("holdfast.presence")
 
 _STEP = 0.0005
+_RETAKE = 0.1
 _LEAST_PATIENCE = 0.1
 
 
@@ -53,28 +59,71 @@ class Turns:
 
 
 class FilePresence:
-    """A worker's sign of life: a lock on a file named by its incarnation, which is never used again."""
+    """A worker's sign of life: a lock on a file named by its number.
+
+    A number is given out twice only when an older state of the database was restored under a worker that goes on. The
+    newcomer then waits for that worker to register again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[int, int] = {}
+        self._keepers: dict[int, asyncio.Task[None]] = {}
 
-    async def hold(self, worker: int) -> bool:
-        handle = _open(self._folder / f"worker-{worker}")
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._held[worker] = handle
-        return True
+    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+        await self.withdraw(worker)  # of a registration whose answer was lost
+        if self._take(worker):
+            return True
+        log.warning(
+            "worker number %s belongs to another that is alive: an older state of the database was restored under it. "
+            "The new worker starts without presence, and takes it when the other registers again.",
+            worker,
+        )
+        self._keepers[worker] = asyncio.create_task(self._wait(worker, changed), name=f"presence of {worker}")
+        return False
+
+    def shows(self, worker: int) -> bool:
+        return worker in self._held
+
+    def disputed(self, worker: int) -> bool:
+        return worker in self._keepers
 
     async def withdraw(self, worker: int) -> None:
+        keeper = self._keepers.pop(worker, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
         handle = self._held.pop(worker, None)
         if handle is not None:
             (self._folder / f"worker-{worker}").unlink(missing_ok=True)
             os.close(handle)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        for keeper in self._keepers.values():
+            keeper.cancel()
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+        self._keepers.clear()
         for handle in self._held.values():
             os.close(handle)
         self._held.clear()
+
+    async def _wait(self, worker: int, changed: Callable[[], None]) -> None:
+        while not self._take(worker):  # noqa: ASYNC110  a lock on a file sets no event
+            await asyncio.sleep(_RETAKE)
+        changed()
+
+    def _take(self, worker: int) -> bool:
+        path = self._folder / f"worker-{worker}"
+        handle = _open(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else its holder removed it meanwhile, and nobody would see our lock
+                self._held[worker] = handle
+                return True
+        except BlockingIOError:
+            pass
+        os.close(handle)
+        return False
 
     async def absent(self, workers: Iterable[int]) -> set[int]:
         return {worker for worker in workers if worker not in self._held and self._is_free(worker)}

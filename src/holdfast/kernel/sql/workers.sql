@@ -23,7 +23,7 @@ on conflict do nothing
 returning seq;
 
 -- name: find_incarnation :one
-select seq from holdfast.worker where incarnation = :incarnation;
+select seq, status from holdfast.worker where incarnation = :incarnation;
 
 -- name: find_live_worker :one
 select seq, hostname, pid, presence, heartbeat_at + ttl_us > holdfast.now_us() as fresh from holdfast.worker
@@ -38,28 +38,42 @@ where seq = :seq and status in ('active', 'draining');
 update holdfast.worker set presence = :presence where seq = :seq;
 
 -- name: heartbeat :one
--- No row: this incarnation was given up for lost, and must register as a new one.
-update holdfast.worker set heartbeat_at = holdfast.now_us(), active = :active
-where seq = :seq and status in ('active', 'draining')
-returning seq, status;
+-- No row: this incarnation was given up for lost, and must register as a new one; or the store was set back to an
+-- older state, which knows nothing of it or of its last heartbeat. Then its number may belong to another by now.
+update holdfast.worker set heartbeat_at = holdfast.now_us(), active = :active,
+    presence = coalesce(cast(:presence as integer), presence)
+where seq = :seq and status in ('active', 'draining') and heartbeat_at >= :last_beat
+    and incarnation = coalesce(cast(:incarnation as text), incarnation)
+returning seq, status, heartbeat_at;
 
 -- name: drain :one
-update holdfast.worker set status = 'draining' where seq = :seq and status = 'active' returning seq, status;
+update holdfast.worker set status = 'draining'
+where seq = :seq and status = 'active' and incarnation = coalesce(cast(:incarnation as text), incarnation)
+returning seq, status;
 
 -- name: unregister :exec
 update holdfast.worker set status = 'stopped', stopped_at = holdfast.now_us(), active = 0, reason = :reason
-where seq = :seq and status in ('active', 'draining');
+where seq = :seq and status in ('active', 'draining')
+    and incarnation = coalesce(cast(:incarnation as text), incarnation);
 
 -- name: lose_workers :many
--- A verdict about life only; its leases are expired by the sweep, each under its own guard.
+-- A verdict about life only; its leases are expired by the sweep, each under its own guard. Whoever has beaten since
+-- it was missed is alive: only a worker whose last heartbeat is still the one seen then is given up. `:any_beat` is 1
+-- where nobody was missed, and the caller knows by other means that they are gone.
 update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0, reason = :reason
 where status in ('active', 'draining')
-    and (heartbeat_at + ttl_us <= holdfast.now_us() or seq = any(cast(:gone as bigint[])))
+    and (heartbeat_at + ttl_us <= holdfast.now_us()
+        or seq = any(cast(:gone as bigint[]))
+            and (:any_beat = 1 or heartbeat_at = any(cast(:last_beats as bigint[]))))
 returning seq, id;
 
+-- name: living_workers :many
+-- Those of a list that the store has not given up.
+select seq from holdfast.worker where seq = any(cast(:workers as bigint[])) and status in ('active', 'draining');
+
 -- name: present_workers :many
--- Those whose death would be seen at once, were their sign to go.
-select seq from holdfast.worker where status in ('active', 'draining') and presence = 1 order by seq;
+-- Those whose death would be seen at once, were their sign to go, and when each showed life last.
+select seq, heartbeat_at from holdfast.worker where status in ('active', 'draining') and presence = 1 order by seq;
 
 -- name: list_workers :many
 select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,

@@ -1,0 +1,130 @@
+"""An older state of the database is restored under a live worker: numbers and tokens come twice, results do not."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.records import WorkerRow
+from holdfast.kernel.statements import Waiting
+from holdfast.workers.role import Role
+from tests.conftest import Place
+from tests.support.apps import PATIENCE, MakeApp, eventually, happens, in_state, outcomes, working
+from tests.support.restoring import Backup
+
+SHORT = {"heartbeat": "500ms", "lease_ttl": "2s", "fence_margin": "200ms", "worker_ttl": "30s", "prefetch": 0}
+
+
+class Hand:
+    """A worker's app, whose job says who ran it, when it may."""
+
+    def __init__(self, app: Holdfast, name: str) -> None:
+        self.app = app
+        self.begun = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.ended = asyncio.Event()
+
+        @app.job(name="work")
+        async def work(payload: str) -> str:
+            self.begun.set()
+            try:
+                await self.let_go.wait()
+            finally:
+                self.ended.set()
+            return f"{payload} by {name}"
+
+        self.work = work
+
+
+async def poke(tx: Transaction, worker: int) -> None:
+    """Have whoever believes to have this number beat now."""
+    await tx.run(Waiting.hint_cancel, workers=str(worker))
+
+
+async def row_of(app: Holdfast, id: str, *, other_than: int = 0) -> WorkerRow | None:
+    """The live row of a worker that shows its presence."""
+    rows = [row for row in await app.workers.list() if row.id == id and row.presence and row.seq != other_than]
+    return rows[0] if rows else None
+
+
+async def test_a_newcomer_gets_the_survivors_number_and_both_work_on(
+    make_app: MakeApp, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    survivor = Hand(make_app(embedded=False, concurrency=1, prefetch=0), "the survivor")
+    newcomer = Hand(make_app(embedded=False, concurrency=1, **SHORT), "the newcomer")
+    job = await survivor.work.enqueue("one")
+    with Backup(place.direct) as backup:
+        async with working(survivor.app, Role(id="survivor")) as old:
+            await happens(survivor.begun)
+            before = old.seq
+            await backup.restore()
+            async with asyncio.timeout(PATIENCE), working(newcomer.app, Role(id="newcomer")) as new:
+                await happens(newcomer.begun)
+                assert new.seq == before
+                survivor.let_go.set()
+                await happens(survivor.ended)
+                await survivor.app.runtime().database.transact(poke, before)
+                again = await eventually(partial(row_of, survivor.app, "survivor", other_than=before))
+                assert again is not None
+                assert again.seq == old.seq
+                assert await eventually(partial(row_of, newcomer.app, "newcomer"))
+                assert (await job.refresh()).state == "running"
+                newcomer.let_go.set()
+                assert await job.result() == "one by the newcomer"
+                assert new.seq != old.seq
+                second = await newcomer.work.enqueue("two")
+                assert str(await second.result()).startswith("two by ")
+    assert await outcomes(survivor.app, job.id) == ["succeeded"]
+    assert (await job.refresh()).rescues == 0
+    assert "an older state of the database was restored" in caplog.text
+
+
+async def test_a_job_never_gets_the_result_of_one_that_the_restore_undid(
+    make_app: MakeApp, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The survivor's row is in the backup, and the new job has the number and the token of the old one."""
+    hand = Hand(make_app(embedded=False, concurrency=4, **SHORT), "the survivor")
+    async with working(hand.app, Role(id="survivor")) as worker:
+        with Backup(place.direct) as backup:
+            undone = await hand.work.enqueue("undone")
+            await happens(hand.begun)
+            row = await in_state(hand.app, undone.id, "running")
+            await backup.restore()
+            job = await hand.work.enqueue("new")
+            assert (await job.refresh()).seq == row.seq
+
+            async def claimed() -> bool:
+                return (await job.refresh()).token > 0
+
+            await eventually(claimed)
+            hand.let_go.set()
+            assert await job.result() == "new by the survivor"
+            assert worker.seq == row.worker
+    assert (await outcomes(hand.app, job.id))[-1] == "succeeded"
+    assert "an older state of the database was restored" in caplog.text
+
+
+async def test_a_worker_that_leaves_does_not_sign_off_whoever_has_its_number_now(
+    make_app: MakeApp, place: Place
+) -> None:
+    """Its heartbeats are far apart, so that it learns nothing before it leaves."""
+    slow = {**SHORT, "heartbeat": "15s", "lease_ttl": "60s", "worker_ttl": "60s"}
+    survivor = Hand(make_app(embedded=False, concurrency=1, **slow), "the survivor")
+    newcomer = Hand(make_app(embedded=False, concurrency=1, **slow), "the newcomer")
+    job = await survivor.work.enqueue("one")
+    with Backup(place.direct) as backup:
+        async with working(survivor.app, Role(id="survivor")) as old:
+            await happens(survivor.begun)
+            await backup.restore()
+            async with working(newcomer.app, Role(id="newcomer")) as new:
+                assert new.seq == old.seq
+                await happens(newcomer.begun)
+                await old.stop(grace=0)
+                assert await eventually(partial(row_of, newcomer.app, "newcomer"))
+                newcomer.let_go.set()
+                assert await job.result() == "one by the newcomer"
+    assert await outcomes(newcomer.app, job.id) == ["succeeded"]
