@@ -50,12 +50,13 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
     charges: list[Charge] = []
     for lane in await _locked(tx, names):
         if lane.first is None:
-            charges.append(Charge(lane.name, lane.free_at, None))
+            charges.append(Charge(lane.name, lane.free_at, None, lane.now))
             continue
         room = _room(lane)
         woken = await tx.many(Lanes.unblock, name=lane.name, n=room) if room else []
         routes.update(job.route for job in woken)
-        charges.append(Charge(lane.name, lane.free_at, None if len(woken) < room else _look_again(lane, room)))
+        opens_at = None if len(woken) < room else _look_again(lane, room)
+        charges.append(Charge(lane.name, lane.free_at, opens_at, lane.now))
     if charges:
         await tx.run(Lanes.charge, charges=charges)
     if routes:
@@ -122,9 +123,10 @@ class _Gate:
         """What to write down, if anything was let through or held back."""
         lane = self._lane
         if self.closed_until is not None:
-            return Charge(lane.name, self._free_at, self.closed_until)
+            return Charge(lane.name, self._free_at, self.closed_until, lane.now)
         if self._admitted and lane.interval_us is not None:
-            return Charge(lane.name, self._free_at, max(lane.now, self._free_at - (lane.burst - 1) * lane.interval_us))
+            opens_at = max(lane.now, self._free_at - (lane.burst - 1) * lane.interval_us)
+            return Charge(lane.name, self._free_at, opens_at, lane.now)
         return None
 
 

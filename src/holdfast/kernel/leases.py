@@ -8,19 +8,22 @@ changes the row, never by id.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.complete import error_json
-from holdfast.kernel.database import Transaction, single
+from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import lock_order, settle
-from holdfast.kernel.records import Held, Moved, Renewed, WorkerStatus
+from holdfast.kernel.records import Held, Moved, Renewed
 from holdfast.kernel.statements import Leases, Workers
 from holdfast.kernel.states import State
 
 DEADLINE_ERROR = error_json("deadline_exceeded", "its deadline passed before it ended")
 ORPHAN_ERROR = error_json("instance_disconnected", "its worker died or lost contact, and its queue says on_orphan=fail")
 RESCUE_ERROR = error_json("rescue_failed", "lost its lease more often than max_rescues allows")
+
+EXPIRY = "expiry"
+FOREVER = 2**62  # every moment of the store's clock is trusted
 
 
 class Beat(NamedTuple):
@@ -30,32 +33,49 @@ class Beat(NamedTuple):
     renewed: list[Renewed]
     lost: list[Held]  # stop these attempts and drop their results
     draining: bool = False  # as the store has it: someone may have asked for it there
+    now: int | None = None  # the store's time; None: it did not say
+    oldest_code: int = 0  # the schema version that code must have to use the tables
 
 
-async def beat(
-    tx: Transaction, worker: int, active: int, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
+async def beat(  # noqa: PLR0913  what a beat says, and two limits
+    tx: Transaction,
+    worker: int,
+    active: int,
+    held: Sequence[Held],
+    *,
+    ttl_us: int,
+    ceiling_us: int,
+    lines: str | None = None,
+    leapt: Callable[[int], int] = lambda _now: 0,
 ) -> Beat:
-    """Show life and renew the leases this worker knows it holds, and no others."""
-    shown = await show_life(tx, worker, active)
-    renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us)
+    """Show life and renew the leases this worker knows it holds, and no others.
+
+    `leapt` says, given the store's time, by how many microseconds its clock has leapt since these leases were known to
+    hold: they have not run out because it leapt forward, and end no later because it went back.
+    """
+    shown = await show_life(tx, worker, active, lines)
+    leap_us = leapt(shown.now) if shown.now is not None else 0
+    renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
     return shown._replace(renewed=renewed, lost=lost)
 
 
 @single
-async def show_life(tx: Transaction, worker: int, active: int) -> Beat:
+async def show_life(tx: Transaction, worker: int, active: int, lines: str | None = None) -> Beat:
     """The beat of a worker that holds nothing."""
-    status: WorkerStatus | None = await tx.one(Workers.heartbeat, seq=worker, active=active)
-    return Beat(status is not None, [], [], status is not None and status.status == "draining")
+    pulse = await tx.one(Workers.heartbeat, seq=worker, active=active, lines=lines)
+    if pulse is None:
+        return Beat(False, [], [])
+    return Beat(True, [], [], pulse.status == "draining", pulse.now, pulse.oldest_code)
 
 
 async def renew(
-    tx: Transaction, held: Sequence[Held], *, ttl_us: int, ceiling_us: int
+    tx: Transaction, held: Sequence[Held], *, ttl_us: int, ceiling_us: int, leap_us: int = 0
 ) -> tuple[list[Renewed], list[Held]]:
     """Extend these leases. What was only skipped (someone is ending it right now) is neither renewed nor lost."""
     if not held:
         return [], []
     ordered = sorted(held)
-    renewed = await tx.many(Leases.renew, held=ordered, ttl_us=ttl_us, ceiling_us=ceiling_us)
+    renewed = await tx.many(Leases.renew, held=ordered, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
     kept = {(row.seq, row.epoch, row.token) for row in renewed}
     missing = [h for h in ordered if (h.seq, h.epoch, h.token) not in kept]
     if not missing:
@@ -64,17 +84,30 @@ async def renew(
     alive = {
         (row.seq, row.epoch, row.token)
         for row in rows
-        if row.state == State.RUNNING and row.lease_until is not None and row.lease_until > row.now
+        if row.state == State.RUNNING and row.lease_until is not None and row.lease_until > row.now - max(leap_us, 0)
     }
     return renewed, [h for h in missing if (h.seq, h.epoch, h.token) not in alive]
 
 
+@reading
+async def lapsed(tx: Transaction, *, until: int) -> bool:
+    """Whether a lease ran out by `until`. Reads every job that runs: ask when it is this worker's turn."""
+    first = await tx.one(Leases.next_expiry)
+    return first is not None and first.at is not None and first.at <= until
+
+
+@single
+async def take_expiry_turn(tx: Transaction, *, pause_us: int) -> bool:
+    """Whether the caller is the one to ask for leases that ran out; nobody else is within the pause."""
+    return await tx.one(Workers.take_turn, name=EXPIRY, pause_us=pause_us) is not None
+
+
 async def expire(
-    tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random
+    tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random, until: int = FOREVER
 ) -> list[Moved]:
-    """Rescue jobs whose lease ran out, or whose worker is among `gone`; at most `limit` of them."""
+    """Rescue jobs whose lease ran out by `until`, or whose worker is among `gone`; at most `limit` of them."""
     listed = sorted(gone)
-    found = await tx.many(Leases.find_lapsed, gone=listed, limit=limit)
+    found = await tx.many(Leases.find_lapsed, gone=listed, until=until, limit=limit)
     if not found:
         return []
     locked = {row.seq for row in await tx.many(Leases.try_lock_jobs, seqs=lock_order(found))}

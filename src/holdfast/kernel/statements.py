@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.kernel.records import (
+    AheadOfClock,
     AttemptRow,
     Cancellable,
     Cancellation,
@@ -15,7 +16,9 @@ from holdfast.kernel.records import (
     EndedJob,
     Ending,
     Enqueued,
+    Expiry,
     Fence,
+    Heartbeat,
     Held,
     HeldToken,
     Item,
@@ -96,10 +99,12 @@ class Jobs(
 class Leases(Statements, file="leases.sql", rows={"held": Held}):
     renew: Many[Renewed]
     held_tokens: Many[HeldToken]
+    next_expiry: One[Expiry]
     find_lapsed: Many[Kin]
     try_lock_jobs: Many[Seq]
     record_lost: Exec
     expire: Many[Moved]
+    shorten_leases: Many[Seq]
 
 
 class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
@@ -111,6 +116,7 @@ class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
     block: Exec
     unblock: Many[Woken]
     charge: Exec
+    mend_lanes: Many[LaneName]
     prune_lanes: Exec
 
 
@@ -210,7 +216,7 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     find_live_worker: One[LiveWorker]
     replace_worker: Exec
     advertise_presence: Exec
-    heartbeat: One[WorkerStatus]
+    heartbeat: One[Heartbeat]
     drain: One[WorkerStatus]
     unregister: Exec
     lose_workers: Many[LostWorker]
@@ -221,6 +227,11 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     list_routes: Many[Route]
     add_routes: Exec
     acquire_duty: One[Term]
+    take_turn: One[Term]
+    ahead_of_clock: One[AheadOfClock]
+    bring_back_workers: Exec
+    bring_back_duties: Exec
+    bring_back_routes: Exec
     renew_duty: One[Term]
     release_duty: Exec
     hold_duty: One[Term]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, NotFound
 from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.records import DutyRow, Route, Sight, WorkerRow
 from holdfast.kernel.statements import Waiting, Workers
 
@@ -24,6 +25,8 @@ class Registration(NamedTuple):
     capabilities: tuple[str, ...]
     queues: tuple[str, ...] | None
     slots: int
+    code: int | None = None  # the schema version of its code
+    lines: str | None = None  # as JSON: {line: [slots, taken]}
 
 
 async def register(
@@ -49,6 +52,8 @@ async def register(
         queues=json.dumps(who.queues),
         slots=who.slots,
         ttl_us=ttl_us,
+        code=who.code,
+        lines=who.lines,
     ) or await tx.one(Workers.find_incarnation, incarnation=who.incarnation)
     if row is None:  # a namesake came in between: judge it as if it had been there before
         return await register(tx, who, routes, ttl_us=ttl_us, gone=gone)
@@ -88,9 +93,9 @@ async def unregister(tx: Transaction, worker: int, *, reason: str) -> None:
 
 
 @single
-async def lose_workers(tx: Transaction, *, gone: Collection[int], reason: str) -> int:
-    """Give up workers that are silent beyond their TTL, or in `gone`. Says nothing about their leases."""
-    return len(await tx.many(Workers.lose_workers, gone=sorted(gone), reason=reason))
+async def lose_workers(tx: Transaction, *, gone: Collection[int], reason: str, until: int = FOREVER) -> int:
+    """Give up workers that were silent beyond their TTL by `until`, or are in `gone`; their leases are left alone."""
+    return len(await tx.many(Workers.lose_workers, gone=sorted(gone), reason=reason, until=until))
 
 
 @reading

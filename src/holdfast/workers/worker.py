@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.clock import Ports
@@ -21,7 +20,7 @@ from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.records import Ending, Lease, Route, Sight
+from holdfast.kernel.records import Ending, Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
@@ -33,6 +32,8 @@ from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
 from holdfast.workers.holdings import Holding, Holdings, Stop
+from holdfast.workers.leaps import tolerance
+from holdfast.workers.learning import Learning
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.pace import Pace
 from holdfast.workers.parking import parked
@@ -79,6 +80,7 @@ class Worker:
         self._started = 0
         self._pace = Pace()
         self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
+        self._learning = Learning(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
@@ -88,9 +90,10 @@ class Worker:
         self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
-        self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
+        self._lifeline = lifeline or ThreadLifeline(
+            database, ports, settings.heartbeat.total_seconds(), tolerance(settings)
+        )
         self._ticked = 0.0
-        self._learned_at = float("-inf")
         self._work = asyncio.Event()  # there may be something to claim
         self._look = asyncio.Event()  # look at the store now
         self._idle = asyncio.Event()  # nothing held
@@ -118,7 +121,7 @@ class Worker:
             await self._database.transact(put_schedule, schedule, next_tick)
         for preparing in self._registry.preparing:
             await self._database.transact(preparing)
-        await self._learn(await self._database.transact(registry.list_routes, since=0))
+        await self._learning.begin()
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
         self._lifeline.start(self._compose, self._on_beat)
@@ -374,7 +377,13 @@ class Worker:
             self._look.clear()
             now = self._ports.clock.monotonic()
             sight = await self._database.transact(registry.look, self.seq, self._routing.served)
-            await self._learn_routes(sight, now)
+            if await self._sweeper.judge_clock(sight, now):
+                self._learning.forget()
+                self._look.set()
+                self._work.set()  # lanes may give again
+                continue
+            if await self._learning.after(sight, now):
+                self._work.set()  # this look did not ask for them
             if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
                 polled_at = now
                 if sight.pending or not self._claims.probed:  # the first claim says whether it is empty
@@ -389,25 +398,6 @@ class Worker:
                 await self._duties.fire_schedules()
                 self._work.set()
             await self._pause(sight)
-
-    async def _learn_routes(self, sight: Sight, now: float) -> None:
-        changed_at = sight.routes_changed or 0
-        if now - self._learned_at >= self._settings.route_refresh.total_seconds():
-            self._learned_at = now
-            since = 0
-        elif changed_at > self._routing.changed_at:
-            since = self._routing.changed_at
-        else:
-            return
-        if await self._learn(await self._database.transact(registry.list_routes, since=since), changed_at):
-            self._work.set()  # this look did not ask for them
-
-    async def _learn(self, routes: Sequence[Route], changed_at: int | None = None) -> bool:
-        """Take in routes of the store; True when this worker serves some of them that it did not serve before."""
-        if self._registry.adopt is not None:
-            await self._registry.adopt(self._database, routes)
-        self._routing.offer(self._capabilities())  # what was declared since counts too
-        return self._routing.learn(routes, changed_at)
 
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
