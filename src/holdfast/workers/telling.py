@@ -82,6 +82,16 @@ class Telling:
         log.warning("worker %s was given up for lost; it registers again", self._worker, extra=extra)
         self._ports.tell("worker.lost_contact", {}, **extra)
 
+    def too_old(self, code: int, oldest_code: int) -> None:
+        log.warning(
+            "worker %s drains: the database was migrated and takes code of schema %d or newer, this is of schema %d. "
+            "Start it again with the new release.",
+            self._worker,
+            oldest_code,
+            code,
+            extra={"worker": self._worker},
+        )
+
     def stopped(self, incarnation: int, jobs: int) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         log.info("worker %s stopped", self._worker, extra=extra)

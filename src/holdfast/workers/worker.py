@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import BadPayload, DuplicateWorker, Unavailable
+from holdfast.errors import BadPayload, DuplicateWorker, SchemaTooNew, Unavailable
 from holdfast.kernel import workers as registry
 from holdfast.kernel.complete import ending, release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
+from holdfast.kernel.migrate import code_version
 from holdfast.kernel.records import Ending, Lease, Sight
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
@@ -40,7 +41,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import TOOLS, Line, lines_of
+from holdfast.workers.slots import TOOLS, Line, lines_of, taken
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -73,6 +74,7 @@ class Worker:
         self._role = role = role or Role()
         self.id = role.id or new_id(ports)
         self.seq = 0
+        self._code = code_version(database.dialect)
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self._holdings = Holdings()
@@ -149,7 +151,7 @@ class Worker:
         self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id, extra={"worker": self.id})
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, SchemaTooNew):
             await self._database.transact(registry.drain, self.seq)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
@@ -179,7 +181,7 @@ class Worker:
             await self._database.presence.withdraw(self.seq)
             await self._database.transact(registry.unregister, self.seq, reason="stopped")
             await self._sweeper.expire({self.seq})  # whatever could not be handed back
-        except Unavailable as problem:
+        except (Unavailable, SchemaTooNew) as problem:
             log.warning("worker %s could not say goodbye: %s", self.id, problem, extra={"worker": self.id})
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
@@ -197,6 +199,7 @@ class Worker:
             queues=self._role.queues,
             slots=self._settings.concurrency,
         )
+        who = who._replace(code=self._code, lines=taken(self._lines, self._registry))
         self.seq = await register(self._database, who, self._registry.routes(), self._settings)
         self._telling.registered(self.seq, who)
 
@@ -457,13 +460,17 @@ class Worker:
         if self._ports.clock.monotonic() - self._ticked > self._ttl:
             return None
         ceiling = microseconds(self._settings.lease_ceiling)
+        active = sum(line.running for line in self._lines.values())
         return Pulse(
-            self.seq, sum(line.running for line in self._lines.values()), self._holdings.named(), self._ttl_us, ceiling
+            self.seq, active, self._holdings.named(), self._ttl_us, ceiling, taken(self._lines, self._registry)
         )
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
-        if beat.draining and self._stopping is None:  # someone asked for it in the store
+        too_old = beat.oldest_code > self._code
+        if too_old and self._stopping is None:
+            self._telling.too_old(self._code, beat.oldest_code)
+        if (beat.draining or too_old) and self._stopping is None:  # someone asked for it in the store, or migrated it
             self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
         again = self._reregistering
         if not beat.registered and not self._leaving.is_set() and (again is None or again.done()):

@@ -18,7 +18,7 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Follower, Operation, StoredSchema, is_single
+from holdfast.kernel.database import Blocking, Follower, Guard, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, CONFLICT, describe, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
@@ -68,6 +68,7 @@ class PostgresDatabase:
         self.settings = settings
         self.chance = ports.random
         self.direct = False  # no pooler between: sessions are ours
+        self.verifies = True  # on each new connection, that this code may still use the tables
         self._ports = ports
         self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
@@ -156,7 +157,7 @@ class PostgresDatabase:
         for heard in self._heard:
             heard(note)
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
         connection = await self.dial_direct()
         try:
             async with connection.transaction():
@@ -164,6 +165,10 @@ class PostgresDatabase:
                 stored = await self._stored_schema(connection)
                 if at != (stored and stored.version):
                     return False
+                if guard is not None:
+                    for lock in guard.locks:
+                        await connection.execute(lock)
+                    guard.judge(await connection.fetch(guard.question))
                 for statement in statements:
                     await connection.execute(statement)
                 return True
@@ -238,6 +243,7 @@ class PostgresDatabase:
             line = Line(connection, self._patience)
             try:
                 await self._prepare(line)
+                await self._verify(line)
             except BaseException:
                 connection.terminate()
                 raise
@@ -255,6 +261,12 @@ class PostgresDatabase:
         if self.settings.profile == "fast":
             await line.connection.execute("set synchronous_commit = off")
         await self._note_identity(line)
+
+    async def _verify(self, line: Line) -> None:
+        """Somebody may have migrated the tables since they were verified first."""
+        if self.verifies:
+            line.ask()
+            migrate.verify(await self._stored_schema(line.connection), "postgres")
 
     async def _note_identity(self, line: Line) -> None:
         try:
@@ -340,6 +352,7 @@ class PostgresBlocking:
     def __init__(self, url: str, settings: Settings, ports: Ports) -> None:
         self._loop = asyncio.new_event_loop()
         self._database = PostgresDatabase(url, settings, ports)
+        self._database.verifies = False  # a worker that has become too old must still hear so, and end what it holds
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._loop.run_until_complete(self._database.transact(operation, *args, **kwargs))
