@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from holdfast.clock import Ports
+from holdfast.durations import microseconds
 from holdfast.errors import HoldfastError
-from holdfast.kernel import migrate, queues, watch, workers
+from holdfast.kernel import clocks, migrate, queues, watch, workers
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.facts import FileFacts, ServerFacts, facts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.records import DutyRow, Route, WorkerRow
+from holdfast.kernel.records import AheadOfClock, DutyRow, Route, WorkerRow
 from holdfast.kernel.records_flow import QueueRow
 from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.sightings import Backlog, Symptoms
@@ -48,6 +49,8 @@ class Work(NamedTuple):
     workers: Sequence[WorkerRow]
     duties: Sequence[DutyRow]
     queues: Sequence[QueueRow]
+    ahead: AheadOfClock = AheadOfClock(0, 0, 0)
+    oldest_code: int = 0
 
 
 async def examine(database: Database, settings: Settings, ports: Ports) -> list[Finding]:
@@ -65,6 +68,8 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
             await database.transact(workers.list_workers, all=False, limit=10_000),
             await database.transact(workers.list_duties),
             await database.transact(queues.list_queues),
+            await database.transact(clocks.ahead_of_clock, lease_ttl_us=microseconds(settings.lease_ttl)),
+            stored.oldest_code if stored else 0,
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
@@ -232,11 +237,36 @@ def judge_work(work: Work) -> Iterator[Finding]:
     else:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
+    yield from _too_old(alive, work.oldest_code)
+    yield from _ahead(work.ahead, there_are_workers=bool(taking))
     yield from _paused(work.queues)
     stuck = [*_unserved(work, taking), *_late(work.symptoms, there_are_workers=bool(taking))]
     if taking and not stuck:
         stuck = list(_unheld(work.duties, taking, now))
     yield from stuck or [Finding("work", "ok", "nothing is stuck.")]
+
+
+def _too_old(alive: Sequence[WorkerRow], oldest_code: int) -> Iterator[Finding]:
+    # A row without a code is of a release from before version 6; which one, it does not say.
+    if old := [row.id for row in alive if (row.code or migrate.CODE_UNTOLD) < oldest_code]:
+        yield Finding(
+            "workers",
+            "problem",
+            f"{len(old)} live workers run code older than schema {oldest_code}, which the tables need: {_some(old)}.",
+            "Replace them with the new release: what they claim may fail. SIGTERM drains them.",
+        )
+
+
+def _ahead(ahead: AheadOfClock, *, there_are_workers: bool) -> Iterator[Finding]:
+    counts = [(ahead.workers, "workers"), (ahead.lanes, "lanes"), (ahead.leases, "leases")]
+    if found := [f"{count:,} {what}" for count, what in counts if count]:
+        said = "A worker mends that within seconds" if there_are_workers else "Start a worker: it mends that"
+        yield Finding(
+            "clock",
+            "warning",
+            f"{', '.join(found)} bear times that the database's clock has yet to reach: it went back.",
+            f"{said}. Synchronise the database's clock with NTP, and do not set it by hand.",
+        )
 
 
 def _paused(rows: Sequence[QueueRow]) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ insert into holdfast.schema (version, oldest_code) values (0, 0) on conflict (on
 """
 
 _KNOWS_CODE = 6  # from this version on a worker's row says which code it runs
+CODE_UNTOLD = _KNOWS_CODE - 1  # the newest that says nothing
 _LIVE = """
 select id, hostname, {code} from holdfast.worker
 where status in ('active', 'draining') and heartbeat_at + ttl_us > holdfast.now_us() order by seq
@@ -178,7 +179,7 @@ def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what 
 
     def judge(rows: Sequence[Any]) -> None:
         # A row without a code is of a release from before version 6, which the tables allowed.
-        codes = [(*row[:2], min(stored.version, _KNOWS_CODE - 1) if row[2] is None else row[2]) for row in rows]
+        codes = [(*row[:2], min(stored.version, CODE_UNTOLD) if row[2] is None else row[2]) for row in rows]
         unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, migration, direction)]
         if not unfit:
             return

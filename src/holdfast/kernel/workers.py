@@ -108,6 +108,11 @@ async def list_workers(tx: Transaction, *, all: bool, limit: int) -> list[Worker
     return await tx.many(Workers.list_workers, all=int(all), limit=limit)
 
 
+def lines_of(row: WorkerRow) -> dict[str, tuple[int, int]]:
+    """The slots of each line that a worker serves, and how many were taken at its last heartbeat; empty: not told."""
+    return {name: (slots, taken) for name, (slots, taken) in json.loads(row.lines or "{}").items()}
+
+
 @reading
 async def list_duties(tx: Transaction) -> list[DutyRow]:
     return await tx.many(Workers.list_duties)
