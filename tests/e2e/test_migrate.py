@@ -141,8 +141,8 @@ def add_worker(url: str, id: str) -> None:
     execute(
         url,
         f"insert into {schema}worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, "
-        f"slots, started_at, heartbeat_at, ttl_us) values ('i', '{id}', '{id}', 'host-1', 1, '0', 'active', '[]', 'null', "
-        f"1, {now}, {now}, 600000000)",
+        f"slots, started_at, heartbeat_at, ttl_us) values ('i', '{id}', '{id}', 'host-1', 1, '0', 'active', '[]', "
+        f"'null', 1, {now}, {now}, 600000000)",
     )
 
 

@@ -107,10 +107,8 @@ def drain(id: str, url: str | None, as_json: bool) -> None:
 
 def _busy(row: WorkerRow) -> str:
     """What is taken of the slots of each line that it serves, as of its last heartbeat."""
-    lines = lines_of(row)
-    return (
-        " · ".join(f"{name} {taken}/{slots}" for name, (slots, taken) in lines.items()) or f"{row.leases}/{row.slots}"
-    )
+    lines = [f"{name} {taken}/{slots}" for name, (slots, taken) in lines_of(row).items()]
+    return " · ".join(lines) or f"{row.leases}/{row.slots}"
 
 
 def _held(row: WorkerRow, duties: Sequence[DutyRow]) -> list[str]:

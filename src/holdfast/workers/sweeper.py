@@ -43,6 +43,7 @@ class Sweeper:
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
         self._store_clock = StoreClock(ports.clock, tolerance(settings))
         self._ttl = max(settings.lease_ttl, settings.worker_ttl).total_seconds()
+        self._asked_at = float("-inf")  # for leases that ran out
         self._held_until = float("-inf")  # nothing ends by time before this moment of our own clock
         self._ask_back_at = float("-inf")  # once in any case: a worker that has just come did not see the clock go back
         self._ask_back_until = float("-inf")
@@ -126,10 +127,12 @@ class Sweeper:
         They take turns in the store: whoever looks when the pause is over asks. So it does not matter who believes to
         watch, nor how many of those that count as alive are so.
         """
-        if not sight.leased:
+        pause, now = self._settings.sweep_interval.total_seconds() / 2, self._ports.clock.monotonic()
+        if not sight.leased or now - self._asked_at < pause:
             return False
+        self._asked_at = now
         if sight.alive > WATCHERS:
-            pause_us = microseconds(self._settings.sweep_interval) // 2
+            pause_us = round(pause * 1e6)
             waits = sight.next_turn is not None and sight.now < sight.next_turn <= sight.now + pause_us
             if waits or not await self._database.transact(take_expiry_turn, pause_us=pause_us):
                 return False
