@@ -248,12 +248,15 @@ class Holdfast(AgentFace):
         """What keeps a job or a run from getting on, in words; empty when nothing does."""
         return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
 
-    async def migrate(self) -> list[str]:
-        """Bring the database's tables to this version; returns what was done."""
+    async def migrate(self, *, force: bool = False) -> list[str]:
+        """Bring the database's tables to this version; returns what was done.
+
+        Raises `MigrationRefused` while workers are alive whose code could not use them, unless that is forced.
+        """
         database = connect(self.url, self.settings, self._ports)
         await database.connect()
         try:
-            return await migrate.migrate(database, self.settings.schema)
+            return await migrate.migrate(database, self.settings.schema, force=force)
         finally:
             await database.close()
 

@@ -6,7 +6,7 @@
       StoreRefused      the store is well and says no                             retry = "never"
         LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy  NothingToCompact
         AlreadyDecided  DigestMismatch  BudgetUsedUp
-        SchemaTooOld  SchemaTooNew  StoreUnfit  StatementDrift
+        SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
       Unavailable       the world failed; the same call may work in a moment      retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
 
@@ -164,6 +164,10 @@ class SchemaTooOld(StoreRefused):
 
 class SchemaTooNew(StoreRefused):
     """The database was migrated by a newer release than this code understands."""
+
+
+class MigrationRefused(StoreRefused):
+    """Workers are alive whose code could not use the migrated tables."""
 
 
 class StoreUnfit(StoreRefused):

@@ -539,4 +539,4 @@ def test_admission_is_a_pure_decision() -> None:
     lane = LaneState("key", 2, None, 1, 0, 1, None, None, None, 1_000)
     admission = admit([Candidate(n, 100, 0, "key", 1) for n in (1, 2, 3)], [lane], 10)
     assert (admission.taken, admission.blocked) == ([1], [2, 3])
-    assert admission.charges == [("key", 0, 1_000 + BACKSTOP_US)]
+    assert admission.charges == [("key", 0, 1_000 + BACKSTOP_US, 1_000)]

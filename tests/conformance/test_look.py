@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.leases import FOREVER, lapsed, take_expiry_turn
 from holdfast.kernel.records import Sight
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.waiting import park
-from holdfast.kernel.workers import look, lose_workers
+from holdfast.kernel.workers import list_duties, look, lose_workers
 from holdfast.outcomes import Done
 from tests.support.stores import Store
 
@@ -20,7 +21,6 @@ async def sight(store: Store, worker: int, *routes: int) -> Sight:
 async def test_an_empty_store_shows_nothing(store: Store) -> None:
     assert await sight(store, await store.worker()) == Sight(
         now=store.clock.us,
-        lapsed=False,
         next_due=None,
         next_deadline=None,
         cancellations=False,
@@ -31,6 +31,8 @@ async def test_an_empty_store_shows_nothing(store: Store) -> None:
         next_tick=None,
         pending=False,
         leased_elsewhere=False,
+        leased=False,
+        next_turn=None,
     )
 
 
@@ -43,16 +45,42 @@ async def test_pending_is_about_the_routes_asked_for(store: Store) -> None:
     assert not (await store.do(look, worker, [])).pending
 
 
-async def test_lapsed_shows_leases_that_ran_out(store: Store) -> None:
+async def test_a_look_shows_whether_anything_runs_and_not_until_when(store: Store) -> None:
     worker = await store.worker()
+    assert not (await sight(store, worker)).leased
     lease = await store.claimed(worker)
+    assert (await sight(store, worker)).leased
+    await store.end(lease, Done())
+    assert not (await sight(store, worker)).leased
+
+
+async def test_who_asks_sees_that_a_lease_ran_out(store: Store) -> None:
+    worker = await store.worker()
+    assert not await store.do(lapsed, until=FOREVER)
+    lease = await store.claimed(worker)
+    first_ends_at = lease.lease_until
     await store.advance("59s")
-    assert not (await sight(store, worker)).lapsed
+    assert not await store.do(lapsed, until=store.clock.us)
     await store.claimed(worker)
     await store.advance("1s")
-    assert (await sight(store, worker)).lapsed
+    assert await store.do(lapsed, until=store.clock.us)
+    assert not await store.do(lapsed, until=first_ends_at - 1)
     await store.end(lease, Done())
-    assert not (await sight(store, worker)).lapsed
+    assert not await store.do(lapsed, until=store.clock.us)
+
+
+async def test_one_of_many_takes_the_turn_to_ask(store: Store) -> None:
+    worker = await store.worker()
+    assert await store.do(take_expiry_turn, pause_us=500_000)
+    assert (await sight(store, worker)).next_turn == store.clock.us + 500_000
+    assert not await store.do(take_expiry_turn, pause_us=500_000)
+    await store.advance("499ms")
+    assert not await store.do(take_expiry_turn, pause_us=500_000)
+    await store.advance("1ms")
+    assert await store.do(take_expiry_turn, pause_us=500_000)
+    await store.set_back("1h")
+    assert await store.do(take_expiry_turn, pause_us=500_000), "it waits no longer than the pause"
+    assert await store.do(list_duties) == []
 
 
 async def test_the_next_due_time_is_the_earliest_of_scheduled_and_waiting(store: Store) -> None:

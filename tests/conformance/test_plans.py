@@ -46,6 +46,7 @@ EXPECTED: dict[Statement, set[str]] = {
     Leases.renew: {"job_pkey"},
     Leases.held_tokens: {"job_pkey"},
     Leases.find_lapsed: {"job_running"},
+    Leases.next_expiry: {"job_running"},
     Leases.try_lock_jobs: {"job_pkey"},
     Leases.expire: {"job_pkey"},
     Waiting.wake: {"job_due", "job_pkey"},
@@ -146,6 +147,28 @@ async def test_postgres_finds_jobs_by_index_with_plans_kept_since_the_table_was_
         for name, setting in chosen:
             server.execute("select set_config(%s, %s, false)", [name, setting])
         assert problems(postgres_plans(server, generic=True), ALSO_ON_POSTGRES) == ""
+
+
+@ANALYZED
+def test_postgres_looks_at_no_lease_and_asks_once_which_routes_are_paused(
+    server: psycopg.Connection[Any], analyzed: bool
+) -> None:
+    """A look costs the same however many jobs run, and each served route is held against a hashed set."""
+    server.execute(FILL.format(id="gen_random_uuid()", numbers=NUMBERS).encode())
+    if analyzed:
+        server.execute("analyze")
+    server.execute("set enable_seqscan = off")  # as the runtime does
+    statements = catalogue(GROUPS, "postgres", "holdfast")
+    plans = {
+        statement: postgres_plan(server, statements[statement], generic=True)
+        for statement in (Workers.look, Jobs.heads, Jobs.claim, Lanes.candidates)
+    }
+    assert plans[Workers.look].walks == set()
+    assert "lease_until" not in plans[Workers.look].text
+    for statement, plan in plans.items():
+        assert "hashed SubPlan" in plan.text, statement
+        by = "route_queue" if statement in (Workers.look, Jobs.heads) else "route_pkey"
+        assert by in plan.text, statement
 
 
 @ANALYZED

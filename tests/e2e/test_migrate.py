@@ -130,3 +130,40 @@ def test_a_newer_schema_that_still_allows_this_code_is_used(migrated_url: str) -
     make_newer(migrated_url, oldest_code=1)
     assert holdfast("jobs", "ls", "--url", migrated_url).lines == ["no jobs"]
     assert migrate(migrated_url).lines == ["nothing to do"]
+
+
+def add_worker(url: str, id: str) -> None:
+    """As a worker of the release that made the tables leaves itself in them, while it lives."""
+    if url.startswith("sqlite"):
+        schema, now = "", "unixepoch() * 1000000"
+    else:
+        schema, now = "holdfast.", "holdfast.now_us()"
+    execute(
+        url,
+        f"insert into {schema}worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, "
+        f"slots, started_at, heartbeat_at, ttl_us) values ('i', '{id}', '{id}', 'host-1', 1, '0', 'active', '[]', "
+        f"'null', 1, {now}, {now}, 600000000)",
+    )
+
+
+def test_migrate_beside_a_live_older_worker_is_refused_unless_forced(
+    bare_url: str, dialect: Dialect, latest: int
+) -> None:
+    ups = steps(dialect, "up")
+    migrate(bare_url, "--to", "4")
+    add_worker(bare_url, "old-1")
+    line = migrate(bare_url).refused(3)
+    assert line.startswith(f"step {ups[4]} leaves tables for code of schema 5 or newer")
+    assert "old-1 on host-1" in line
+    assert "`holdfast workers drain ID`" in line
+    assert migrate(bare_url, "--check").out == f"the database has schema 4, this code has schema {latest}\n"
+    forced = migrate(bare_url, "--force")
+    assert (forced.code, forced.lines) == (0, ups[4:])
+    assert "old-1 on host-1" in forced.err
+    assert "overruled" in forced.err
+
+
+def test_migrate_goes_on_beside_a_live_worker_that_can_use_the_new_tables(bare_url: str, dialect: Dialect) -> None:
+    migrate(bare_url, "--to", "5")
+    add_worker(bare_url, "old-1")
+    assert migrate(bare_url).lines == steps(dialect, "up")[5:]

@@ -13,13 +13,15 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.kernel.duties import DUTIES
+from holdfast.kernel.migrate import code_version
+from holdfast.kernel.workers import lines_of
 from holdfast.settings import Settings
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 from tests.conftest import Place
 from tests.e2e.test_worker import ended, started
-from tests.support.apps import eventually, in_state, working
+from tests.support.apps import eventually, in_state, settings_with, working
 from tests.support.commands import environment, holdfast
 
 
@@ -45,7 +47,8 @@ async def test_workers_are_listed(place: Place, worker: Worker) -> None:
     heading, line = holdfast("workers", "ls", "--url", place.url).lines
     assert heading.split() == ["WORKER", "NAME", "HOST", "PID", "STATUS", "BUSY", "HEARTBEAT", "PRESENCE", "DUTIES"]
     cells = line.split()
-    assert cells[:6] == ["mill-1", "mill", socket.gethostname(), str(os.getpid()), "active", "0/20"]
+    assert "jobs 0/20" in line
+    assert cells[:6] == ["mill-1", "mill", socket.gethostname(), str(os.getpid()), "active", "jobs"]
     assert cells[-3:] == ["ago", "yes", "cleanup,schedules"]
 
 
@@ -62,6 +65,39 @@ async def test_workers_are_listed_for_programs(place: Place, worker: Worker) -> 
     }
     assert (listed["capabilities"], listed["queues"]) == (["job:greet", "tag:gpu=yes"], ["a"])
     assert (listed["presence"], listed["duties"]) == (True, ["cleanup", "schedules"])
+    assert listed["code"] == code_version("sqlite")
+    assert listed["lines"] == {"jobs": {"slots": 20, "active": 0}}
+
+
+async def test_a_worker_is_listed_with_what_is_taken_of_each_line(place: Place) -> None:
+    hf = Holdfast(place.url, settings=settings_with(heartbeat="100ms", max_concurrent_tools=7), embedded=False)
+    free = asyncio.Event()
+
+    @hf.tool
+    async def search(query: str) -> str:
+        """Search."""
+        return query
+
+    hf.agent("clerk", model="scripted:", tools=[search])
+
+    @hf.job(name="stay")
+    async def stay() -> None:
+        await free.wait()
+
+    async with working(hf, Role(id="mill-1")):
+        jobs = [await stay.enqueue() for _ in range(3)]
+
+        async def told() -> bool:
+            (row,) = await hf.workers.list()
+            return lines_of(row)["jobs"] == (20, 3)
+
+        await eventually(told)
+        said = await asyncio.to_thread(holdfast, "workers", "ls", "--url", place.url)
+        assert "jobs 3/20 · runs 0/5 · batched 0/10 · tools 0/7" in said.lines[1]
+        free.set()
+        for job in jobs:
+            await job.result()
+    await hf.close()
 
 
 async def test_workers_that_left_are_listed_when_asked_for(place: Place, worker: Worker) -> None:

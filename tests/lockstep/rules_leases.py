@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.kernel import waiting
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.leases import Beat, beat, expire, renew
+from holdfast.kernel.leases import FOREVER, Beat, beat, expire, renew
 from holdfast.kernel.records import Held, Kin, Lease, Moved
 from holdfast.kernel.statements import Leases, Waiting
 from holdfast.kernel.states import State
@@ -23,7 +23,7 @@ ALL = 1_000
 
 
 async def find_lapsed(tx: Transaction, gone: Collection[int], limit: int) -> list[Kin]:
-    return await tx.many(Leases.find_lapsed, gone=sorted(gone), limit=limit)
+    return await tx.many(Leases.find_lapsed, gone=sorted(gone), until=FOREVER, limit=limit)
 
 
 async def find_overdue(tx: Transaction) -> list[Kin]:

@@ -11,6 +11,7 @@ from holdfast.kernel import duties, epoch, queues, reading, waiting, workers
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, DutyLost
+from holdfast.kernel.leases import lapsed
 from holdfast.kernel.records import Cluster, LiveWorker, Term
 from holdfast.kernel.statements import Workers
 from holdfast.kernel.states import State
@@ -225,10 +226,11 @@ class WorkerRules(Machine):
         worker = min(self.registrations)
         sight = self.ask(workers.look, worker, [ROUTES[0].id, ROUTES[1].id])
         assert sight.now == self.stage.now
-        assert bool(sight.lapsed) == bool(self.model.lapsed(()))
+        assert self.ask(lapsed, until=self.stage.now) == bool(self.model.lapsed(()))
         assert bool(sight.silent) == bool(self.model.silent())
         assert bool(sight.cancellations) == bool(self.model.cancellations)
         running = self.model.in_state(State.RUNNING)
+        assert bool(sight.leased) == bool(running)
         assert bool(sight.leased_elsewhere) == any(job.worker != worker for job in running)
         pending = {job.new.route for job in self.model.in_state(State.PENDING)}
         assert bool(sight.pending) == bool(pending & {ROUTES[0].id, ROUTES[1].id})

@@ -61,7 +61,7 @@ BUGS: dict[str, Plant] = {
     "a completion is accepted from any worker": instead("complete", "j.worker = ", "0 < "),
     "a park is accepted under any token": instead("park", FENCE, "0 < :worker + :epoch + :token"),
     "a step is stored under any token": instead("store_step", FENCE, "0 < :worker + :epoch + :token"),
-    "a lease that ran out is renewed": instead("renew", "j.lease_until > holdfast.now_us()", "true"),
+    "a lease that ran out is renewed": instead("renew", "j.lease_until > holdfast.now_us() - max(:leap_us, 0)", "true"),
     "a renewal forgets the ceiling": instead("renew", "j.claimed_at + :ceiling_us", "holdfast.now_us() + :ceiling_us"),
     "a rescue goes by id": instead("expire", LAPSED, "true"),
     "a rescue is not counted": instead("expire", "rescues = rescues + 1", "rescues = rescues"),

@@ -16,7 +16,17 @@ from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
 from holdfast.kernel.families import settle
-from holdfast.kernel.leases import DEADLINE_ERROR, ORPHAN_ERROR, RESCUE_ERROR, Beat, OwnRow, beat, expire, renew
+from holdfast.kernel.leases import (
+    DEADLINE_ERROR,
+    FOREVER,
+    ORPHAN_ERROR,
+    RESCUE_ERROR,
+    Beat,
+    OwnRow,
+    beat,
+    expire,
+    renew,
+)
 from holdfast.kernel.records import Ended, Ending, Held, Kin, Moved, Sight, Term
 from holdfast.kernel.sql import Statement
 from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting
@@ -80,13 +90,13 @@ async def _look_for_nothing(tx: Transaction, worker: int, routes: Sequence[int])
 
 
 async def _beat_for_all_it_owns(
-    tx: Any, worker: int, active: int, held: Sequence[Held], *, me: OwnRow, **limits: int
+    tx: Any, worker: int, active: int, held: Sequence[Held], *, me: OwnRow, **limits: Any
 ) -> Beat:
     answer: Beat = await beat(tx, worker, active, held, me=me, **limits)
     rows = tx.execute(
         "select seq, worker, epoch, token from job where state = 'running' and worker = :w", {"w": worker}
     )
-    await renew(tx, [Held(*row) for row in rows], **limits)
+    await renew(tx, [Held(*row) for row in rows], ttl_us=limits["ttl_us"], ceiling_us=limits["ceiling_us"])
     return answer
 
 
@@ -132,7 +142,7 @@ class TwoSteps:
 
 
 async def _find_lapsed(tx: Transaction, limit: int) -> list[Kin]:
-    return await tx.many(Leases.find_lapsed, gone=[], limit=limit)
+    return await tx.many(Leases.find_lapsed, gone=[], until=FOREVER, limit=limit)
 
 
 async def _take(tx: Transaction, found: Sequence[Kin], backoff_us: int, chance: Random) -> list[Moved]:
@@ -223,7 +233,7 @@ MUTANTS: Final = (
     Mutant(
         "lease revived",
         "a lease that ran out can be renewed",
-        rewrite(Leases.renew, (" and j.lease_until > now_us()", "")),
+        rewrite(Leases.renew, (" and j.lease_until > now_us() - max(:leap_us, 0)", "")),
     ),
     Mutant(
         "signal missed by park",

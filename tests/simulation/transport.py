@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreUnavailable
-from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema
+from holdfast.kernel.database import Blocking, Guard, Operation, Presence, StoredSchema
 from holdfast.kernel.sql import Dialect
 from tests.simulation.presence import SimPresence
 from tests.simulation.store import Caller, Ear, Store
@@ -76,8 +76,8 @@ class SimDatabase:
     def unlisten(self, heard: Callable[[str], None]) -> None:
         self._store.unlisten(self._caller, heard)
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
-        return self._store.file.script(statements, at=at)
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
+        return self._store.file.script(statements, at=at, guard=guard)
 
     async def tidy(self, after: int) -> bool:
         return False

@@ -107,6 +107,11 @@ class Store:
         self.clock.us += durations.microseconds(by)
         await self.setting.set_clock(self.clock.us)
 
+    async def set_back(self, by: str) -> None:
+        """Somebody sets the database's clock back."""
+        self.clock.us -= durations.microseconds(by)
+        await self.setting.set_clock(self.clock.us)
+
     async def query(self, text: str) -> list[tuple[Any, ...]]:
         """Rows of a statement written with `holdfast.` as its schema."""
         return await self.setting.query(in_schema(text, self.database.dialect, self.settings.schema))

@@ -9,7 +9,7 @@ from holdfast.kernel.doctor import Finding, Work, judge_blockers, judge_file, ju
 from holdfast.kernel.drivers.facts import Blocker, FileFacts, ServerFacts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.records import DutyRow, WorkerRow
+from holdfast.kernel.records import AheadOfClock, DutyRow, WorkerRow
 from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sightings import Backlog, Symptoms
@@ -273,3 +273,21 @@ def test_a_server_on_a_full_disk_of_this_machine_is_a_problem() -> None:
         return [f.level for f in judge_server(SERVER._replace(free=free), Settings(), live=1) if f.check == "disk"]
 
     assert [disk(0), disk(100_000_000), disk(10**12), disk(None)] == [["problem"], ["warning"], [], []]
+
+
+def test_live_workers_whose_code_is_too_old() -> None:
+    rows = [worker(id=f"mill-{code}", code=code) for code in (5, 6, 7, None)]
+    (_, old, _) = in_store(workers=rows, oldest_code=7)
+    assert old.level == "problem"
+    assert "3 live workers run code older than schema 7" in old.sentence
+    assert "mill-5, mill-6, mill-None" in old.sentence
+    assert len(in_store(workers=rows, oldest_code=5)) == 2
+    gone = [worker(code=5, heartbeat_at=NOW - 5 * MINUTE)]
+    assert "older than" not in " ".join(finding.sentence for finding in in_store(workers=gone, oldest_code=7))
+
+
+def test_times_that_the_clock_has_yet_to_reach() -> None:
+    (_, ahead, _) = in_store(ahead=AheadOfClock(workers=1, lanes=2_000, leases=0))
+    assert (ahead.check, ahead.level) == ("clock", "warning")
+    assert ahead.sentence.startswith("1 workers, 2,000 lanes bear times that the database's clock has yet to reach")
+    assert "mends that within seconds" in ahead.remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import click
 
@@ -24,6 +25,7 @@ from holdfast.settings import Settings
 @click.option("--check", is_flag=True, help="Only say whether a migration is needed; exit code 1 if so.")
 @click.option("--drop", is_flag=True, help="Remove all tables and the work in them.")
 @click.option("--yes", is_flag=True, help="Confirm --drop.")
+@click.option("--force", is_flag=True, help="Go on although live workers could not use the new tables.")
 @url_option
 @json_option
 @click.pass_context
@@ -35,6 +37,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     check: bool,
     drop: bool,
     yes: bool,
+    force: bool,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -54,7 +57,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
             click.echo(f"the database has schema {have}, this code has schema {code}")
         ctx.exit(0 if have >= code else 1)
     else:
-        done = asyncio.run(_migrate(database, settings.schema, target, drop=drop))
+        done = asyncio.run(_migrate(database, settings.schema, target, drop=drop, force=force))
         if as_json:
             print_json({"done": done})
             return
@@ -72,11 +75,11 @@ async def _versions(database: Database) -> tuple[int, int]:
     return stored.version if stored else 0, migrate.code_version(database.dialect)
 
 
-async def _migrate(database: Database, schema: str, target: int | None, *, drop: bool) -> list[str]:
+async def _migrate(database: Database, schema: str, target: int | None, *, drop: bool, force: bool) -> list[str]:
     await database.connect()
     try:
         if drop:
             return await migrate.drop(database, schema)
-        return await migrate.migrate(database, schema, target)
+        return await migrate.migrate(database, schema, target, force=force, say=partial(click.echo, err=True))
     finally:
         await database.close()

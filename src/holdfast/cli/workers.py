@@ -22,6 +22,7 @@ from holdfast.cli.options import (
 )
 from holdfast.kernel.records import DutyRow, WorkerRow
 from holdfast.kernel.sightings import Change
+from holdfast.kernel.workers import lines_of
 
 
 @click.group()
@@ -52,7 +53,7 @@ def ls(every: bool, url: str | None, as_json: bool) -> None:
                 row.hostname,
                 row.pid,
                 row.status,
-                f"{row.leases}/{row.slots}",
+                _busy(row),
                 f"{rough(row.now - row.heartbeat_at)} ago",
                 "yes" if row.presence else "no",
                 ",".join(_held(row, duties)) or "-",
@@ -81,6 +82,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         return
     shown = _as_dict(row)
     shown["capabilities"] = ", ".join(shown["capabilities"])
+    shown["lines"] = _busy(row)
     shown["queues"] = "every queue" if shown["queues"] is None else ", ".join(shown["queues"])
     print_pairs({**shown, "duties": ", ".join(_held(row, duties))})
     print_table(
@@ -103,6 +105,12 @@ def drain(id: str, url: str | None, as_json: bool) -> None:
         click.echo(f"worker {id} was asked to drain")
 
 
+def _busy(row: WorkerRow) -> str:
+    """What is taken of the slots of each line that it serves, as of its last heartbeat."""
+    lines = [f"{name} {taken}/{slots}" for name, (slots, taken) in lines_of(row).items()]
+    return " · ".join(lines) or f"{row.leases}/{row.slots}"
+
+
 def _held(row: WorkerRow, duties: Sequence[DutyRow]) -> list[str]:
     return [duty.name for duty in duties if duty.holder == row.seq]
 
@@ -110,5 +118,6 @@ def _held(row: WorkerRow, duties: Sequence[DutyRow]) -> list[str]:
 def _as_dict(row: WorkerRow) -> dict[str, Any]:
     shown = readable(row._asdict(), json.loads, texts=("capabilities", "queues"))
     shown["presence"] = bool(row.presence)
+    shown["lines"] = {name: {"slots": slots, "active": taken} for name, (slots, taken) in lines_of(row).items()}
     del shown["now"]
     return shown

@@ -25,6 +25,14 @@ class StoredSchema(NamedTuple):
     oldest_code: int
 
 
+class Guard(NamedTuple):
+    """What a migration asks in its own transaction before it begins. `judge` raises when the answer forbids it."""
+
+    locks: Sequence[str]
+    question: str
+    judge: Callable[[Sequence[Any]], None]
+
+
 class Follower(Protocol):
     """A layer above that must know, in the same transaction, when a job of its own has ended."""
 
@@ -115,8 +123,8 @@ class Database(Protocol):
     def unlisten(self, heard: Callable[[str], None]) -> None:
         """Call it no more; nothing happens when it was not called."""
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
-        """Run a migration's statements in one transaction, one migrator at a time.
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
+        """Run a migration's statements in one transaction, one migrator at a time, if its guard allows it.
 
         False, and nothing was run: the tables are no longer at version `at`, because someone else was faster.
         """

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from holdfast.clock import Ports
+from holdfast.durations import microseconds
 from holdfast.errors import HoldfastError
-from holdfast.kernel import migrate, queues, schedules, watch, workers
+from holdfast.kernel import clocks, migrate, queues, schedules, watch, workers
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.facts import (
     Blocker,
@@ -25,7 +26,7 @@ from holdfast.kernel.drivers.facts import (
 )
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.records import DutyRow, Route, WorkerRow
+from holdfast.kernel.records import AheadOfClock, DutyRow, Route, WorkerRow
 from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.sightings import Backlog, Symptoms
@@ -64,6 +65,8 @@ class Work(NamedTuple):
     stranded: Sequence[str] = ()
     missing: Sequence[str] = ()
     schedules: Sequence[ScheduleRow] = ()
+    ahead: AheadOfClock = AheadOfClock(0, 0, 0)
+    oldest_code: int = 0
     shows_presence: bool = True  # this store can; in memory and behind a pooler it cannot
 
 
@@ -87,6 +90,8 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
             await database.transact(watch.stranded_lanes),
             await database.transact(watch.missing_lanes),
             await database.transact(schedules.list_schedules),
+            await database.transact(clocks.ahead_of_clock, lease_ttl_us=microseconds(settings.lease_ttl)),
+            stored.oldest_code if stored else 0,
         )
         found = await facts(database, ports)
     except HoldfastError as problem:  # its message says what to do
@@ -318,6 +323,8 @@ def judge_work(work: Work) -> Iterator[Finding]:
         slots = sum(row.slots for row in taking)
         yield Finding("workers", "ok", f"{len(taking)} workers take jobs, with {slots} slots.")
     yield from _unsure(work, alive)
+    yield from _too_old(alive, work.oldest_code)
+    yield from _ahead(work.ahead, there_are_workers=bool(taking))
     yield from _paused(work.queues, work.blocked)
     yield from _unfired(work.schedules)
     stuck = [
@@ -352,6 +359,29 @@ def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
             f"their death.",
             "Their logs say why: no connection was free for it, the URL leads through a pooler, or the number belongs "
             "to a worker that outlived a restore.",
+        )
+
+
+def _too_old(alive: Sequence[WorkerRow], oldest_code: int) -> Iterator[Finding]:
+    # A row without a code is of a release from before version 6; which one, it does not say.
+    if old := [row.id for row in alive if (row.code or migrate.CODE_UNTOLD) < oldest_code]:
+        yield Finding(
+            "workers",
+            "problem",
+            f"{len(old)} live workers run code older than schema {oldest_code}, which the tables need: {_some(old)}.",
+            "Replace them with the new release: what they claim may fail. SIGTERM drains them.",
+        )
+
+
+def _ahead(ahead: AheadOfClock, *, there_are_workers: bool) -> Iterator[Finding]:
+    counts = [(ahead.workers, "workers"), (ahead.lanes, "lanes"), (ahead.leases, "leases")]
+    if found := [f"{count:,} {what}" for count, what in counts if count]:
+        said = "A worker mends that within seconds" if there_are_workers else "Start a worker: it mends that"
+        yield Finding(
+            "clock",
+            "warning",
+            f"{', '.join(found)} bear times that the database's clock has yet to reach: it went back.",
+            f"{said}. Synchronise the database's clock with NTP, and do not set it by hand.",
         )
 
 

@@ -62,7 +62,7 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
     short: list[LaneState] = []
     for lane in await _locked(tx, names):
         if lane.first is None:
-            charges.append(Charge(lane.name, lane.free_at, None))
+            charges.append(Charge(lane.name, lane.free_at, None, lane.now))
             continue
         room = _room(lane)
         woken = await tx.many(Lanes.unblock, name=lane.name, n=room) if room else []
@@ -70,11 +70,12 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
         if len(woken) < room:
             short.append(lane)
         else:
-            charges.append(Charge(lane.name, lane.free_at, _look_again(lane, room)))
+            charges.append(Charge(lane.name, lane.free_at, _look_again(lane, room), lane.now))
     if short:
         skipped = {row.name for row in await tx.many(Lanes.still_blocked, names=[lane.name for lane in short])}
         charges += [
-            Charge(lane.name, lane.free_at, lane.now + SOON_US if lane.name in skipped else None) for lane in short
+            Charge(lane.name, lane.free_at, lane.now + SOON_US if lane.name in skipped else None, lane.now)
+            for lane in short
         ]
     if charges:
         await tx.run(Lanes.charge, charges=charges)
@@ -154,9 +155,10 @@ class _Gate:
         """What to write down, if anything was let through or held back."""
         lane = self._lane
         if self.closed_until is not None:
-            return Charge(lane.name, self._free_at, self.closed_until)
+            return Charge(lane.name, self._free_at, self.closed_until, lane.now)
         if self._admitted and lane.interval_us is not None:
-            return Charge(lane.name, self._free_at, max(lane.now, self._free_at - (lane.burst - 1) * lane.interval_us))
+            opens_at = max(lane.now, self._free_at - (lane.burst - 1) * lane.interval_us)
+            return Charge(lane.name, self._free_at, opens_at, lane.now)
         return None
 
 

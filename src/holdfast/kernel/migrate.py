@@ -2,20 +2,24 @@
 
 A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened
 and the next run does it. The database stores its version and the oldest code that may still use it: code runs
-when its own version is not newer than the tables and not older than that.
+when its own version is not newer than the tables and not older than that. No step is taken beside a live worker whose
+code could not go on after it, unless that is forced.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from holdfast.errors import BadSetting, SchemaTooNew, SchemaTooOld
-from holdfast.kernel.database import Database, StoredSchema
+from holdfast.errors import BadSetting, MigrationRefused, SchemaTooNew, SchemaTooOld
+from holdfast.kernel.database import Database, Guard, StoredSchema
 from holdfast.kernel.sql import Dialect, in_schema, split
+
+log = logging.getLogger("holdfast.migrate")
 
 Direction = Literal["up", "down"]
 
@@ -28,6 +32,18 @@ create table if not exists holdfast.schema (
 );
 insert into holdfast.schema (version, oldest_code) values (0, 0) on conflict (one) do nothing;
 """
+
+_KNOWS_CODE = 6  # from this version on a worker's row says which code it runs
+CODE_UNTOLD = _KNOWS_CODE - 1  # the newest that says nothing
+_LIVE = """
+select id, hostname, {code} from holdfast.worker
+where status in ('active', 'draining') and heartbeat_at + ttl_us > holdfast.now_us() order by seq
+"""
+_REMEDY = (
+    "Drain them first: SIGTERM, or `holdfast workers drain ID` of the release they run; one that was killed counts for "
+    "a minute after its last heartbeat. Or `holdfast migrate --force`: what they claim from then on may fail."
+)
+_LOCK = "lock table holdfast.worker in share row exclusive mode"
 
 
 class Migration(NamedTuple):
@@ -89,8 +105,18 @@ def dump(stored: int, target: int, dialect: Dialect, schema: str) -> str:
     return "".join(f"{part};\n" for part in parts)
 
 
-async def migrate(database: Database, schema: str, target: int | None = None) -> list[str]:
-    """Bring the tables to `target` (default: this code's version); returns what was done."""
+async def migrate(
+    database: Database,
+    schema: str,
+    target: int | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], object] = log.warning,
+) -> list[str]:
+    """Bring the tables to `target` (default: this code's version); returns what was done.
+
+    Raises `MigrationRefused` while workers live that could not use them; with `force` it goes on and says so.
+    """
     dialect = database.dialect
     if await database.stored_schema() is None:
         await database.script(ledger(dialect, schema), at=None)
@@ -104,7 +130,9 @@ async def migrate(database: Database, schema: str, target: int | None = None) ->
         if not steps:
             return done
         migration, direction = steps[0]
-        if await database.script(list(script(migration, direction, dialect, schema)), at=stored.version):
+        guard = _beside_workers(stored, migration, direction, dialect, schema, say if force else None)
+        statements = list(script(migration, direction, dialect, schema))
+        if await database.script(statements, at=stored.version, guard=guard):
             done.append(f"{direction} {migration.number:04} {migration.name}")
 
 
@@ -113,7 +141,7 @@ async def drop(database: Database, schema: str) -> list[str]:
     stored = await database.stored_schema()
     if stored is None:
         return []
-    done = await migrate(database, schema, 0)
+    done = await migrate(database, schema, 0, force=True)
     last = [in_schema("drop table holdfast.schema", database.dialect, schema)]
     if database.dialect == "postgres":
         last.append(f"drop schema {schema}")
@@ -135,6 +163,45 @@ def verify(stored: StoredSchema | None, dialect: Dialect) -> None:
             f"the database has schema {stored.version}, which works with code of schema {stored.oldest_code} "
             f"or newer; this code is of schema {code}. Upgrade holdfast in this environment."
         )
+
+
+def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what stands there
+    stored: StoredSchema,
+    migration: Migration,
+    direction: Direction,
+    dialect: Dialect,
+    schema: str,
+    overruled: Callable[[str], object] | None,
+) -> Guard | None:
+    """Refuse a step that live workers could not go on after, or say so. Nobody registers while it is under way."""
+    if stored.version == 0:
+        return None
+
+    def judge(rows: Sequence[Any]) -> None:
+        # A row without a code is of a release from before version 6, which the tables allowed.
+        codes = [(*row[:2], min(stored.version, CODE_UNTOLD) if row[2] is None else row[2]) for row in rows]
+        unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, migration, direction)]
+        if not unfit:
+            return
+        told = _told(unfit, migration, direction)
+        if overruled is None:
+            raise MigrationRefused(f"{told} {_REMEDY}")
+        overruled(f"{told} They were overruled: replace them now.")
+
+    code = "code" if stored.version >= _KNOWS_CODE else "null"
+    locks = [in_schema(_LOCK, dialect, schema)]
+    return Guard(locks, in_schema(_LIVE.format(code=code), dialect, schema), judge)
+
+
+def _is_unfit(code: int, migration: Migration, direction: Direction) -> bool:
+    return code < migration.oldest_code if direction == "up" else code >= migration.number
+
+
+def _told(unfit: Sequence[str], migration: Migration, direction: Direction) -> str:
+    step = f"{direction} {migration.number:04} {migration.name}"
+    names = ", ".join(unfit[:3]) + (f" and {len(unfit) - 3} more" if len(unfit) > 3 else "")
+    needs = f"{migration.oldest_code} or newer" if direction == "up" else f"{migration.number - 1} or older"
+    return f"step {step} leaves tables for code of schema {needs}, and workers of other code are alive: {names}."
 
 
 def _read(file: str, text: str) -> Migration:

@@ -212,6 +212,12 @@ class HeldToken(NamedTuple):
     now: int
 
 
+class Expiry(NamedTuple):
+    """When the first lease ends; None: nothing runs."""
+
+    at: int | None
+
+
 class Kin(NamedTuple):
     seq: int
     parent: int | None
@@ -385,9 +391,12 @@ class WorkerStatus(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """What the store answers to a heartbeat."""
+
     seq: int
     status: str
-    heartbeat_at: int
+    now: int
+    oldest_code: int
 
 
 class LastBeat(NamedTuple):
@@ -422,6 +431,16 @@ class WorkerRow(NamedTuple):
     reason: str | None
     now: int
     leases: int
+    code: int | None = None  # the schema version of its code; None: older than 6
+    lines: str | None = None  # as JSON: {line: [slots, taken]}
+
+
+class AheadOfClock(NamedTuple):
+    """How many of each bear a time that lies ahead of the store's clock."""
+
+    workers: int
+    lanes: int
+    leases: int
 
 
 class DutyRow(NamedTuple):
@@ -442,7 +461,6 @@ class Sight(NamedTuple):
     """What one look at the store showed."""
 
     now: int
-    lapsed: bool
     next_due: int | None
     next_deadline: int | None
     cancellations: bool
@@ -453,3 +471,5 @@ class Sight(NamedTuple):
     next_tick: int | None
     pending: bool
     leased_elsewhere: bool
+    leased: bool  # anything runs
+    next_turn: int | None  # when somebody should look for leases that ran out; None: nobody ever did

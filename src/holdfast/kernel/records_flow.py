@@ -81,6 +81,7 @@ class Charge(NamedTuple):
     name: str
     free_at: int
     opens_at: int | None
+    charged_at: int  # the store's time by which these two were reckoned; it may have leapt since
 
 
 class LaneRow(NamedTuple):

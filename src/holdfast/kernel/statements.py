@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.records import (
+    AheadOfClock,
     AttemptRow,
     Cancellable,
     Cancellation,
@@ -16,6 +17,7 @@ from holdfast.kernel.records import (
     EndedJob,
     Ending,
     Enqueued,
+    Expiry,
     Fence,
     Heartbeat,
     Held,
@@ -113,10 +115,12 @@ class Jobs(
 class Leases(Statements, file="leases.sql", rows={"held": Held}):
     renew: Many[Renewed]
     held_tokens: Many[HeldToken]
+    next_expiry: One[Expiry]
     find_lapsed: Many[Kin]
     try_lock_jobs: Many[Seq]
     record_lost: Exec
     expire: Many[Moved]
+    shorten_leases: Many[Seq]
 
 
 class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
@@ -131,6 +135,7 @@ class Lanes(Statements, file="lanes.sql", rows={"charges": Charge}):
     block: Exec
     unblock: Many[Woken]
     charge: Exec
+    mend_lanes: Many[LaneName]
     open_stranded: Exec
     old_lanes: Many[OldLane]
     keep_lanes: Exec
@@ -258,6 +263,11 @@ class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     list_routes: Many[Route]
     add_routes: Exec
     acquire_duty: One[Term]
+    take_turn: One[Term]
+    ahead_of_clock: One[AheadOfClock]
+    bring_back_workers: Exec
+    bring_back_duties: Exec
+    bring_back_routes: Exec
     renew_duty: One[Term]
     release_duty: Exec
     hold_duty: One[Term]

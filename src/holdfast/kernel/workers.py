@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, NotFound
 from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.records import DutyRow, LastBeat, Route, Sight, WorkerRow
 from holdfast.kernel.statements import Workers
 
@@ -24,6 +25,8 @@ class Registration(NamedTuple):
     capabilities: tuple[str, ...]
     queues: tuple[str, ...] | None
     slots: int
+    code: int | None = None  # the schema version of its code
+    lines: str | None = None  # as JSON: {line: [slots, taken]}
 
 
 async def register(
@@ -49,6 +52,8 @@ async def register(
         queues=json.dumps(who.queues),
         slots=who.slots,
         ttl_us=ttl_us,
+        code=who.code,
+        lines=who.lines,
     ) or await tx.one(Workers.find_incarnation, incarnation=who.incarnation)
     if row is None:  # a namesake came in between: judge it as if it had been there before
         return await register(tx, who, routes, ttl_us=ttl_us, gone=gone)
@@ -89,9 +94,14 @@ async def unregister(tx: Transaction, worker: int, *, reason: str, incarnation: 
 
 @single
 async def lose_workers(
-    tx: Transaction, *, gone: Collection[int], reason: str, last_beats: Collection[int] | None = None
+    tx: Transaction,
+    *,
+    gone: Collection[int],
+    reason: str,
+    last_beats: Collection[int] | None = None,
+    until: int = FOREVER,
 ) -> int:
-    """Give up workers that are silent beyond their TTL, or in `gone`. Says nothing about their leases.
+    """Give up workers that were silent beyond their TTL by `until`, or are in `gone`; their leases are left alone.
 
     `last_beats`: their last heartbeats when they were missed first. Whoever has beaten since then is left alone.
     """
@@ -101,6 +111,7 @@ async def lose_workers(
         reason=reason,
         any_beat=int(last_beats is None),
         last_beats=sorted(last_beats or ()),
+        until=until,
     )
     return len(lost)
 
@@ -134,6 +145,11 @@ async def judge_self(tx: Transaction, incarnation: str) -> Standing:
 @reading
 async def list_workers(tx: Transaction, *, all: bool, limit: int) -> list[WorkerRow]:
     return await tx.many(Workers.list_workers, all=int(all), limit=limit)
+
+
+def lines_of(row: WorkerRow) -> dict[str, tuple[int, int]]:
+    """The slots of each line that a worker serves, and how many were taken at its last heartbeat; empty: not told."""
+    return {name: (slots, taken) for name, (slots, taken) in json.loads(row.lines or "{}").items()}
 
 
 @reading

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.turns import Loaded
 from holdfast.kernel import duties, workers
-from holdfast.kernel.database import Blocking, Database, Operation, Presence, StoredSchema, is_reading, unheeded
+from holdfast.kernel.database import Blocking, Database, Guard, Operation, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.leases import beat
 from holdfast.kernel.records import Lease
 from holdfast.kernel.sql import Dialect
@@ -116,8 +116,8 @@ class Wire:
     def unlisten(self, heard: Callable[[str], None]) -> None:
         self.database.unlisten(heard)
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
-        return await self.send(self.database.script(statements, at=at))
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
+        return await self.send(self.database.script(statements, at=at, guard=guard))
 
     async def tidy(self, after: int) -> bool:
         return await self.send(self.database.tidy(after))

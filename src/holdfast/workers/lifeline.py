@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.database import Blocking, Database
 from holdfast.kernel.leases import Beat, OwnRow, beat, show_life
 from holdfast.kernel.records import Held
+from holdfast.workers.leaps import StoreClock
 
 log = logging.getLogger("holdfast.lifeline")
 
@@ -50,11 +51,13 @@ class Lifeline(Protocol):
 
 
 class ThreadLifeline:
-    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+    def __init__(self, database: Database, ports: Ports, interval: float, tolerance: float = 5.0) -> None:
+        """`tolerance`: see `leaps`."""
         self._database = database
         self._ports = ports
         self._interval = interval
         self._begun = threading.Event()
+        self._store_clock = StoreClock(ports.clock, tolerance)
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._ended = asyncio.Event()
@@ -127,7 +130,9 @@ class ThreadLifeline:
             if pulse is None:
                 return False
             sent_at = self._ports.clock.monotonic()
-            answer = _ask(store, pulse)
+            answer = self._ask(store, pulse, sent_at)
+            if answer.now is not None:
+                self._store_clock.note(answer.now, sent_at)
         except HoldfastError as problem:
             log.warning("a heartbeat failed: %s", problem)
             return False
@@ -136,6 +141,20 @@ class ThreadLifeline:
             return False
         _tell(loop, self._heard, sent_at, answer)
         return True
+
+    def _ask(self, store: Blocking, pulse: Pulse, sent_at: float) -> Beat:
+        if not pulse.held:  # one statement, without a transaction around it
+            return store.call(show_life, pulse.worker, pulse.active, me=pulse.me)
+        return store.call(
+            beat,
+            pulse.worker,
+            pulse.active,
+            pulse.held,
+            ttl_us=pulse.ttl_us,
+            ceiling_us=pulse.ceiling_us,
+            me=pulse.me,
+            leapt=lambda now: self._store_clock.leap_us(now, sent_at, pulse.ttl_us),
+        )
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments: object) -> None:
@@ -152,20 +171,14 @@ def _answer(future: asyncio.Future[None], problem: Exception | None) -> None:
         future.set_exception(problem)
 
 
-def _ask(store: Blocking, pulse: Pulse) -> Beat:
-    if not pulse.held:
-        return store.call(show_life, pulse.worker, pulse.active, me=pulse.me)  # one statement, no transaction around it
-    limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
-    return store.call(beat, pulse.worker, pulse.active, pulse.held, **limits, me=pulse.me)
-
-
 class TaskLifeline:
     """The same on the event loop itself, for a simulated worker whose process has no threads."""
 
-    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+    def __init__(self, database: Database, ports: Ports, interval: float, tolerance: float = 5.0) -> None:
         self._database = database
         self._ports = ports
         self._interval = interval
+        self._store_clock = StoreClock(ports.clock, tolerance)
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -196,11 +209,22 @@ class TaskLifeline:
                 continue
             sent_at = self._ports.clock.monotonic()
             try:
-                limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
-                answer = await self._database.transact(
-                    beat, pulse.worker, pulse.active, pulse.held, **limits, me=pulse.me
-                )
+                answer = await self._beat(pulse, sent_at)
             except Exception:  # noqa: BLE001  the lifeline outlives whatever a beat meets
                 pause = min(_RETRY, self._interval)
                 continue
+            if answer.now is not None:
+                self._store_clock.note(answer.now, sent_at)
             heard(sent_at, answer)
+
+    async def _beat(self, pulse: Pulse, sent_at: float) -> Beat:
+        return await self._database.transact(
+            beat,
+            pulse.worker,
+            pulse.active,
+            pulse.held,
+            ttl_us=pulse.ttl_us,
+            ceiling_us=pulse.ceiling_us,
+            me=pulse.me,
+            leapt=lambda now: self._store_clock.leap_us(now, sent_at, pulse.ttl_us),
+        )

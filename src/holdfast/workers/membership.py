@@ -75,7 +75,7 @@ class Membership:
     def refused(self, sent_at: float, beat: Beat) -> bool:
         """Take in the answer to a heartbeat; True when the store has no place for this worker any more."""
         if beat.registered:
-            self.row = self.row._replace(last_beat=beat.at)
+            self.row = self.row._replace(last_beat=beat.now or 0)
             self._link(sent_at)
             return False
         if beat.incarnation != self.row.incarnation:  # it was the one before

@@ -5,10 +5,12 @@ Every definition belongs to a line. A line that is full takes nothing more, and 
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 
 from holdfast.settings import Settings
+from holdfast.workers.definitions import Registry
 from holdfast.workers.holdings import Holding
 
 JOBS, RUNS, BATCHED, TOOLS = "jobs", "runs", "batched", "tools"
@@ -53,3 +55,9 @@ def lines_of(settings: Settings) -> Mapping[str, Line]:
         BATCHED: Line(settings.max_concurrent_runs, 0),
         TOOLS: Line(tools, tools * prefetch),
     }
+
+
+def taken(lines: Mapping[str, Line], registry: Registry) -> str:
+    """As JSON, for each line that is served: how many slots it has, and how many of them are taken."""
+    served = {definition.line for definition in list(registry.definitions.values())} or {JOBS}
+    return json.dumps({name: [line.limit, line.running] for name, line in lines.items() if name in served})

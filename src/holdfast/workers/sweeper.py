@@ -2,6 +2,10 @@
 
 Each look costs one statement. What it shows is then done in bounded, compare-and-set transactions: wake what is
 due, fail what is overdue, rescue what was lost, go on with families being cancelled.
+
+Nobody is given up by a clock that leapt. After a leap forward, leases and heartbeats only seem to have run out, so for
+one TTL of this process's own clock nothing ends by time; whoever lives renews meanwhile. What is gone by its presence
+is rescued all the same. After a leap back, the times that lie in the future are brought back.
 """
 
 from __future__ import annotations
@@ -14,13 +18,15 @@ from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel import workers
 from holdfast.kernel.cancel import cancel_family
+from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
-from holdfast.kernel.leases import expire
+from holdfast.kernel.leases import expire, lapsed, take_expiry_turn
 from holdfast.kernel.records import Moved, Sight
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.settings import Settings
+from holdfast.workers.leaps import StoreClock, tolerance
 
 log = logging.getLogger("holdfast.sweep")
 
@@ -43,6 +49,49 @@ class Sweeper:
         self._settings = settings
         self._missed: dict[int, Missed] = {}
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
+        self._store_clock = StoreClock(ports.clock, tolerance(settings))
+        self._ttl = max(settings.lease_ttl, settings.worker_ttl).total_seconds()
+        self._asked_at = float("-inf")  # for leases that ran out
+        self._held_until = float("-inf")  # nothing ends by time before this moment of our own clock
+        self._ask_back_at = float("-inf")  # once in any case: a worker that has just come did not see the clock go back
+        self._ask_back_until = float("-inf")
+
+    async def judge_clock(self, sight: Sight, asked_at: float) -> bool:
+        """Note the store's time; True when its clock went back and what was written before has been brought back."""
+        now = self._ports.clock.monotonic()
+        leap = self._store_clock.note(sight.now, asked_at)
+        if leap > 0:
+            self._held_until = now + self._ttl
+            log.warning(
+                "the store's clock leapt forward by %.1f s; no lease ends by time for %.0f s. Look after its NTP.",
+                leap,
+                self._ttl,
+            )
+        elif leap < 0:
+            log.warning(
+                "the store's clock went back by %.1f s; what lies ahead of it is mended. Look after its NTP.", -leap
+            )
+            self._ask_back_at, self._ask_back_until = now, now + self._ttl
+        if now < self._ask_back_at:
+            return False
+        back = leap < 0 or await self._went_back()
+        if back:
+            await self._bring_back()
+        # Now and then for one TTL: somebody may have been writing meanwhile, by the time of before.
+        pause = self._settings.sweep_interval.total_seconds()
+        self._ask_back_at = now + pause if now < self._ask_back_until else float("inf")
+        return back
+
+    async def _went_back(self) -> bool:
+        """Whether what is stored shows that the clock went back."""
+        ttl_us = microseconds(self._settings.lease_ttl)
+        return any(await self._database.transact(ahead_of_clock, lease_ttl_us=ttl_us))
+
+    async def _bring_back(self) -> None:
+        settings = self._settings
+        ttls = {"lease_ttl_us": microseconds(settings.lease_ttl), "duty_ttl_us": microseconds(settings.duty_ttl)}
+        while await self._database.transact(bring_back, **ttls, limit=LIMIT):
+            pass
 
     def watches(self, worker: int, sight: Sight) -> bool:
         """Whether this worker looks after the presence of others now.
@@ -58,17 +107,19 @@ class Sweeper:
     async def sweep(self, sight: Sight, *, watching: bool = True) -> bool:
         """Do what a look showed to be due; True when that may have left something to claim."""
         moved = False
+        trusted = self._ports.clock.monotonic() >= self._held_until
+        until = sight.now if trusted else 0
         gone = await self.gone() if watching else set()
         if gone:
             beats = [self._missed[worker].last_beat for worker in gone]
             if await self._database.transact(
-                workers.lose_workers, gone=gone, reason="its presence is gone", last_beats=beats
+                workers.lose_workers, gone=gone, reason="its presence is gone", last_beats=beats, until=until
             ):
                 log.warning("workers %s are gone; their leases end now", sorted(gone))
-        if sight.silent:
-            await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl")
-        if sight.lapsed or gone or self._again:
-            moved = await self.expire(gone | self._again)
+        if sight.silent and trusted:
+            await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl", until=until)
+        if gone or self._again or (trusted and await self._finds_lapsed(sight)):
+            moved = await self.expire(gone | self._again, until)
             self._again = gone
         if _passed(sight.next_due, sight):
             moved = await self._drain(wake) or moved
@@ -80,6 +131,23 @@ class Sweeper:
             while await self._database.transact(cancel_family, limit=LIMIT):
                 moved = True
         return moved
+
+    async def _finds_lapsed(self, sight: Sight) -> bool:
+        """Whether a lease ran out. That is asked of all that runs, so in a large fleet one asks for all of them.
+
+        They take turns in the store: whoever looks when the pause is over asks. So it does not matter who believes to
+        watch, nor how many of those that count as alive are so.
+        """
+        pause, now = self._settings.sweep_interval.total_seconds() / 2, self._ports.clock.monotonic()
+        if not sight.leased or now - self._asked_at < pause:
+            return False
+        self._asked_at = now
+        if sight.alive > WATCHERS:
+            pause_us = round(pause * 1e6)
+            waits = sight.next_turn is not None and sight.now < sight.next_turn <= sight.now + pause_us
+            if waits or not await self._database.transact(take_expiry_turn, pause_us=pause_us):
+                return False
+        return await self._database.transact(lapsed, until=sight.now)
 
     async def _drain(self, operation: Callable[..., Awaitable[int | Sequence[Moved]]]) -> bool:
         """Repeat a bounded operation while there is more for it to do; True when there was anything."""
@@ -109,13 +177,13 @@ class Sweeper:
     def suspects(self) -> bool:
         return bool(self._missed)
 
-    async def expire(self, gone: set[int]) -> bool:
-        """Take back what lapsed, and whatever these workers still hold; True when there was something."""
+    async def expire(self, gone: set[int], until: int = 0) -> bool:
+        """Take back what lapsed by then, and whatever these workers still hold; True when there was something."""
         backoff = microseconds(self._settings.rescue_backoff)
         total = 0
         while True:
             moved = await self._database.transact(
-                expire, gone=gone, limit=LIMIT, backoff_us=backoff, chance=self._ports.random
+                expire, gone=gone, limit=LIMIT, backoff_us=backoff, chance=self._ports.random, until=until
             )
             if moved:
                 log.warning("rescued %d jobs whose lease was lost", len(moved))

@@ -92,6 +92,16 @@ class Telling:
         said = "worker %s takes no jobs until a heartbeat of its own reaches the store: others may count it as lost"
         log.warning(said, self._worker, extra=extra)
 
+    def too_old(self, code: int, oldest_code: int) -> None:
+        log.warning(
+            "worker %s drains: the database was migrated and takes code of schema %d or newer, this is of schema %d. "
+            "Start it again with the new release.",
+            self._worker,
+            oldest_code,
+            code,
+            extra={"worker": self._worker},
+        )
+
     def stopped(self, incarnation: int, jobs: int) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         log.info("worker %s stopped", self._worker, extra=extra)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import DuplicateWorker, Unavailable
+from holdfast.errors import DuplicateWorker, SchemaTooNew, Unavailable
 from holdfast.kernel import workers as registry
 from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.records import Ending, Lease, Route, Sight
+from holdfast.kernel.migrate import code_version
+from holdfast.kernel.records import Ending, Lease, Sight
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
@@ -33,6 +34,8 @@ from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings, as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
+from holdfast.workers.leaps import tolerance
+from holdfast.workers.learning import Learning
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
@@ -40,7 +43,7 @@ from holdfast.workers.parking import parked
 from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import Line, lines_of
+from holdfast.workers.slots import Line, lines_of, taken
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -72,6 +75,7 @@ class Worker:
         self._processes = processes
         self._role = role = role or Role()
         self.id = role.id or new_id(ports)
+        self._code = code_version(database.dialect)
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self._holdings = Holdings()
@@ -79,6 +83,7 @@ class Worker:
         self._started = 0
         self._pace = Pace()
         self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
+        self._learning = Learning(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
@@ -88,7 +93,9 @@ class Worker:
         self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
-        self._lifeline = lifeline or ThreadLifeline(database, ports, settings.heartbeat.total_seconds())
+        self._lifeline = lifeline or ThreadLifeline(
+            database, ports, settings.heartbeat.total_seconds(), tolerance(settings)
+        )
         self._ticked = 0.0
         self._work = asyncio.Event()  # there may be something to claim
         self._member = Membership(database, ports, settings, self._telling, relinked=self._work.set)
@@ -129,7 +136,7 @@ class Worker:
             await self._database.transact(put_schedule, schedule, next_tick)
         for preparing in self._registry.preparing:
             await self._database.transact(preparing)
-        await self._learn(await self._database.transact(registry.list_routes, since=0))
+        await self._learning.begin()
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
         self._lifeline.start(self._compose, self._on_beat)
@@ -157,7 +164,7 @@ class Worker:
         self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id, extra={"worker": self.id})
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, SchemaTooNew):
             await self._member.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
@@ -186,7 +193,7 @@ class Worker:
             await self._duties.release()
             await self._member.unregister()
             await self._sweeper.expire({self.seq})  # whatever could not be handed back
-        except Unavailable as problem:
+        except (Unavailable, SchemaTooNew) as problem:
             log.warning("worker %s could not say goodbye: %s", self.id, problem, extra={"worker": self.id})
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
@@ -197,6 +204,7 @@ class Worker:
 
     async def _register(self) -> None:
         who = registration(self.id, self._role, self._capabilities(), self._settings.concurrency)
+        who = who._replace(code=self._code, lines=taken(self._lines, self._registry))
         await self._member.register(who, self._registry.routes(), presence_changed=self._lifeline.poke)
 
     async def _register_again(self) -> None:
@@ -381,7 +389,13 @@ class Worker:
             self._look.clear()
             now = self._ports.clock.monotonic()
             sight = await self._database.transact(registry.look, self.seq, self._routing.served)
-            await self._learn_routes(sight, now)
+            if await self._sweeper.judge_clock(sight, now):
+                self._learning.forget()
+                self._look.set()
+                self._work.set()  # lanes may give again
+                continue
+            if await self._learning.after(sight, now):
+                self._work.set()  # this look did not ask for them
             if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
                 polled_at = now
                 if sight.pending or not self._claims.probed:  # the first claim says whether it is empty
@@ -396,21 +410,6 @@ class Worker:
                 await self._duties.fire_schedules()
                 self._work.set()
             await self._pause(sight)
-
-    async def _learn_routes(self, sight: Sight, now: float) -> None:
-        changed_at = sight.routes_changed or 0
-        since = self._routing.unread_since(changed_at, now, self._settings.route_refresh.total_seconds())
-        if since is None:
-            return
-        if await self._learn(await self._database.transact(registry.list_routes, since=since), changed_at):
-            self._work.set()  # this look did not ask for them
-
-    async def _learn(self, routes: Sequence[Route], changed_at: int | None = None) -> bool:
-        """Take in routes of the store; True when this worker serves some of them that it did not serve before."""
-        if self._registry.adopt is not None:
-            await self._registry.adopt(self._database, routes)
-        self._routing.offer(self._capabilities())  # what was declared since counts too
-        return self._routing.learn(routes, changed_at)
 
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
@@ -476,11 +475,15 @@ class Worker:
         ceiling = microseconds(self._settings.lease_ceiling)
         active = sum(line.running for line in self._lines.values())
         seq, me = self._member.said()
+        me = me._replace(lines=taken(self._lines, self._registry))
         return Pulse(seq, active, self._holdings.named(), self._ttl_us, ceiling, me)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
-        if beat.draining and self._stopping is None:  # someone asked for it in the store
+        too_old = beat.oldest_code > self._code
+        if too_old and self._stopping is None:
+            self._telling.too_old(self._code, beat.oldest_code)
+        if (beat.draining or too_old) and self._stopping is None:  # someone asked for it in the store, or migrated it
             self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
         if self._member.refused(sent_at, beat) and not self._leaving.is_set():
             self._mend(self._register_again)

@@ -19,6 +19,7 @@ from holdfast.durations import duration
 from holdfast.errors import Unavailable
 from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.migrate import code_version
+from holdfast.kernel.workers import lines_of
 
 
 @click.command()
@@ -123,7 +124,8 @@ def _as_dict(sample: Sample) -> dict[str, object]:
         "epoch": sample.epoch,
         "queues": [{**as_dict(row), "history": sample.history.get(row.queue.name, [])} for row in sample.queues],
         "workers": [
-            {"id": row.id, "status": row.status, "leases": row.leases, "slots": row.slots} for row in sample.workers
+            {"id": row.id, "status": row.status, "leases": row.leases, "slots": row.slots, "lines": lines_of(row)}
+            for row in sample.workers
         ],
         "lanes": [lane._asdict() for lane in sample.lanes],
         "failures": [failure.id for failure in sample.failures],

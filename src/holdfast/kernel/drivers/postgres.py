@@ -19,7 +19,7 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Follower, Operation, StoredSchema, is_single
+from holdfast.kernel.database import Blocking, Follower, Guard, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, describe, typed
 from holdfast.kernel.drivers.postgres_hints import SEND, Sender
 from holdfast.kernel.drivers.postgres_names import named, program
@@ -78,6 +78,7 @@ class PostgresDatabase:
         self._owner = owner or program()
         self._use = use
         self.direct = False  # no pooler between: sessions are ours
+        self.verifies = True  # on each new connection, that this code may still use the tables
         self._ports = ports
         self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
@@ -206,7 +207,7 @@ class PostgresDatabase:
         """Wait until others have been told of what has committed, but not for long."""
         await self._sender.flush()
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
         connection = await self.dial_direct("migration")  # no limits: it may take as long as it takes
         try:
             async with connection.transaction():
@@ -214,6 +215,10 @@ class PostgresDatabase:
                 stored = await self._stored_schema(connection)
                 if at != (stored and stored.version):
                     return False
+                if guard is not None:
+                    for lock in guard.locks:
+                        await connection.execute(lock)
+                    guard.judge(await connection.fetch(guard.question))
                 for statement in statements:
                     await connection.execute(statement)
                 return True
@@ -319,6 +324,7 @@ class PostgresDatabase:
             line = Line(connection, self._patience)
             try:
                 await self._prepare(line)
+                await self._verify(line)
             except BaseException:
                 connection.terminate()
                 raise
@@ -340,6 +346,12 @@ class PostgresDatabase:
         if self.settings.profile == "fast":
             await line.connection.execute("set synchronous_commit = off")
         await self._note_identity(line)
+
+    async def _verify(self, line: Line) -> None:
+        """Somebody may have migrated the tables since they were verified first."""
+        if self.verifies:
+            line.ask()
+            migrate.verify(await self._stored_schema(line.connection), "postgres")
 
     async def _note_identity(self, line: Line) -> None:
         try:
@@ -435,6 +447,7 @@ class PostgresBlocking:
     def __init__(self, url: str, settings: Settings, ports: Ports, owner: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._database = PostgresDatabase(url, settings, ports, owner=owner, use="heartbeat")
+        self._database.verifies = False  # a worker that has become too old must still hear so, and end what it holds
 
     def open(self) -> None:
         self.call(epoch.read)  # whose connection stays open

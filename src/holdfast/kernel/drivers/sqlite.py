@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Operation, Presence, StoredSchema, is_reading, unheeded
+from holdfast.kernel.database import Blocking, Guard, Operation, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
@@ -103,8 +103,8 @@ class SqliteDatabase:
     def unlisten(self, heard: Callable[[str], None]) -> None:
         self._heard = [other for other in self._heard if other != heard]
 
-    async def script(self, statements: Sequence[str], *, at: int | None) -> bool:
-        return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at)))
+    async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
+        return await asyncio.wrap_future(self._thread.call(lambda file: file.script(statements, at=at, guard=guard)))
 
     async def tidy(self, after: int) -> bool:
         """Nothing is vacuumed here; a write-ahead log that a long reader let grow is cut."""

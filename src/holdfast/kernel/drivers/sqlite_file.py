@@ -25,7 +25,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
-from holdfast.kernel.database import Follower, StoredSchema, drive
+from holdfast.kernel.database import Follower, Guard, StoredSchema, drive
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
@@ -182,13 +182,15 @@ class SqliteFile(SqliteStatements):
             return [r if isinstance(r, Exception) else problem for r in results]
         return results
 
-    def script(self, statements: Sequence[str], *, at: int | None) -> bool:
+    def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
         self._instant = self.now()
         self.execute("begin immediate")
         try:
             stored = self.stored_schema()
             if at != (stored and stored.version):
                 return False
+            if guard is not None:  # the transaction keeps every other writer away
+                guard.judge(self.execute(guard.question))
             for statement in statements:
                 self.execute(statement)
             self.execute("commit")

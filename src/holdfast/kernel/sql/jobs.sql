@@ -245,10 +245,12 @@ returning seq, parent;
 -- of its tenants, then lock that many per route. Locking the picks
 -- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
 -- took the last of every picked route meanwhile, `spare` takes from the routes that were not picked.
--- Updating by array keeps the plan on the primary key, with or without statistics.
+-- Updating by array keeps the plan on the primary key, with or without statistics. A claim names few routes, so each is
+-- held against the paused queues by itself.
 with served as materialized (
     select s.route from unnest(cast(:routes as bigint[])) as s (route)
-    where s.route <> all(array(select p.id from holdfast.paused_route p))
+    where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
 ), pick as materialized (
     select p.route, p.queue, row_number() over (order by @arrival(p)) as arrival,
         row_number() over (partition by p.queue order by @place(p)) as place
@@ -294,7 +296,8 @@ with pick as materialized (
         select k.seq from holdfast.job k
         where k.route = served.value and k.state = 'pending' and k.gate is null
         order by @place(k) limit :n)
-    where served.value not in (select p.id from holdfast.paused_route p)
+    where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
 ), share as materialized (
     select queue, count(*) as n from pick where arrival <= :n group by queue
 )
@@ -306,14 +309,15 @@ returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, work
 
 -- name: heads :many on postgres
 -- Which of these routes have something to claim, the most urgent and then the oldest first: one index probe each.
--- Not `exists`, which may be planned as a join that reads the whole backlog.
+-- Not `exists`, which may be planned as a join that reads the whole backlog. Paused routes: see `look`.
 select served.route from unnest(cast(:routes as bigint[])) as served (route)
 cross join lateral (
     select @arrival(j) from holdfast.job j
     where j.route = served.route and j.state = 'pending' and j.gate is null
     order by @place(j) limit 1
 ) as head
-where served.route <> all(array(select p.id from holdfast.paused_route p))
+where served.route not in (select r.id from holdfast.route r where r.queue = any(array(
+    select q.name from holdfast.queue q where q.paused_at is not null)))
 order by @arrival(head);
 
 -- name: heads :many on sqlite

@@ -5,7 +5,8 @@
 -- The heads of these routes, locked as in `claim`: pick without locks, count what each route may give, lock that many.
 with served as materialized (
     select s.route from unnest(cast(:routes as bigint[])) as s (route)
-    where s.route <> all(array(select p.id from holdfast.paused_route p))
+    where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
 ), pick as materialized (
     select p.route from served
     cross join lateral (
@@ -32,7 +33,8 @@ cross join holdfast.job j on j.seq in (
     select k.seq from holdfast.job k
     where k.route = served.value and k.state = 'pending' and k.gate is null
     order by @place(k) limit :n)
-where served.value not in (select p.id from holdfast.paused_route p)
+where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
+    select q.name from holdfast.queue q where q.paused_at is not null)
 order by @place(j) limit :n;
 
 -- name: lock_lanes :many on postgres
@@ -70,7 +72,9 @@ order by opens_at limit :limit;
 
 -- name: lane_states :many
 -- How many run is counted, not kept: a count cannot drift. It reads no more entries than the limit allows to run.
-select name, concurrency, interval_us, burst, free_at,
+-- Where the clock has gone back since the lane was charged, what it was ahead of the clock then, it is now.
+select name, concurrency, interval_us, burst,
+    case when charged_at > holdfast.now_us() then holdfast.now_us() + free_at - charged_at else free_at end as free_at,
     (select count(*) from holdfast.job j where j.state = 'running' and j.lane = lane.name) as running,
     (select k.priority from holdfast.job k where k.state = 'pending' and k.gate = lane.name
         order by @place(k) limit 1) as first_priority,
@@ -137,16 +141,35 @@ where seq in (
 returning seq, route;
 
 -- name: charge :exec on postgres
-update holdfast.lane set free_at = c.free_at, opens_at = c.opens_at
-from unnest(cast(:charges.name as text[]), cast(:charges.free_at as bigint[]), cast(:charges.opens_at as bigint[]))
-    as c (name, free_at, opens_at)
+update holdfast.lane set free_at = c.free_at, opens_at = c.opens_at, charged_at = c.charged_at
+from unnest(cast(:charges.name as text[]), cast(:charges.free_at as bigint[]), cast(:charges.opens_at as bigint[]),
+    cast(:charges.charged_at as bigint[])) as c (name, free_at, opens_at, charged_at)
 where lane.name = c.name;
 
 -- name: charge :exec on sqlite
 -- Forked for the list: json_each where PostgreSQL has unnest.
-update holdfast.lane set free_at = value ->> :charges.free_at, opens_at = value ->> :charges.opens_at
+update holdfast.lane set free_at = value ->> :charges.free_at, opens_at = value ->> :charges.opens_at,
+    charged_at = value ->> :charges.charged_at
 from json_each(:charges)
 where lane.name = value ->> :charges.name;
+
+-- name: mend_lanes :many on postgres
+-- After the clock went back: what a lane was ahead of the clock when it was charged, it is now, and it is looked at
+-- now. Skips what someone is charging: that mends it too.
+update holdfast.lane set free_at = holdfast.now_us() + free_at - charged_at, charged_at = holdfast.now_us(),
+    opens_at = case when opens_at is not null then holdfast.now_us() end
+where name = any(array(
+    select l.name from holdfast.lane l where l.charged_at > holdfast.now_us()
+    order by l.name limit :limit for update skip locked))
+returning name;
+
+-- name: mend_lanes :many on sqlite
+-- No row locks to skip.
+update holdfast.lane set free_at = holdfast.now_us() + free_at - charged_at, charged_at = holdfast.now_us(),
+    opens_at = case when opens_at is not null then holdfast.now_us() end
+where name in (
+    select l.name from holdfast.lane l where l.charged_at > holdfast.now_us() order by l.name limit :limit)
+returning name;
 
 -- name: open_stranded :exec
 -- Lanes with blocked jobs that nobody is to look at: code of schema 5 leaves them so, or somebody removed the row. From

@@ -16,9 +16,9 @@ update holdfast.cluster set epoch = epoch + 1 returning epoch, identity;
 -- name: register :one
 -- No row: an earlier call wrote this incarnation and only its answer was lost, or a namesake came in between.
 insert into holdfast.worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, slots, started_at,
-    heartbeat_at, ttl_us)
+    heartbeat_at, ttl_us, code, lines)
 values (:incarnation, :id, :name, :hostname, :pid, :version, 'active', :capabilities, :queues, :slots,
-    holdfast.now_us(), holdfast.now_us(), :ttl_us)
+    holdfast.now_us(), holdfast.now_us(), :ttl_us, :code, :lines)
 on conflict do nothing
 returning seq;
 
@@ -39,12 +39,14 @@ update holdfast.worker set presence = :presence where seq = :seq;
 
 -- name: heartbeat :one
 -- No row: this incarnation was given up for lost, and must register as a new one; or the store was set back to an
--- older state, which knows nothing of it or of its last heartbeat. Then its number may belong to another by now.
+-- older state, which knows nothing of it or of its last heartbeat. Then its number may belong to another by now. Where
+-- the last heartbeat lies ahead of the clock, the clock went back, and the comparison would say nothing.
 update holdfast.worker set heartbeat_at = holdfast.now_us(), active = :active,
-    presence = coalesce(cast(:presence as integer), presence)
-where seq = :seq and status in ('active', 'draining') and heartbeat_at >= :last_beat
+    presence = coalesce(cast(:presence as integer), presence), lines = coalesce(cast(:lines as text), lines)
+where seq = :seq and status in ('active', 'draining')
+    and (heartbeat_at >= :last_beat or holdfast.now_us() < :last_beat)
     and incarnation = coalesce(cast(:incarnation as text), incarnation)
-returning seq, status, heartbeat_at;
+returning seq, status, holdfast.now_us() as now, (select s.oldest_code from holdfast.schema s) as oldest_code;
 
 -- name: drain :one
 update holdfast.worker set status = 'draining'
@@ -57,12 +59,12 @@ where seq = :seq and status in ('active', 'draining')
     and incarnation = coalesce(cast(:incarnation as text), incarnation);
 
 -- name: lose_workers :many
--- A verdict about life only; its leases are expired by the sweep, each under its own guard. Whoever has beaten since
--- it was missed is alive: only a worker whose last heartbeat is still the one seen then is given up. `:any_beat` is 1
--- where nobody was missed, and the caller knows by other means that they are gone.
+-- A verdict about life only; its leases are expired by the sweep, each under its own guard. :until: see `find_lapsed`.
+-- Whoever has beaten since it was missed is alive: only a worker whose last heartbeat is still the one seen then is
+-- given up. `:any_beat` is 1 where nobody was missed, and the caller knows by other means that they are gone.
 update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0, reason = :reason
 where status in ('active', 'draining')
-    and (heartbeat_at + ttl_us <= holdfast.now_us()
+    and ((heartbeat_at + ttl_us <= holdfast.now_us() and heartbeat_at + ttl_us <= cast(:until as bigint))
         or seq = any(cast(:gone as bigint[]))
             and (:any_beat = 1 or heartbeat_at = any(cast(:last_beats as bigint[]))))
 returning seq, id;
@@ -78,7 +80,7 @@ select seq, heartbeat_at from holdfast.worker where status in ('active', 'draini
 -- name: list_workers :many
 select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
     heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
-    (select count(*) from holdfast.job j where j.worker = worker.seq and j.state = 'running') as leases
+    (select count(*) from holdfast.job j where j.worker = worker.seq and j.state = 'running') as leases, code, lines
 from holdfast.worker
 where :all = 1 or status in ('active', 'draining')
 order by seq desc limit :limit;
@@ -89,9 +91,9 @@ select name, term, holder, held_until from holdfast.duty where holder is not nul
 -- name: look :one on postgres
 -- One cheap question a poll: is there anything to claim, wake, end or rescue? The first row in an index's order, never
 -- `exists` or `min`: those may be planned as a walk through the table to a match that is not there, or through all
--- that is there.
+-- that is there. Nothing here reads what runs: leases that ran out are asked for apart, see `next_expiry`. The paused
+-- routes are a hashed set, made without a join: that may be planned as a walk through all routes for each paused queue.
 select holdfast.now_us() as now,
-    coalesce((select min(lease_until) from holdfast.job where state = 'running') <= holdfast.now_us(), false) as lapsed,
     (select due_at from holdfast.job where state in ('scheduled', 'waiting') and due_at is not null
         order by due_at limit 1) as next_due,
     (select deadline_at from holdfast.job where state in ('scheduled', 'pending', 'waiting')
@@ -111,15 +113,17 @@ select holdfast.now_us() as now,
     (select j.seq from unnest(cast(:routes as bigint[])) as served (route)
         cross join lateral (select k.seq from holdfast.job k
             where k.route = served.route and k.state = 'pending' and k.gate is null limit 1) as j
-        where served.route <> all(array(select p.id from holdfast.paused_route p)) limit 1) is not null as pending,
+        where served.route not in (select r.id from holdfast.route r where r.queue = any(array(
+            select q.name from holdfast.queue q where q.paused_at is not null))) limit 1) is not null as pending,
     coalesce((select worker from holdfast.job where state = 'running' order by worker limit 1) <> :worker
         or (select worker from holdfast.job where state = 'running' order by worker desc limit 1) <> :worker, false)
-        as leased_elsewhere;
+        as leased_elsewhere,
+    (select worker from holdfast.job where state = 'running' order by worker limit 1) is not null as leased,
+    (select held_until from holdfast.duty where name = 'expiry') as next_turn;
 
 -- name: look :one on sqlite
 -- Forked for the list: json_each where PostgreSQL has unnest.
 select holdfast.now_us() as now,
-    coalesce((select min(lease_until) from holdfast.job where state = 'running') <= holdfast.now_us(), false) as lapsed,
     (select due_at from holdfast.job where state in ('scheduled', 'waiting') and due_at is not null
         order by due_at limit 1) as next_due,
     (select deadline_at from holdfast.job where state in ('scheduled', 'pending', 'waiting')
@@ -142,7 +146,9 @@ select holdfast.now_us() as now,
             and served.value not in (select p.id from holdfast.paused_route p) limit 1) is not null as pending,
     coalesce((select worker from holdfast.job where state = 'running' order by worker limit 1) <> :worker
         or (select worker from holdfast.job where state = 'running' order by worker desc limit 1) <> :worker, false)
-        as leased_elsewhere;
+        as leased_elsewhere,
+    (select worker from holdfast.job where state = 'running' order by worker limit 1) is not null as leased,
+    (select held_until from holdfast.duty where name = 'expiry') as next_turn;
 
 -- name: list_routes :many
 select id, queue, capabilities from holdfast.route where used_at >= :since order by id;
@@ -172,6 +178,41 @@ on conflict (name) do update set term = duty.term + 1, holder = excluded.holder,
 where duty.holder is null or duty.held_until <= holdfast.now_us() or duty.holder = any(cast(:gone as bigint[]))
     or duty.holder = excluded.holder
 returning name, term;
+
+-- name: take_turn :one
+-- Work that somebody must do now and then, and nobody holds: whoever comes first when the pause is over does it. There
+-- is no holder, so a worker that dies with a turn keeps it from nobody for longer than the pause; nor does a clock
+-- that goes back.
+insert into holdfast.duty (name, term, holder, held_until)
+values (:name, 1, null, holdfast.now_us() + :pause_us)
+on conflict (name) do update set term = duty.term + 1, held_until = excluded.held_until
+where duty.held_until <= holdfast.now_us() or duty.held_until > excluded.held_until
+returning name, term;
+
+-- name: ahead_of_clock :one
+-- What bears a time that the clock has yet to reach by more than the grace: it has gone back since.
+select (select count(*) from holdfast.worker
+        where status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us) as workers,
+    (select count(*) from holdfast.lane where charged_at > holdfast.now_us() + :grace_us) as lanes,
+    (select count(*) from holdfast.job j where j.state = 'running'
+        and j.lease_until > holdfast.now_us() + :ttl_us + :grace_us
+        and j.lease_until > holdfast.now_us() + :grace_us
+            + coalesce((select w.ttl_us from holdfast.worker w where w.seq = j.worker), 0)) as leases;
+
+-- name: bring_back_workers :exec
+-- After the clock went back: a worker may not be silent much longer than one that beats now. One that is ahead by less
+-- than its time is left alone: its own next beat puts that right, and takes a heartbeat that it did not make for a store
+-- that was set back.
+update holdfast.worker set heartbeat_at = holdfast.now_us()
+where status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us;
+
+-- name: bring_back_duties :exec
+-- The same for duties and turns; no term is shorter than its holder believes.
+update holdfast.duty set held_until = holdfast.now_us() + :ttl_us where held_until > holdfast.now_us() + :ttl_us;
+
+-- name: bring_back_routes :exec
+-- The same for routes: workers learn of new ones by the latest time.
+update holdfast.route set used_at = holdfast.now_us() where used_at > holdfast.now_us();
 
 -- name: renew_duty :one
 update holdfast.duty set held_until = holdfast.now_us() + :ttl_us
