@@ -10,7 +10,6 @@ import pytest
 from holdfast import Holdfast
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.records import WorkerRow
-from holdfast.kernel.statements import Waiting
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.apps import PATIENCE, MakeApp, eventually, happens, in_state, outcomes, working
@@ -42,7 +41,7 @@ class Hand:
 
 async def poke(tx: Transaction, worker: int) -> None:
     """Have whoever believes to have this number beat now."""
-    await tx.run(Waiting.hint_cancel, workers=str(worker))
+    await tx.hint(f"cancel {worker}")
 
 
 async def row_of(app: Holdfast, id: str, *, other_than: int = 0) -> WorkerRow | None:

@@ -228,7 +228,7 @@ async def _round_trip(database: PostgresDatabase, ports: Ports) -> float | None:
             heard.set()
 
     await database.listen(listener)
-    elsewhere = await database.dial_direct()
+    elsewhere = await database.dial_direct("visit")
     try:
         begun = ports.clock.monotonic()
         await elsewhere.execute(f"select {database.settings.schema}.hint('route {word}')")
