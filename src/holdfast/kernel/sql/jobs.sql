@@ -252,8 +252,7 @@ with served as materialized (
     where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
         select q.name from holdfast.queue q where q.paused_at is not null)
 ), pick as materialized (
-    select p.route, p.queue, row_number() over (order by @arrival(p)) as arrival,
-        row_number() over (partition by p.queue order by @place(p)) as place
+    select p.route, p.queue, @arrival(p), row_number() over (partition by p.queue order by @place(p)) as place
     from served
     cross join lateral (
         select j.route, j.queue, @place(j) from holdfast.job j
@@ -261,7 +260,7 @@ with served as materialized (
         order by @place(j) limit :n
     ) as p
 ), share as materialized (
-    select queue, count(*) as n from pick where arrival <= :n group by queue
+    select f.queue, count(*) as n from (select queue from pick order by @arrival limit :n) as f group by f.queue
 ), quota as materialized (
     select p.route, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n group by p.route
 ), held as materialized (
