@@ -150,7 +150,7 @@ class PostgresServer:
 async def dialled(url: str) -> AsyncIterator[Any]:
     """A connection for a few statements, with the driver's own settings and errors."""
     database: Any = connect(url, Settings(url=url), Ports())
-    connection = await database.dial_direct()
+    connection = await database.dial_direct("statements")
     try:
         yield connection
     finally:
