@@ -249,7 +249,7 @@ class Holdfast(AgentFace):
         return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
 
     async def migrate(self, *, force: bool = False) -> list[str]:
-        """Bring the tables to this version; returns what was done. Live workers too old for that refuse, unless forced."""
+        """Bring the tables to this version; returns what was done. Refused beside live workers it leaves behind."""
         database = connect(self.url, self.settings, self._ports)
         await database.connect()
         try:
