@@ -249,10 +249,7 @@ class Holdfast(AgentFace):
         return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
 
     async def migrate(self, *, force: bool = False) -> list[str]:
-        """Bring the database's tables to this version; returns what was done.
-
-        Raises `MigrationRefused` while workers are alive whose code could not use them, unless that is forced.
-        """
+        """Bring the tables to this version; returns what was done. Refused beside live workers it leaves behind."""
         database = connect(self.url, self.settings, self._ports)
         await database.connect()
         try:

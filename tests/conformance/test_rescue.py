@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.leases import expire, renew
+from holdfast.kernel.leases import FOREVER, expire, renew
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.records import JobRow, Lease
 from holdfast.kernel.statements import Leases
@@ -176,7 +176,7 @@ async def test_what_changed_after_it_was_found_is_left_alone(store: Store, meanw
     await store.advance("60s")
 
     async def find(tx: Transaction) -> list[int]:
-        return [row.seq for row in await tx.many(Leases.find_lapsed, gone=[], limit=10)]
+        return [row.seq for row in await tx.many(Leases.find_lapsed, gone=[], until=FOREVER, limit=10)]
 
     found = await store.do(find)
     assert found == [lease.seq]
