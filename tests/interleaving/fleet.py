@@ -61,11 +61,14 @@ class Fleet:
             await self.watch()
 
     async def watch(self) -> list[JobRow]:
-        """What must hold at every moment: lanes are not too full, and a unique key has one holder."""
+        """What must hold at every moment: lanes are not too full, a unique key has one holder, a family stays whole."""
         jobs: list[JobRow] = await self._store.do(list_jobs, limit=1_000)
         running: Counter[str] = Counter()
         keys: Counter[tuple[str, str]] = Counter()
+        there = {row.seq for row in jobs}
         for row in jobs:
+            if row.parent is not None and row.parent not in there and row.finished_at is None:
+                self.problems.append(f"job {row.id} is {row.state}, and its parent was removed")
             job = self._scene.submitted.get(row.id) or self._scene.submitted.get(row.retry_of or row.id)
             if job is None:
                 continue

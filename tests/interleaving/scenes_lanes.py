@@ -140,7 +140,7 @@ class Roomy(Scene):
         self.other = await self.register("v")
         await self.put(self.laned("runs"))
         (self.runs,) = await self.claimed(1, laned=True)
-        await self.put(self.laned("b"), self.laned("c"), self.laned("d"))
+        await self.put(self.laned("b"), self.laned("c"), self.laned("d", kind="other"))
 
     @verb
     def claim_one(self) -> Call:
@@ -149,6 +149,11 @@ class Roomy(Scene):
     @verb
     def claim_many(self) -> Call:
         return self.claiming(3, laned=True, worker=self.other)
+
+    @verb
+    def claim_of_another_kind(self) -> Call:
+        """Of another route, where a claim that is under way has locked no job."""
+        return self.claiming(3, "other", laned=True, worker=self.other)
 
     @verb
     def complete(self) -> Call:

@@ -9,7 +9,17 @@ from holdfast.kernel.complete import complete, release
 from holdfast.kernel.leases import beat, renew
 from holdfast.kernel.records import Resolution, Suspension
 from holdfast.kernel.states import State
-from holdfast.kernel.waiting import own_channel, park, report_progress, resolve, store_step, suspend, take_signal, wake
+from holdfast.kernel.waiting import (
+    list_steps,
+    own_channel,
+    park,
+    report_progress,
+    resolve,
+    store_step,
+    suspend,
+    take_signal,
+    wake,
+)
 from holdfast.outcomes import Done, Retry
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, skipping, verb
@@ -25,6 +35,9 @@ class Signals(Scene):
         self.worker = await self.register()
         await self.put(self.job("reader"), self.job("listener"))
         self.reader, self.listener = await self.claimed(2)
+        said = self.signalling("long ago", "news")  # and taken: the channel is known, and empty
+        await self.do(said.operation, *said.args)
+        await self.do(take_signal, self.listener, "news", "long ago")
         said = self.signalling("before", "old")
         await self.do(said.operation, *said.args)
 
@@ -193,10 +206,11 @@ class Lapsing(Scene):
 
     @skipping
     async def taken_over(self, tx: Any) -> Any:
-        """Both at once, as the store is after a sweep and a claim that nothing came between."""
+        """A sweep, a claim that nothing came between, and what the new holder is told of steps taken before."""
         sweep, claim = self.sweeping(), self.claiming(worker=self.heir)
         await sweep.operation(tx, **sweep.options)
-        return await claim.operation(tx, *claim.args)
+        leases = await claim.operation(tx, *claim.args)
+        return [(lease, await list_steps(tx, lease.seq)) for lease in leases]
 
     @verb
     def store_step(self) -> Call:

@@ -12,6 +12,7 @@ import asyncpg
 from holdfast.agents.ending import Following
 from holdfast.errors import HoldfastError
 from holdfast.kernel.claim import claim
+from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from tests.interleaving.fleet import Fleet
 from tests.interleaving.pausing import Call, Gate, through
@@ -72,6 +73,10 @@ class Stage:
         self._script = ""
         self._serial: dict[tuple[str, ...], History] = {}
         self._statements: dict[str, list[str]] = {}
+
+    @property
+    def database(self) -> Database:
+        return self._store.database
 
     async def build(self) -> None:
         await self.scene.build()
