@@ -7,7 +7,10 @@ import asyncio
 import sys
 import time
 
-from tests.conftest import _migrate
+from holdfast.clock import Ports
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.migrate import migrate
+from holdfast.settings import Settings
 from tests.interleaving.known import KNOWN
 from tests.interleaving.scenes import SCENES, cases
 from tests.interleaving.stage import Case, Wrong, staged
@@ -66,7 +69,8 @@ async def database(cluster: Cluster, scene: str) -> str:
     name = "interleaving_" + scene.replace("-", "_")
     await asyncio.to_thread(cluster.drop_database, name)
     url = await asyncio.to_thread(cluster.create_database, name)
-    await _migrate(url)
+    settings = Settings()
+    await migrate(PostgresDatabase(url, settings, Ports()), settings.schema)
     return url
 
 

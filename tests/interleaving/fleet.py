@@ -41,6 +41,7 @@ class Fleet:
         self._tokens: dict[str, tuple[int, int]] = {}
         self._ran: dict[str, list[str]] = defaultdict(list)  # payloads of the leases of each job
         self._accepted: list[tuple[JobId, str]] = []  # a job and the payload that a call said it has now
+        self._owners: dict[str, JobId] = {}  # by idempotency key
         self._signals: Counter[str] = Counter()
         self._sent: list[str] = []
         self._worker = 0
@@ -55,6 +56,10 @@ class Fleet:
         asked = said.args[0] if said.args else None
         if isinstance(answer, Accepted) and isinstance(asked, NewJob) and _took_its_place(asked, answer):
             self._accepted.append((answer.id, asked.payload))
+        if isinstance(answer, Accepted) and (key := said.options.get("key")) is not None:
+            owner = self._owners.setdefault(key, answer.id)
+            if owner != answer.id:
+                self.problems.append(f"key {key!r} names job {owner} and job {answer.id}")
         if name == "signal" and not isinstance(answer, Exception):
             self._sent.append(said.args[2])
         if not self.problems:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
+from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.claim import claim
@@ -32,6 +33,7 @@ from tests.support.stores import Store
 SECOND = 1_000_000
 TTL_US = 60 * SECOND
 CEILING_US = 3_600 * SECOND
+STALE = "stale_"  # so begins the name of a verb that a zombie calls: the store must refuse it
 POLICY = RetryPolicy(base="10s", jitter=0)
 
 _SKIPPING = frozenset({claim, claim_in_lanes, renew, beat, expire, overdue, wake, open_lanes, cancel_family})
@@ -85,6 +87,12 @@ class Scene:
     async def ended(self) -> list[str]:
         """What is wrong, now that every job has ended."""
         return []
+
+    def heard_of_the_dead(self, name: str, answer: Any) -> bool:
+        """Whether a verb of a zombie was answered as if its lease were still its own."""
+        if not name.startswith(STALE) or isinstance(answer, HoldfastError):
+            return False
+        return bool(answer[0] if isinstance(answer, tuple) else answer != [])
 
     @classmethod
     def verbs(cls) -> Iterator[str]:

@@ -135,6 +135,9 @@ class Stage:
         for name, gate in (("first", stopped), ("second", rival)):
             if gate.begun > 1:
                 raise Wrong(self._told(case, blocked, [f"the {name} was ended by the database and begun again"]))
+        for name, verb in (("first", case.first), ("second", case.second)):
+            if self.scene.heard_of_the_dead(verb, answers[name]):
+                raise Wrong(self._told(case, blocked, [f"{verb} was answered with {answers[name]!r}"]))
         order = [(first, answers["first"]), (second, answers["second"])]
         return await self._history(answers), blocked, order if blocked else order[::-1]
 

@@ -9,6 +9,8 @@ from tests.interleaving.scenes import SCENES, cases
 from tests.interleaving.stage import Wrong, staged
 from tests.support.stores import SharedDatabase
 
+pytestmark = pytest.mark.timeout(600)  # a slow machine is no failure
+
 
 @pytest.mark.parametrize("scene", SCENES)
 async def test_two_verbs_at_once_do_what_they_do_one_after_the_other(
