@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from holdfast.kernel.database import Database
 from tests.interleaving import (
     scenes_agents,
     scenes_families,
@@ -13,7 +14,7 @@ from tests.interleaving import (
     scenes_waiting,
 )
 from tests.interleaving.scene import Scene
-from tests.interleaving.stage import Case, Stage
+from tests.interleaving.stage import Case, Stage, staged
 
 SCENES: dict[str, type[Scene]] = {
     scene.name: scene
@@ -47,6 +48,17 @@ SCENES: dict[str, type[Scene]] = {
         scenes_agents.Zombies,
     )
 }
+
+
+async def judge_pair(url: str, pair: str, plant: Callable[[Database], None] = lambda database: None) -> None:
+    """Try two verbs, the first stopped after each of its statements; `plant` may spoil the database first."""
+    name, first, second = pair.split("/")
+    async with staged(url, SCENES[name]) as stage:
+        assert {first, second} <= set(stage.scene.verbs()), f"there is no pair {pair}"
+        places = len(await stage.statements(first))
+        plant(stage.database)
+        for after in range(1, places + 1):
+            await stage.judge(Case(name, first, after, second))
 
 
 async def cases(stage: Stage, *, every: bool) -> AsyncIterator[Case]:

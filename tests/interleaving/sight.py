@@ -96,7 +96,7 @@ def plain(answer: Any, names: Names) -> Any:
 def together(first: Any, second: Any) -> Any:
     """The answers to one call made twice, as one: what the first skipped, the second may have found."""
     if isinstance(first, list) and isinstance(second, list):
-        return first + [part for part in second if part not in first]
+        return sorted(first + [part for part in second if part not in first], key=repr)
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
         return {field: together(first[field], second[field]) for field in first}
     if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):

@@ -5,27 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.interleaving.mutants import MUTANTS, SLIPS, Mutant, Slip
-from tests.interleaving.scenes import SCENES, cases
-from tests.interleaving.stage import Wrong, staged
+from tests.interleaving.scenes import judge_pair
+from tests.interleaving.stage import Wrong
 from tests.support.stores import SharedDatabase
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
 async def test_a_lock_that_is_left_out_is_noticed(mutant: Mutant, shared_database: SharedDatabase) -> None:
-    await judge_all(mutant.pair, shared_database)
+    shared_database.empty()
+    await judge_pair(shared_database.url, mutant.pair)
+    shared_database.empty()
     with pytest.raises(Wrong):
-        await judge_all(mutant.pair, shared_database, mutant)
-
-
-async def judge_all(pair: str, shared: SharedDatabase, mutant: Mutant | None = None) -> None:
-    shared.empty()
-    async with staged(shared.url, SCENES[pair.partition("/")[0]]) as stage:
-        tried = [case async for case in cases(stage, every=True) if case.pair == pair]
-        assert tried, f"there is no pair {pair}"
-        if mutant is not None:
-            mutant.plant(stage.database)
-        for case in tried:
-            await stage.judge(case)
+        await judge_pair(shared_database.url, mutant.pair, mutant.plant)
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.what)
