@@ -48,7 +48,7 @@ KNOWN: Final = {
 }
 
 # These went wrong once. Each is tried after every statement in every run of the suite, not after one.
-MENDED: Final = ("unique-window/cancel/prune",)
+MENDED: Final = ("unique-window/cancel/prune", "unique-window/retry/prune")
 
 # A message that is to join the run under way begins one of its own when that run ends before it is locked, also where
 # another run has taken its place by then. Everything must come to its end here too.
