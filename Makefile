@@ -14,6 +14,8 @@ JOBS   ?= 3
 SEEDS  ?= 100
 SEED   ?= 1
 WORLD  ?=
+# make interleave SCENE=name; all of them without
+SCENE  ?=
 # make soak RUNS=how-many
 RUNS   ?= 10000
 # make bench QUICK=1 ONLY=drain,latency
@@ -24,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-long test-pgbouncer sim soak bench demo lock clean
+.PHONY: help check docs fix test test-long test-pgbouncer interleave sim soak bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -68,6 +70,9 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 	    fi; \
 	fi
 	HOLDFAST_TEST_PGBOUNCER=1 $(PYTEST) -n $(JOBS) tests/conformance
+
+interleave: $(READY) ## one operation stopped after each of its statements while another runs, all pairs; SCENE=name
+	$(BIN)/python -m tests.interleaving --all $(if $(SCENE),--scene $(SCENE))
 
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))

@@ -1,7 +1,10 @@
 """A process that uses every verb at random on a few shared families: `python -m tests.chaos.mixer URL SEED ROUNDS`.
 
+With `debounced` as a fourth word it plays in lanes alone, and calls take each other's place there all the time.
+
 A refusal that a verb's contract names is an answer. Everything else, above all a deadlock, ends the process with a
-traceback. It says how often each verb was answered and how often it was refused, as one line of JSON.
+traceback. It says as one line of JSON how often each verb was answered and how often it was refused, and which payloads
+it was told to have put in the place of others.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from holdfast.kernel.complete import complete, complete_and_settle, ending, rele
 from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.duties import DutyLost
-from holdfast.kernel.enqueue import enqueue, enqueue_children, enqueue_once
+from holdfast.kernel.enqueue import enqueue, enqueue_children, enqueue_once, enqueue_unique
+from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import beat, expire
 from holdfast.kernel.reading import list_jobs
 from holdfast.kernel.records import Ending, Lease, NewJob, Term
@@ -41,6 +45,15 @@ R = TypeVar("R")
 
 KINDS = ("parent", "child", "grandchild", "other")
 ROUTES = [route_for("default", kind) for kind in KINDS]
+LANED = route_for("default", "laned", laned=True)
+ALL = [*ROUTES, LANED]
+LANES: dict[str, dict[str, int]] = {
+    "narrow": {"concurrency": 1},
+    "roomy": {"concurrency": 3},
+    "paced": {"interval_us": 10_000, "burst": 2},
+    "both": {"concurrency": 2, "interval_us": 5_000},
+}
+KEYS = 40  # of calls that replace each other, each with a lane of its own
 TASKS = 3
 TTL_US = 700_000
 WORKER_TTL_US = 2_000_000
@@ -62,25 +75,39 @@ class Mixer:
         self._term: Term | None = None
         self._round = 0
         self.answered: Counter[str] = Counter()
+        self.replaced: list[tuple[str, str]] = []  # a job, and the payload it was given in the place of its own
         self.refused: Counter[str] = Counter()
 
-    async def mix(self, rounds: int) -> None:
-        verbs: list[Callable[[], Awaitable[object]]] = [
-            *[self.claim] * 6,
-            *[self.complete] * 4,
-            *[self.enqueue_children] * 3,
-            *[self.park, self.cancel_family, self.overdue, self.clean_up] * 2,
-            *(
-                self.enqueue,
-                self.enqueue_once,
-                self.beat,
-                self.signal,
-                self.take_signal,
-                self.store_step,
-                self.progress,
-            ),
-            *(self.cancel, self.wake, self.expire, self.lose_workers, self.duties, self.look, self.drain),
+    def _in_lanes(self) -> list[Callable[[], Awaitable[object]]]:
+        return [
+            *[self.debounce] * 4,
+            *[self.claim_in_lanes, self.complete] * 3,
+            *(self.enqueue_laned, self.open_lanes, self.wake, self.expire, self.cancel, self.beat),
         ]
+
+    async def mix(self, rounds: int, *, debounced: bool = False) -> None:
+        verbs: list[Callable[[], Awaitable[object]]] = (
+            self._in_lanes()
+            if debounced
+            else [
+                *[self.claim] * 6,
+                *[self.claim_in_lanes] * 3,
+                *(self.enqueue_laned, self.enqueue_unique, self.replace, self.open_lanes),
+                *[self.complete] * 4,
+                *[self.enqueue_children] * 3,
+                *[self.park, self.cancel_family, self.overdue, self.clean_up] * 2,
+                *(
+                    self.enqueue,
+                    self.enqueue_once,
+                    self.beat,
+                    self.signal,
+                    self.take_signal,
+                    self.store_step,
+                    self.progress,
+                ),
+                *(self.cancel, self.wake, self.expire, self.lose_workers, self.duties, self.look, self.drain),
+            ]
+        )
         await self.register()
         patience = time.monotonic() + LEAST_SECONDS
         while self._round < rounds or (time.monotonic() < patience and self._round < 10 * rounds):
@@ -96,7 +123,7 @@ class Mixer:
     async def register(self) -> None:
         id = f"mixer-{self._chance.randrange(4)}" if self._chance.random() < 0.3 else ids.new_id(self._ports)
         who = Registration(ids.new_id(self._ports), id, "mixer", "test", os.getpid(), "0", (), None, 10)
-        routes = self._chance.sample(ROUTES, k=len(ROUTES))
+        routes = self._chance.sample(ALL, k=len(ALL))
         try:
             self.worker = await self._do(register, who, routes, ttl_us=WORKER_TTL_US, gone=[])
         except DuplicateWorker:
@@ -120,6 +147,45 @@ class Mixer:
         await self._do(enqueue_children, lease, children, self._chance.sample(ROUTES, k=2))
         return True
 
+    async def enqueue_laned(self) -> int:
+        jobs = [self.laned() for _ in range(self._chance.randint(1, 3))]
+        return await self._do(enqueue, jobs, [LANED])
+
+    async def enqueue_unique(self) -> bool:
+        scope = self._chance.choice(("pending", "live", "window"))
+        window = {"window_us": 300_000} if scope == "window" else {}
+        key = f"{scope} {self._chance.randrange(5)}"
+        job = self.job("other", unique_key=key, unique_scope=scope, **window)
+        return (await self._do(enqueue_unique, job, ROUTES)).fresh
+
+    async def replace(self) -> bool:
+        return await self._replace(self.job("other", **self._unique()))
+
+    async def debounce(self) -> bool:
+        """In a lane of its own, now or a little later: often it is blocked there by the one before it."""
+        unique = self._unique(KEYS)
+        lane = f"of {unique['unique_key']}"
+        return await self._replace(self.job("laned", lane=lane, concurrency=1, **unique))
+
+    def _unique(self, keys: int = 10) -> dict[str, Any]:
+        key = f"replaced {self._chance.randrange(keys)}"
+        return {"unique_key": key, "unique_scope": "pending", "payload": f'"{ids.new_id(self._ports)}"'}
+
+    async def _replace(self, job: NewJob) -> bool:
+        job = job._replace(replaces=True)
+        accepted = await self._do(enqueue_unique, job, ALL)
+        if not accepted.fresh:
+            self.replaced.append((accepted.id, job.payload))
+        return not accepted.fresh
+
+    async def claim_in_lanes(self) -> int:
+        leases = await self._do(claim_in_lanes, self.worker, [LANED.id], self._chance.randint(1, 4), TTL_US)
+        self._leases += leases
+        return len(leases)
+
+    async def open_lanes(self) -> int:
+        return await self._do(open_lanes, limit=3)
+
     async def claim(self) -> int:
         routes = [route.id for route in self._chance.sample(ROUTES, k=self._chance.randint(1, len(ROUTES)))]
         await self._do(heads, routes)
@@ -138,7 +204,7 @@ class Mixer:
         endings = [self._ending(lease) for lease in batch]
         self._leases = [lease for lease in self._leases if lease not in batch]
         parents = {lease.parent for lease in batch if lease.parent is not None}
-        if parents:
+        if parents or any(lease.lane is not None for lease in batch):
             ended = await self._do(complete_and_settle, endings, sorted(parents))
         else:
             ended = await self._do(complete, endings)
@@ -254,7 +320,7 @@ class Mixer:
         """One of two, others every few rounds: on a channel with an unread signal nobody waits."""
         return f"{self._chance.choice(('left', 'right'))} {self._round // 10}"
 
-    def _pick(self, kinds: tuple[str, ...] = KINDS) -> Lease | None:
+    def _pick(self, kinds: tuple[str, ...] = (*KINDS, "laned")) -> Lease | None:
         held = [lease for lease in self._leases if lease.kind in kinds]
         return self._chance.choice(held) if held else None
 
@@ -268,11 +334,15 @@ class Mixer:
             "delay_us": self._chance.choice((None, None, 20_000)),
             "deadline_us": self._chance.choice((None, None, 200_000)),
         }
-        route = ROUTES[KINDS.index(kind)]
+        route = LANED if kind == "laned" else ROUTES[KINDS.index(kind)]
         return plain_job(ids.new_id(self._ports), kind, route, **{**drawn, "max_rescues": 3, **changes})
 
+    def laned(self) -> NewJob:
+        lane = self._chance.choice(sorted(LANES))
+        return self.job("laned", lane=lane, **LANES[lane])
 
-async def main(url: str, seed: str, rounds: int) -> None:
+
+async def main(url: str, seed: str, rounds: int, *, debounced: bool) -> None:
     database = connect(url, Settings(url=url), Ports())
     await database.open()
     print("ready", flush=True)
@@ -280,12 +350,13 @@ async def main(url: str, seed: str, rounds: int) -> None:
     mixers = [Mixer(database, f"{seed} {number}") for number in range(TASKS)]
     async with asyncio.TaskGroup() as group:
         for mixer in mixers:
-            group.create_task(mixer.mix(rounds))
+            group.create_task(mixer.mix(rounds, debounced=debounced))
     await database.close()
     answered: Counter[str] = sum((mixer.answered for mixer in mixers), Counter())
     refused: Counter[str] = sum((mixer.refused for mixer in mixers), Counter())
-    print(json.dumps({"answered": answered, "refused": refused}), flush=True)
+    replaced = [pair for mixer in mixers for pair in mixer.replaced]
+    print(json.dumps({"answered": answered, "refused": refused, "replaced": replaced}), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), debounced="debounced" in sys.argv[4:]))

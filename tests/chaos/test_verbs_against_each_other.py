@@ -6,9 +6,9 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
@@ -16,43 +16,43 @@ import pytest
 from holdfast.clock import Ports
 from holdfast.kernel import ids, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
-from holdfast.kernel.complete import complete, release
+from holdfast.kernel.complete import complete, complete_and_settle, release
 from holdfast.kernel.enqueue import enqueue, enqueue_children
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import expire
-from holdfast.kernel.records import Lease
+from holdfast.kernel.reading import find_job, list_jobs
+from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.workers import list_workers
 from holdfast.workers.endings import Endings
 from holdfast.workers.telling import Telling
 from tests.chaos.crew import Crew
-from tests.chaos.mixer import ROUTES, Mixer
+from tests.chaos.mixer import LANED, ROUTES, Mixer
 from tests.chaos.watch import Watch
 from tests.support.apps import eventually
 from tests.support.invariants import check_swept, check_whole
 from tests.support.snapshots import Snapshot
 
 PROCESSES = 4
+LIVE = [state for state in State if state not in TERMINAL]
 ROUNDS = {"sqlite": 200, "postgres": 400}
 VERBS = [
     *("claim", "complete", "enqueue", "enqueue_children", "enqueue_once", "beat", "park", "signal", "take_signal"),
     *("store_step", "progress", "cancel", "cancel_family", "wake", "overdue", "expire", "lose_workers", "duties"),
-    *("clean_up", "look", "drain"),
+    *("clean_up", "look", "drain", "enqueue_laned", "claim_in_lanes", "open_lanes", "enqueue_unique", "replace"),
 ]
+IN_LANES = ["debounce", "enqueue_laned", "claim_in_lanes", "complete", "open_lanes", "wake", "cancel"]
+STILL_US = 80_000_000  # nothing runs for longer than a lane that everybody passed over is left alone for: never will
 
 
+@pytest.mark.timeout(240)
 async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
     url: str, dialect: str, watch: Watch, crew: Crew
 ) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
-    mixers = [crew.script("mixer", url, f"{seed}-{number}", ROUNDS[dialect]) for number in range(PROCESSES)]
-    await asyncio.gather(*(mixer.says("ready") for mixer in mixers))
-    for mixer in mixers:
-        mixer.say("go")
-    assert await asyncio.gather(*(mixer.leaves() for mixer in mixers)) == [0] * PROCESSES
-
-    reports = [json.loads(mixer.output.splitlines()[-1]) for mixer in mixers]
-    answered: Counter[str] = sum((Counter(report["answered"]) for report in reports), Counter())
-    print(f"answered {answered}")
-    assert [verb for verb in VERBS if not answered[verb]] == [], "these verbs never did anything"
+    await mixed(url, crew, seed, ROUNDS[dialect], VERBS)
     check_whole(await watch.snapshot())
 
     begun = watch.now()
@@ -63,6 +63,69 @@ async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
     swept = await watch.snapshot()
     check_swept(Snapshot(begun, swept.tables))
     check_whole(swept)
+    await come_to_rest(watch)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="a blocked job that is replaced with a delay keeps its gate, and replace drops what it accepted",
+)
+async def test_no_job_is_stranded_and_none_is_dropped_where_calls_replace_each_other_in_lanes(
+    url: str, dialect: str, watch: Watch, crew: Crew
+) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    reports = await mixed(url, crew, seed, ROUNDS[dialect], IN_LANES, "debounced")
+    await come_to_rest(watch)
+    given: dict[str, list[str]] = {}
+    for id, payload in (pair for report in reports for pair in report["replaced"]):
+        given.setdefault(id, []).append(payload)
+    jobs = [await watch.do(find_job, JobId(id)) for id in given]
+    dropped = [job.id for job in jobs if job.payload not in given[job.id]]
+    assert dropped == [], f"of {len(jobs)} jobs these have none of the payloads that they were said to have now"
+
+
+async def mixed(
+    url: str, crew: Crew, seed: int, rounds: int, verbs: Sequence[str], *options: str
+) -> list[dict[str, Any]]:
+    """Let several processes use verbs at random; what each reports. Every verb must have done something."""
+    mixers = [crew.script("mixer", url, f"{seed}-{number}", rounds, *options) for number in range(PROCESSES)]
+    await asyncio.gather(*(mixer.says("ready") for mixer in mixers))
+    for mixer in mixers:
+        mixer.say("go")
+    assert await asyncio.gather(*(mixer.leaves() for mixer in mixers)) == [0] * PROCESSES
+    reports = [json.loads(mixer.output.splitlines()[-1]) for mixer in mixers]
+    answered: Counter[str] = sum((Counter(report["answered"]) for report in reports), Counter())
+    print(f"answered {answered}")
+    assert [verb for verb in verbs if not answered[verb]] == [], "these verbs never did anything"
+    return reports
+
+
+async def come_to_rest(watch: Watch) -> None:
+    """What a fleet does at its polls, until every job has ended: one that has not by then never will."""
+    mixer = Mixer(watch.database, "rest")
+    await mixer.register()
+    until = watch.now() + STILL_US
+    while left := [row for state in LIVE for row in await watch.do(list_jobs, state=state, limit=1_000)]:
+        told = [f"{row.kind} {row.id} {row.state} {row.gate} {row.due_at}" for row in left]
+        assert watch.now() < until, f"{len(left)} jobs are stranded: {told}"
+        moved = await watch.do(waiting.wake, limit=100)
+        moved += len(await watch.do(waiting.overdue, limit=100))
+        moved += await watch.do(open_lanes, limit=100)
+        gone = [worker.seq for worker in await watch.do(list_workers, all=True, limit=1_000)]
+        moved += len(await watch.do(expire, gone=gone, limit=100, backoff_us=1, chance=random.Random(0)))
+        while await watch.do(cancel_family, limit=100):
+            moved += 1
+        leases = await mixer.claim_all()
+        leases += await watch.do(claim_in_lanes, mixer.worker, [LANED.id], 100, 60_000_000)
+        if leases:
+            parents = sorted({lease.parent for lease in leases if lease.parent is not None})
+            endings = [Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, "1", None) for lease in leases]
+            await watch.do(complete_and_settle, endings, parents)
+            until = watch.now() + STILL_US
+        elif not moved:
+            await asyncio.sleep(0.02)  # for what is due in a moment
 
 
 class Contest(NamedTuple):

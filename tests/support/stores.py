@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from holdfast.clock import Ports
 from holdfast.kernel import ids
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete, complete_and_settle, ending
-from holdfast.kernel.database import Database, Operation
+from holdfast.kernel.database import Database, Follower, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
@@ -265,10 +265,12 @@ class SharedDatabase:
 
 
 @asynccontextmanager
-async def postgres_store(url: str, direct_url: str, *, seed: int = 0, **settings: Any) -> AsyncIterator[Store]:
+async def postgres_store(
+    url: str, direct_url: str, *, seed: int = 0, followers: Sequence[Follower] = (), **settings: Any
+) -> AsyncIterator[Store]:
     """A store in a database that has been migrated already."""
     clock = ManualClock()
-    ports = Ports(clock, random.Random(seed))
+    ports = Ports(clock, random.Random(seed), followers=followers)
     chosen = Settings(url=url, direct_url="" if direct_url == url else direct_url, **settings)
     connection = await asyncpg.connect(direct_url)
     setting = PostgresSetting(connection, chosen.schema)

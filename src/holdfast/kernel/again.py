@@ -26,6 +26,8 @@ async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
     again = await tx.one(Jobs.enqueue_again, seq=old.seq, id=new_id)
     if again is not None:
         await hint(tx, [again.route])
+    elif await tx.one(Jobs.find_job, id=new_id) is None:  # nor has an earlier call made it: retention was quicker
+        raise NotFound(f"there is no job {id} in this database.")
     return Accepted(new_id, fresh=again is not None)
 
 

@@ -36,10 +36,10 @@ async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
     """
     reason = encoding.clip(reason, _REASON_CAP)
     found = await tx.one(Waiting.find_cancellable, id=id)
-    if found is None:
+    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order([(found.seq, found.parent)])) if found else []
+    state = next((State(job.state) for job in locked if found and job.seq == found.seq), None)
+    if found is None or state is None:  # it was never there, or retention has just removed it
         raise NotFound(f"there is no job {id} in this database.")
-    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order([(found.seq, found.parent)]))
-    state = next(State(job.state) for job in locked if job.seq == found.seq)
     if state in TERMINAL:
         return state
     await tx.run(Waiting.open_cancellation, seqs=[found.seq], reason=reason)

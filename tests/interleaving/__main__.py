@@ -1,0 +1,78 @@
+"""`make interleave`: one operation stopped after each of its statements while another runs, over all pairs of verbs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from holdfast.clock import Ports
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.migrate import migrate
+from holdfast.settings import Settings
+from tests.interleaving.known import KNOWN
+from tests.interleaving.scenes import SCENES, cases
+from tests.interleaving.stage import Case, Wrong, staged
+from tests.support.postgres import Cluster, running_cluster
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interleaving", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="stop after each statement, not after one of each pair's")
+    parser.add_argument("--scene", choices=sorted(SCENES), action="append", help="only this one; may be repeated")
+    parser.add_argument("--replay", metavar="CASE", help="one case, as a failure names it: scene/first@n/second")
+    asked = parser.parse_args()
+    with running_cluster() as cluster:
+        if asked.replay:
+            return asyncio.run(replay(cluster, Case.parse(asked.replay)))
+        names = asked.scene or list(SCENES)
+        wrong = sum(asyncio.run(play(cluster, name, every=asked.all)) for name in names)
+    print(f"{wrong} cases are wrong" if wrong else "nothing is wrong")
+    return 1 if wrong else 0
+
+
+async def replay(cluster: Cluster, case: Case) -> int:
+    url = await database(cluster, case.scene)
+    async with staged(url, SCENES[case.scene]) as stage:
+        print("statements of the first:", ", ".join(await stage.statements(case.first)))
+        try:
+            await stage.judge(case)
+        except Wrong as wrong:
+            print(wrong)
+            return 1
+    print(f"{case}: nothing is wrong")
+    return 0
+
+
+async def play(cluster: Cluster, name: str, *, every: bool) -> int:
+    begun, done, known, wrong = time.monotonic(), 0, 0, 0
+    async with staged(await database(cluster, name), SCENES[name]) as stage:
+        async for case in cases(stage, every=every):
+            done += 1
+            if case.pair in KNOWN:
+                known += 1
+                continue
+            try:
+                await stage.judge(case)
+            except Wrong as problem:
+                wrong += 1
+                print(problem)
+            if sys.stderr.isatty():
+                print(f"\r{name}: {done} cases ", end="", file=sys.stderr)
+    told = f"{wrong} wrong" + (f", {known} left out: known to be wrong" if known else "")
+    print(f"{name}: {done} cases in {time.monotonic() - begun:.1f} s, {told}", flush=True)
+    return wrong
+
+
+async def database(cluster: Cluster, scene: str) -> str:
+    name = "interleaving_" + scene.replace("-", "_")
+    await asyncio.to_thread(cluster.drop_database, name)
+    url = await asyncio.to_thread(cluster.create_database, name)
+    settings = Settings()
+    await migrate(PostgresDatabase(url, settings, Ports()), settings.schema)
+    return url
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,361 @@
+"""Turns of agents: asked, answered, called, approved, steered, interrupted and cancelled; and a zombie's turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.agents import inbox, reading
+from holdfast.agents.answering import Answer, Decision, Spent
+from holdfast.agents.creating import AgentName, Named, SessionWish, Submission, create_run
+from holdfast.agents.deciding import Deciding, run_job
+from holdfast.agents.definitions import AgentSpec, ToolSpec
+from holdfast.agents.people.inquiries import Ruling, decide, list_inquiries
+from holdfast.agents.turns import Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
+from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.claim import claim
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.leases import expire
+from holdfast.kernel.records import Lease
+from holdfast.kernel.workers import list_routes
+from holdfast.models.folding import Reply
+from holdfast.outcomes import Done, Fail
+from tests.interleaving.pausing import Call, call
+from tests.interleaving.scene import SECOND, TTL_US, Outcome, Scene, skipping, verb
+
+PROMPT = [{"type": "text", "text": "Do it."}]
+ENOUGH = [{"type": "text", "text": "Enough."}]
+INTENT = Intent("scripted:", "hash", "fingerprint")
+SPENT = Spent("{}", 10, 20, 0, 0, 30)
+SCHEMA = {"type": "object", "properties": {}}
+SPEC = AgentSpec(
+    name="helper",
+    model="scripted:",
+    tools=(
+        ToolSpec(name="look", description="Look.", schema=SCHEMA),
+        ToolSpec(name="buy", description="Buy.", schema=SCHEMA, approve=True),
+    ),
+)
+
+
+def _reply(blocks: list[dict[str, Any]], reason: str) -> Reply:
+    return Reply(id="m", model="scripted:", blocks=blocks, stop_reason=reason)
+
+
+class Agents(Scene):
+    """What scenes of agents have in common. A worker that only ends what it claims fails the runs it gets."""
+
+    def submission(self, name: str, during: str | None = None) -> Submission:
+        job, route = run_job(self.id(name), "helper", self.store.settings)
+        return Submission(
+            job=job,
+            route=route,
+            agent=Named(AgentName("helper"), SPEC),
+            agent_name="helper",
+            session=SessionWish(self.id("session"), key="s"),
+            input=f'[{{"type": "text", "text": "{name}"}}]',
+            during=during,
+        )
+
+    async def run(self, name: str = "run") -> Lease:
+        """A run that was accepted and claimed."""
+        new = self.submission(name)
+        await self.do(create_run, new, "")
+        self.route = new.route.id
+        (lease,) = await self.do(claim, self.worker, [self.route], 1, TTL_US)
+        assert isinstance(lease, Lease)
+        return lease
+
+    async def play(self, lease: Lease, number: int = 1) -> Play:
+        loaded = await self.do(load, lease.seq)
+        return Play(lease, loaded.run, number)
+
+    def answering(self, play: Play, *uses: str, text: str = "Done.") -> Call:
+        """The answer of a model: calls of these tools, or a text that ends the run."""
+        blocks: list[dict[str, Any]] = [
+            {"type": "tool_use", "id": f"use {place}", "name": name, "input": {}} for place, name in enumerate(uses)
+        ]
+        reason = "tool_use" if uses else "end_turn"
+        blocks = blocks or [{"type": "text", "text": text}]
+        answer = Answer("scripted:", blocks, reason, SPENT, "request")
+        return call(commit, play, answer, self.decision(play, _reply(blocks, reason)))
+
+    def decision(self, play: Play, reply: Reply) -> Decision:
+        return Deciding(play.run, SPEC, play.number, self.store.settings, lambda tool, *_: tool.approve).decide(reply)
+
+    async def answered(self, play: Play, *uses: str) -> None:
+        said = self.answering(play, *uses)
+        await self.do(said.operation, *said.args)
+
+    async def calls(self, n: int) -> list[Lease]:
+        """The calls of tools that can be claimed."""
+        routes = [route.id for route in await self.do(list_routes, since=0) if "tool:" in route.capabilities]
+        leases: list[Lease] = await self.do(claim, self.worker, routes, n, TTL_US)
+        return leases
+
+    async def look(self, tx: Transaction) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for run in await reading.list_runs(tx, limit=100):
+            about = run._asdict()
+            about["job"] = run.id
+            about["turns taken"] = await reading.list_turns(tx, run.id)
+            about["calls"] = await reading.list_calls(tx, run.id)
+            about["events told"] = [event[1:] for event in await reading.stored_events(tx, run.id)]
+            about["inquiries"] = list(await list_inquiries(tx, state=None, run=run.id))
+            seen[f"run {run.id}"] = about
+        for session in await reading.list_sessions(tx, limit=10):
+            seen[f"session {session.id}"] = session._asdict()
+            messages = await reading.list_messages(tx, session.id)
+            seen[f"said in {session.id}"] = [(m.ordinal, m.kind, m.run_id, m.turn, m.blocks) for m in messages]
+        return seen
+
+    def outcome(self, lease: Lease) -> Outcome:
+        return Fail("nobody plays it") if lease.kind.startswith("agent:") else Done("done")
+
+    async def ended(self) -> list[str]:
+        """Every run has ended, each of its calls is answered once, and its events have no gap."""
+        wrong: list[str] = []
+        for run in await self.do(reading.list_runs, limit=100):
+            if run.state not in ("completed", "cancelled", "failed"):
+                wrong.append(f"run {run.id} is {run.state} for ever")
+            numbers = [event.seq for event in await self.do(reading.stored_events, run.id)]
+            if numbers != list(range(1, len(numbers) + 1)):
+                wrong.append(f"the events of run {run.id} are numbered {numbers}")
+            open_calls = [c.id for c in await self.do(reading.list_calls, run.id) if c.finished_at is None]
+            if open_calls:
+                wrong.append(f"the calls {open_calls} of run {run.id} have no end")
+        return wrong + await self._unanswered()
+
+    async def _unanswered(self) -> list[str]:
+        wrong: list[str] = []
+        for session in await self.do(reading.list_sessions, limit=10):
+            asked: list[str] = []
+            for message in await self.do(reading.list_messages, session.id):
+                results = [b["tool_use_id"] for b in message.blocks if b["type"] == "tool_result"]
+                if asked and sorted(results) != sorted(asked):
+                    wrong.append(f"the model asked for {asked} and was answered with {results}")
+                asked = [b["id"] for b in message.blocks if b["type"] == "tool_use"]
+            if asked:
+                wrong.append(f"the model asked for {asked} and was answered with nothing")
+        return wrong
+
+    # What may happen to any run
+
+    @verb
+    def cancel(self) -> Call:
+        return call(cancel, self.id("run"), reason="no more")
+
+    @verb
+    def steer(self) -> Call:
+        return call(inbox.steer, self.id("run"), self.id("a word"), '[{"type": "text", "text": "Mind the gap."}]')
+
+    @verb
+    def interrupt(self) -> Call:
+        return call(inbox.interrupt, self.id("run"), self.id("interruption"), "")
+
+    @verb
+    def message_in_line(self) -> Call:
+        return call(create_run, self.submission("next"), "")
+
+    @verb
+    def message_that_steers(self) -> Call:
+        return call(create_run, self.submission("joins", "steer"), "")
+
+    @verb
+    def message_that_interrupts(self) -> Call:
+        return call(create_run, self.submission("interrupts", "interrupt"), "")
+
+
+class Asking(Agents):
+    """A model is being asked; its worker may be given up, and another may take the run."""
+
+    name = "agent-asking"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        self.heir = await self.register("heir")
+        self.lease = await self.run()
+        self.turn = await self.play(self.lease)
+        await self.do(begin, self.turn, PROMPT, INTENT)
+
+    @verb
+    def commit_calls(self) -> Call:
+        return self.answering(self.turn, "look", "look")
+
+    @verb
+    def commit_approval(self) -> Call:
+        return self.answering(self.turn, "buy")
+
+    @verb
+    def commit_end(self) -> Call:
+        return self.answering(self.turn)
+
+    @verb
+    def fail_turn(self) -> Call:
+        return call(fail_turn, self.turn, {"kind": "cut", "message": "cut off"}, unknown=True, counted=True)
+
+    @verb
+    def conclude(self) -> Call:
+        ended = self.decision(self.turn, _reply(ENOUGH, "end_turn"))
+        return call(conclude, self.turn, PROMPT, ended.conclusion)
+
+    @verb
+    def taken_over(self) -> Call:
+        return call(self.rescued)
+
+    @skipping
+    async def rescued(self, tx: Any) -> Any:
+        """Its worker is given up, and another claims the run, at once."""
+        await expire(tx, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+        return await claim(tx, self.heir, [self.route], 5, TTL_US)
+
+
+class Beginning(Agents):
+    """A run was claimed and has said nothing yet; another of its session waits behind it."""
+
+    name = "agent-beginning"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        self.heir = await self.register("heir")
+        self.lease = await self.run()
+        self.first = await self.play(self.lease)
+        self.behind = await self.play(await self.run("behind"))
+
+    @classmethod
+    def verbs(cls) -> Iterator[str]:
+        """Whoever steers begins a run of its own when the one it found ended meanwhile, also where another is next."""
+        yield from (name for name in super().verbs() if name != "message_that_steers")
+
+    @verb
+    def begin(self) -> Call:
+        return call(begin, self.first, PROMPT, INTENT)
+
+    @verb
+    def queue_up(self) -> Call:
+        return call(queue_up, self.behind)
+
+    @verb
+    def conclude(self) -> Call:
+        ended = self.decision(self.first, _reply(ENOUGH, "end_turn"))
+        return call(conclude, self.first, PROMPT, ended.conclusion)
+
+    @verb
+    def taken_over(self) -> Call:
+        return call(self.rescued)
+
+    @skipping
+    async def rescued(self, tx: Any) -> Any:
+        await expire(tx, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+        return await claim(tx, self.heir, [self.route], 5, TTL_US)
+
+
+class Tools(Agents):
+    """A run waits for two calls of tools, and both are run."""
+
+    name = "agent-tools"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        turn = await self.play(await self.run())
+        await self.do(begin, turn, PROMPT, INTENT)
+        await self.answered(turn, "look", "look")
+        self.one, self.other = await self.calls(2)
+
+    @verb
+    def end_one(self) -> Call:
+        return self.settling((self.one, Done("one")))
+
+    @verb
+    def end_other(self) -> Call:
+        return self.settling((self.other, Done("other")))
+
+    @verb
+    def fail_other(self) -> Call:
+        return self.settling((self.other, Fail("no")))
+
+    @verb
+    def cancel_family(self) -> Call:
+        return call(cancel_family, limit=10)
+
+    @verb
+    def give_up_worker(self) -> Call:
+        return call(expire, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+
+
+class Approval(Agents):
+    """One call waits for a person, the other is run."""
+
+    name = "agent-approval"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        turn = await self.play(await self.run())
+        await self.do(begin, turn, PROMPT, INTENT)
+        await self.answered(turn, "buy", "look")
+        (self.other,) = await self.calls(2)
+        (inquiry,) = await self.do(list_inquiries)
+        self.inquiry: str = inquiry.id
+
+    @verb
+    def approve(self) -> Call:
+        return call(decide, Ruling(self.inquiry, "approved", by="a"), "")
+
+    @verb
+    def deny(self) -> Call:
+        return call(decide, Ruling(self.inquiry, "denied", by="b"), "")
+
+    @verb
+    def answer(self) -> Call:
+        return call(decide, Ruling(self.inquiry, "answered", by="c", answer="bought already"), "")
+
+    @verb
+    def time_out(self) -> Call:
+        return call(decide, Ruling(self.inquiry, "expired"), "")
+
+    @verb
+    def end_other(self) -> Call:
+        return self.settling((self.other, Done("other")))
+
+    @verb
+    def cancel_family(self) -> Call:
+        return call(cancel_family, limit=10)
+
+
+class Zombies(Agents):
+    """A worker that was frozen while it asked, and the one that plays the same turn now."""
+
+    name = "agent-zombie"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        self.stale = await self.play(await self.run())
+        await self.do(begin, self.stale, PROMPT, INTENT)
+        await self.store.advance("61s")
+        swept = self.sweeping()
+        await self.do(swept.operation, **swept.options)
+        heir = await self.register("heir")
+        (lease,) = await self.do(claim, heir, [self.route], 1, TTL_US)
+        self.turn = await self.play(lease)
+        await self.do(begin, self.turn, PROMPT, INTENT)
+
+    @verb
+    def commit_calls(self) -> Call:
+        return self.answering(self.turn, "look")
+
+    @verb
+    def stale_commit(self) -> Call:
+        return self.answering(self.stale, "look", "look")
+
+    @verb
+    def stale_end(self) -> Call:
+        return self.answering(self.stale, text="I was first.")
+
+    @verb
+    def stale_begin(self) -> Call:
+        return call(begin, self.stale, PROMPT, INTENT)
+
+    @verb
+    def stale_failure(self) -> Call:
+        return call(fail_turn, self.stale, {"kind": "cut", "message": "cut off"}, unknown=True, counted=True)

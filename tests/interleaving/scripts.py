@@ -1,0 +1,143 @@
+"""What goes wrong between a process and the store rather than between two operations: each played step by step.
+
+Connections are real: one is cut, an answer is late, a sign of life comes back. The clock moves as the script says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import Holdfast
+from holdfast.kernel import epoch
+from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.leases import Beat, beat
+from holdfast.kernel.watch import cluster_epoch
+from holdfast.kernel.workers import advertise_presence
+from holdfast.workers.holdings import Stop
+from holdfast.workers.lifeline import Pulse
+from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.worker import Worker
+from tests.support.apps import eventually, happens
+from tests.support.stores import Store, postgres_store
+
+BRIEF: dict[str, Any] = {"presence_quiet": "1s", "presence_grace": "1s"}
+
+
+async def a_new_connection_to_another_server_raises_the_epoch(url: str) -> None:
+    """A standby was promoted, or a backup restored, while the process lived: its next connection reaches that."""
+    async with postgres_store(url, url) as store:
+        await store.do(cluster_epoch)  # a connection is open, and has noted the server
+        await store.do(epoch.adopt, "the server before the failover")  # what a backup of that server says
+        before = await store.do(cluster_epoch)
+        await _cut(store)
+        lease = await store.claimed()
+        assert lease.epoch > before, "a claim over a new connection was given a token of the server before"
+
+
+async def nobody_is_judged_right_after_a_reconnect(url: str) -> None:
+    """What cut our connections may have cut everybody's: give the others time to come back."""
+    async with postgres_store(url, url, **BRIEF) as store:
+        heard: list[str] = []
+        await store.database.listen(heard.append)
+        worker = await store.worker()
+        await store.do(advertise_presence, worker, presence=True)
+        await _cut(store)
+
+        async def listens_again() -> bool:
+            return len(heard) > 1
+
+        await eventually(listens_again)
+        assert await store.database.presence.absent([worker]) == set(), "a verdict right after the reconnect"
+        await store.advance("2s")
+        assert await store.database.presence.absent([worker]) == {worker}
+
+
+async def one_look_is_no_verdict(url: str) -> None:
+    """A worker that takes its presence again within the grace was never gone."""
+    async with postgres_store(url, url, **BRIEF) as store:
+        sweeper = Sweeper(store.database, store.ports, store.settings)
+        worker = await store.worker()
+        await store.do(advertise_presence, worker, presence=True)
+        assert await sweeper.gone() == set(), "it was missed once, and judged"
+        assert await store.database.presence.hold(worker)
+        await store.advance("2s")
+        assert await sweeper.gone() == set()
+        await store.database.presence.withdraw(worker)
+        assert await sweeper.gone() == set(), "it was missed once since it came back, and judged"
+        await store.advance("2s")
+        assert await sweeper.gone() == {worker}
+
+
+class LateLifeline:
+    """Beats when the script says so, and hands the answer on when the script says so."""
+
+    def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
+        self.compose = compose
+        self.heard = heard
+
+    def poke(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def a_late_answer_gives_no_more_time(url: str) -> None:
+    """A renewal counts from when it was sent: that is when the store counted from, at the latest."""
+    async with postgres_store(url, url) as store:
+        app, begun, lifeline = Holdfast(url, embedded=False), asyncio.Event(), LateLifeline()
+
+        @app.job(name="work")
+        async def work() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        worker = Worker(app.registry, store.database, store.settings, store.ports, lifeline=lifeline)
+        await worker.start()
+        try:
+            await store.enqueue()
+            await happens(begun)
+            sent_at = store.clock.monotonic()
+            pulse = lifeline.compose()
+            assert pulse is not None
+            assert pulse.held
+            limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
+            answer = await store.do(beat, pulse.worker, pulse.active, pulse.held, **limits)
+            await store.advance("50s")
+            lifeline.heard(sent_at, answer)
+            holdings = worker._holdings.all()
+            await store.advance("10s")  # the lease ends: from now on another may have the job
+            await _ticked(worker, store)
+            assert [holding.stop for holding in holdings] == [Stop.LOST], "it goes on with a job that another may have"
+        finally:
+            await worker.stop(grace=0)
+
+
+SCRIPTS: tuple[Callable[[str], Any], ...] = (
+    a_new_connection_to_another_server_raises_the_epoch,
+    nobody_is_judged_right_after_a_reconnect,
+    one_look_is_no_verdict,
+    a_late_answer_gives_no_more_time,
+)
+
+
+async def _cut(store: Store) -> None:
+    """End the session that the store has open, as a server that goes away does."""
+    assert isinstance(store.database, PostgresDatabase)
+    async with store.database.connection() as connection:
+        pid = connection.get_server_pid()
+    await store.query(f"select pg_terminate_backend({pid})")
+
+    async def is_closed() -> bool:
+        return bool(connection.is_closed())
+
+    await eventually(is_closed)
+
+
+async def _ticked(worker: Worker, store: Store) -> None:
+    """The worker has looked at its clock since that was moved."""
+
+    async def has() -> bool:
+        return worker._ticked >= store.clock.monotonic()
+
+    await eventually(has)
