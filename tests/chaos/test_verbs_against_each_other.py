@@ -67,10 +67,6 @@ async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a blocked job that is replaced with a delay keeps its gate, and replace drops what it accepted",
-)
 async def test_no_job_is_stranded_and_none_is_dropped_where_calls_replace_each_other_in_lanes(
     url: str, dialect: str, watch: Watch, crew: Crew
 ) -> None:

@@ -1,25 +1,24 @@
 """Planted bugs: a lock, a fence or a pause left out. The harness must notice each, or its silence proves nothing.
 
-Each says which words it takes out of a statement or a function, and fails loudly when they are not there any more.
+Each says which words it takes out of a statement, or which function it replaces, and fails loudly when that is gone.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 import pytest
 
 from holdfast.agents.statements import Inquiries
 from holdfast.kernel.drivers.postgres import PostgresDatabase
-from holdfast.kernel.drivers.postgres_presence import PostgresPresence
+from holdfast.kernel.drivers.postgres_pool import Line
+from holdfast.kernel.leases import Beat
 from holdfast.kernel.sql import Statement
 from holdfast.kernel.statements import Jobs, Lanes, Leases, Retention, Waiting
-from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.sweeper import Missed, Sweeper
 from holdfast.workers.worker import Worker
 from tests.interleaving import scripts
 
@@ -53,19 +52,41 @@ class Slip(NamedTuple):
 
     what: str
     script: Callable[[str], Any]
-    owner: type
-    function: str
-    old: str
-    new: str
+    plant: Callable[[pytest.MonkeyPatch], None]
 
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        genuine = vars(self.owner)[self.function]
-        source = textwrap.dedent(inspect.getsource(genuine))
-        if self.old not in source:
-            pytest.fail(f"{self.owner.__name__}.{self.function} no longer says {self.old!r}; plant the bug anew")
-        scope = dict(vars(sys.modules[self.owner.__module__]))
-        exec(source.replace(self.old, self.new), scope)
-        patch.setattr(self.owner, self.function, scope[self.function])
+
+def _note_identity_once(patch: pytest.MonkeyPatch) -> None:
+    genuine = PostgresDatabase._note_identity
+    noted: WeakSet[PostgresDatabase] = WeakSet()
+
+    async def note_identity(database: PostgresDatabase, line: Line) -> None:
+        if database not in noted:
+            noted.add(database)
+            await genuine(database, line)
+
+    patch.setattr(PostgresDatabase, "_note_identity", note_identity)
+
+
+def _judge_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PostgresDatabase, "seconds_since_reconnect", lambda _database: float("inf"))
+
+
+def _miss_long_ago(patch: pytest.MonkeyPatch) -> None:
+    genuine = Sweeper._miss
+
+    def miss(sweeper: Sweeper, worker: int, now: float, last_beat: int) -> Missed:
+        return genuine(sweeper, worker, now, last_beat)._replace(since=float("-inf"))
+
+    patch.setattr(Sweeper, "_miss", miss)
+
+
+def _count_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    genuine = Worker._on_beat
+
+    def on_beat(worker: Worker, _sent_at: float, beat: Beat) -> None:
+        genuine(worker, worker._ports.clock.monotonic(), beat)
+
+    patch.setattr(Worker, "_on_beat", on_beat)
 
 
 _LAPSED: Final = "(lease_until <= holdfast.now_us() or worker"
@@ -94,7 +115,7 @@ MUTANTS: Final = (
     Mutant(
         "retention removes a parent whose children have not ended",
         "ended-parent/prune/claim_child",
-        (Edit(Retention.find_prunable, " and j.open_children = 0"), Edit(Retention.prune, " and open_children = 0")),
+        (Edit(Retention.find_prunable, "j.open_children = 0 and "), Edit(Retention.prune, " and open_children = 0")),
     ),
     Mutant(
         "jobs are not locked: of two calls that end at once neither lets the run go on",
@@ -117,33 +138,13 @@ SLIPS: Final = (
     Slip(
         "the server's identity is noted at the first connection only",
         scripts.a_new_connection_to_another_server_raises_the_epoch,
-        PostgresDatabase,
-        "_prepare",
-        "await self._note_identity(line)",
-        "self._noted = getattr(self, '_noted', None) or await self._note_identity(line) or True",
+        _note_identity_once,
     ),
     Slip(
         "there is no quiet after a reconnect",
         scripts.nobody_is_judged_right_after_a_reconnect,
-        PostgresPresence,
-        "absent",
-        "self._database.seconds_since_reconnect() < self._quiet",
-        "False",
+        _judge_at_once,
     ),
-    Slip(
-        "one look is a verdict",
-        scripts.one_look_is_no_verdict,
-        Sweeper,
-        "gone",
-        "now - since >= grace",
-        "now - since >= 0",
-    ),
-    Slip(
-        "a renewal counts from its answer",
-        scripts.a_late_answer_gives_no_more_time,
-        Worker,
-        "_on_beat",
-        "self._fence(sent_at, holding.claimed_at)",
-        "self._fence(self._ports.clock.monotonic(), holding.claimed_at)",
-    ),
+    Slip("one look is a verdict", scripts.one_look_is_no_verdict, _miss_long_ago),
+    Slip("a renewal counts from its answer", scripts.a_late_answer_gives_no_more_time, _count_from_the_answer),
 )

@@ -18,7 +18,7 @@ from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import expire
 from holdfast.kernel.records import Lease
-from holdfast.kernel.workers import list_routes
+from holdfast.kernel.workers import list_routes, lose_workers
 from holdfast.models.folding import Reply
 from holdfast.outcomes import Done, Fail
 from tests.interleaving.pausing import Call, call
@@ -66,6 +66,12 @@ class Agents(Scene):
         (lease,) = await self.do(claim, self.worker, [self.route], 1, TTL_US)
         assert isinstance(lease, Lease)
         return lease
+
+    @skipping
+    async def given_up(self, tx: Any) -> Any:
+        """Its presence is gone: the worker is given up, and its leases end."""
+        await lose_workers(tx, gone=[self.worker], reason="its presence is gone")
+        return await expire(tx, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
 
     async def play(self, lease: Lease, number: int = 1) -> Play:
         loaded = await self.do(load, lease.seq)
@@ -207,7 +213,7 @@ class Asking(Agents):
     @skipping
     async def rescued(self, tx: Any) -> Any:
         """Its worker is given up, and another claims the run, at once."""
-        await expire(tx, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+        await self.given_up(tx)
         return await claim(tx, self.heir, [self.route], 5, TTL_US)
 
 
@@ -247,7 +253,7 @@ class Beginning(Agents):
 
     @skipping
     async def rescued(self, tx: Any) -> Any:
-        await expire(tx, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+        await self.given_up(tx)
         return await claim(tx, self.heir, [self.route], 5, TTL_US)
 
 
@@ -281,7 +287,7 @@ class Tools(Agents):
 
     @verb
     def give_up_worker(self) -> Call:
-        return call(expire, gone=[self.worker], limit=10, backoff_us=SECOND, chance=random.Random(0))
+        return call(self.given_up)
 
 
 class Approval(Agents):

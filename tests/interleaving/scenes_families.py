@@ -6,8 +6,9 @@ from typing import Any
 
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.enqueue import enqueue_children
+from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.records import Lease, NewJob
-from holdfast.kernel.retention import Keep, prune, remove
+from holdfast.kernel.retention import prune, remove
 from holdfast.kernel.waiting import overdue, park
 from holdfast.outcomes import Done, Fail, Retry
 from tests.interleaving.pausing import Call, call
@@ -145,7 +146,7 @@ class Ended(Family):
         yield from ("enqueue_children", "cancel_family")
 
     def prune(self) -> Call:
-        return call(prune, Keep(0, 0, firm=True), limit=10)
+        return call(prune, "default", after=0, before=FOREVER, look=10)
 
     def remove_parent(self) -> Call:
         return call(remove, [self.parent.seq])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.crons import next_tick
 from holdfast.kernel import duties
-from holdfast.kernel.leases import beat
+from holdfast.kernel.leases import FOREVER, beat
 from holdfast.kernel.queues import pause_queue, resume_queue
 from holdfast.kernel.records_flow import ScheduleRow
-from holdfast.kernel.retention import Keep, prune
+from holdfast.kernel.retention import prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.schedules import (
     NewSchedule,
@@ -129,7 +129,7 @@ class Duties(Scene):
 
     @verb
     def prune(self) -> Call:
-        return call(prune, Keep(0, 0, firm=True), limit=10, under=(self.current, self.heir))
+        return call(prune, "default", after=0, before=FOREVER, look=10, under=(self.current, self.heir))
 
     @verb
     def enqueue(self) -> Call:

@@ -73,6 +73,8 @@ async def one_look_is_no_verdict(url: str) -> None:
 class LateLifeline:
     """Beats when the script says so, and hands the answer on when the script says so."""
 
+    async def open(self) -> None: ...
+
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         self.compose = compose
         self.heard = heard
@@ -101,8 +103,15 @@ async def a_late_answer_gives_no_more_time(url: str) -> None:
             pulse = lifeline.compose()
             assert pulse is not None
             assert pulse.held
-            limits = {"ttl_us": pulse.ttl_us, "ceiling_us": pulse.ceiling_us}
-            answer = await store.do(beat, pulse.worker, pulse.active, pulse.held, **limits)
+            answer = await store.do(
+                beat,
+                pulse.worker,
+                pulse.active,
+                pulse.held,
+                ttl_us=pulse.ttl_us,
+                ceiling_us=pulse.ceiling_us,
+                me=pulse.me,
+            )
             await store.advance("50s")
             lifeline.heard(sent_at, answer)
             holdings = worker._holdings.all()

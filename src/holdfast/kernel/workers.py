@@ -37,7 +37,7 @@ async def register(
     if other is not None:
         if other.fresh and other.seq not in gone:
             raise DuplicateWorker(who.id, other.hostname, other.pid)
-        await tx.run(Workers.replace_worker, seq=other.seq)
+        await tx.run(Workers.replace_worker, seq=other.seq, gone=int(other.seq in gone))
     if routes:
         await tx.run(Workers.add_routes, routes=routes)
     row = await tx.one(

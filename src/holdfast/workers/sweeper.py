@@ -31,6 +31,7 @@ from holdfast.workers.leaps import StoreClock, tolerance
 log = logging.getLogger("holdfast.sweep")
 
 LIMIT = 200
+_DUE_LOOK = 0.005
 WATCHERS = 5
 _WATCH_US = 4_000_000
 
@@ -173,9 +174,15 @@ class Sweeper:
         before = self._missed.get(worker)
         return before if before is not None and before.last_beat == last_beat else Missed(now, last_beat)
 
-    @property
-    def suspects(self) -> bool:
-        return bool(self._missed)
+    def pause(self, worker: int, sight: Sight, *, next_tick: int | None) -> float:
+        """Seconds until the next look, if nobody hints: the next poll or sweep, or the moment something is due."""
+        pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
+        if self._missed or self.watches(worker, sight):
+            pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
+        for due in (sight.next_due, sight.next_opening, next_tick):
+            if due is not None:  # if it is due now, there may be another right behind it
+                pause = min(pause, max(_DUE_LOOK, (due - sight.now) / 1e6))
+        return pause
 
     async def expire(self, gone: set[int], until: int = 0) -> bool:
         """Take back what lapsed by then, and whatever these workers still hold; True when there was something."""

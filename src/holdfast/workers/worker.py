@@ -34,8 +34,8 @@ from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings, as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
+from holdfast.workers.known_routes import KnownRoutes
 from holdfast.workers.leaps import tolerance
-from holdfast.workers.learning import Learning
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
@@ -50,7 +50,6 @@ from holdfast.workers.telling import Telling, about
 
 log = logging.getLogger("holdfast.worker")
 
-_DUE_LOOK = 0.005
 _INTERRUPTED = "instance_disconnected"
 _HAND_BACK = 2.0
 _STAY = 1.0
@@ -83,7 +82,7 @@ class Worker:
         self._started = 0
         self._pace = Pace()
         self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
-        self._learning = Learning(database, settings, registry, self._routing, self._capabilities)
+        self._known_routes = KnownRoutes(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
         self._telling = Telling(ports, self.id)
@@ -136,7 +135,7 @@ class Worker:
             await self._database.transact(put_schedule, schedule, next_tick)
         for preparing in self._registry.preparing:
             await self._database.transact(preparing)
-        await self._learning.begin()
+        await self._known_routes.begin()
         self._ticked = self._ports.clock.monotonic()
         await self._database.listen(self._on_hint)
         self._lifeline.start(self._compose, self._on_beat)
@@ -390,11 +389,11 @@ class Worker:
             now = self._ports.clock.monotonic()
             sight = await self._database.transact(registry.look, self.seq, self._routing.served)
             if await self._sweeper.judge_clock(sight, now):
-                self._learning.forget()
+                self._known_routes.forget()
                 self._look.set()
                 self._work.set()  # lanes may give again
                 continue
-            if await self._learning.after(sight, now):
+            if await self._known_routes.after(sight, now):
                 self._work.set()  # this look did not ask for them
             if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
                 polled_at = now
@@ -413,12 +412,7 @@ class Worker:
 
     async def _pause(self, sight: Sight) -> None:
         """Until the next poll or sweep, a hint, or the moment something is due."""
-        pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
-        if self._sweeper.suspects or self._sweeper.watches(self.seq, sight):
-            pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
-        for due in (sight.next_due, sight.next_opening, self._duties.tick(sight)):
-            if due is not None:  # if it is due now, there may be another right behind it
-                pause = min(pause, max(_DUE_LOOK, (due - sight.now) / 1e6))
+        pause = self._sweeper.pause(self.seq, sight, next_tick=self._duties.tick(sight))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._look.wait()

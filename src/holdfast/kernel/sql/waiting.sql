@@ -216,7 +216,7 @@ cross join lateral (select j.seq from holdfast.job j
     where j.route = r.route and j.state = 'pending' and j.gate is null and j.seq + 0 <= :upto
         and j.kind <> all(cast(:kept as text[]))
         and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
-    order by j.priority, j.slot, j.seq limit :limit) as f
+    order by @place(j) limit :limit) as f
 limit :limit;
 
 -- name: cancellable_pending :many on sqlite

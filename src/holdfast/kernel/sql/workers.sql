@@ -30,9 +30,11 @@ select seq, hostname, pid, presence, heartbeat_at + ttl_us > holdfast.now_us() a
 where id = :id and incarnation <> :incarnation and status in ('active', 'draining');
 
 -- name: replace_worker :exec
+-- Its silence is tested here again: one that has beaten since it was found keeps its id.
 update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0,
     reason = 'replaced by a new worker of the same id'
-where seq = :seq and status in ('active', 'draining');
+where seq = :seq and status in ('active', 'draining')
+    and (:gone = 1 or heartbeat_at + ttl_us <= holdfast.now_us());
 
 -- name: advertise_presence :exec
 update holdfast.worker set presence = :presence where seq = :seq;

@@ -1,4 +1,4 @@
-"""Learning: which routes there are, read from the store whenever it has new ones, and whole now and then."""
+"""Which routes there are: read from the store whenever it has new ones, and all of them now and then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.workers.definitions import Registry
 from holdfast.workers.routing import Routing
 
 
-class Learning:
+class KnownRoutes:
     def __init__(
         self,
         database: Database,
