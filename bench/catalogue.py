@@ -38,7 +38,7 @@ class Work:
 
 WORKS = (
     Work("drain", "Drain", drain, (drain.ONE.key, drain.TWO.key)),
-    Work("enqueue", "Enqueue", enqueue, (enqueue.ONE.key, enqueue.BULK.key)),
+    Work("enqueue", "Enqueue", enqueue, (enqueue.ONE.key, enqueue.EIGHT.key, enqueue.BULK.key)),
     Work("latency", "Latency of an idle worker", latency, (latency.P50.key, latency.P99.key, latency.COLD.key)),
     Work("backlog", "A large table", backlog, (backlog.EMPTY.key, backlog.PENDING.key, backlog.FINISHED.key)),
     Work("steady", "Steady state", steady, (steady.FIRST.key, steady.LAST.key)),

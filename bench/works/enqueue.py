@@ -1,9 +1,9 @@
-"""Enqueue: one caller accepts jobs, one by one and in bulk, each call committed when it returns."""
+"""Enqueue: jobs are accepted one by one, by several callers, and in bulk; each call is committed when it returns."""
 
 from __future__ import annotations
 
 from bench import meter
-from bench.contenders import Contender
+from bench.contenders import HOLDFAST, Contender
 from bench.contenders.protocol import Order
 from bench.figures import Sample, Subject
 from bench.players import Player
@@ -11,13 +11,17 @@ from bench.session import Session
 from bench.stores import filled
 
 ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
+EIGHT = Subject("enqueue.eight", "enqueue, 8 concurrent callers", "jobs/s")
 BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
+CALLERS = 8
 CHUNK = 1_000
 WARM = 10  # calls, of what a process does once
 
 HOW = """
 One process, one caller, no worker; the clock starts after ten calls. One by one: each call returns before the next
-begins. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out.
+begins. 8 concurrent callers: the same call, made by eight tasks of one event loop, by Holdfast alone, whose calls then
+share their commits; three times as many jobs. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that
+have none are left out.
 """
 
 
@@ -25,6 +29,9 @@ def measure(session: Session) -> None:
     def one(contender: Contender) -> None:
         jobs = session.scale.enqueue_one
         session.record(ONE, contender.name, rate(session, contender, jobs=jobs, chunk=1))
+        if contender.name == HOLDFAST:  # in the same round, so that the two can be compared
+            sample = rate(session, contender, jobs=3 * jobs, chunk=1, callers=CALLERS)
+            session.record(EIGHT, contender.name, sample)
 
     def bulk(contender: Contender) -> None:
         jobs = round(session.scale.enqueue_bulk * contender.pace)
@@ -35,9 +42,9 @@ def measure(session: Session) -> None:
     session.rounds([each for each in contenders if each.bulk], bulk)
 
 
-def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sample:
+def rate(session: Session, contender: Contender, *, jobs: int, chunk: int, callers: int = 1) -> Sample:
     with session.stores(contender).lend(contender, filled(0)) as store:
-        order = Order(url=store.url, n=jobs, chunk=chunk, warm=WARM)
+        order = Order(url=store.url, n=jobs, chunk=chunk, callers=callers, warm=WARM)
         with Player.of(contender, "enqueue", order, limit=session.scale.limit) as player:
             player.expect("ready")
             before = meter.read()
