@@ -42,7 +42,7 @@ WORKS = (
         "enqueue",
         "Enqueue",
         enqueue,
-        (enqueue.ONE.key, enqueue.BULK.key, enqueue.CLIENTS.key, enqueue.QUIET.key),
+        (enqueue.ONE.key, enqueue.EIGHT.key, enqueue.BULK.key, enqueue.CLIENTS.key, enqueue.QUIET.key),
     ),
     Work("latency", "Latency of an idle worker", latency, (latency.P50.key, latency.P99.key, latency.COLD.key)),
     Work("backlog", "A large table", backlog, (backlog.EMPTY.key, backlog.PENDING.key, backlog.FINISHED.key)),

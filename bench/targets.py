@@ -116,6 +116,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         "enqueue",
         ("one by one", "≥", 1_800, "jobs/s", value(enqueue.ONE)),
         ("one by one, against pgqueuer", "≥", 1.1, "×", against(enqueue.ONE, "pgqueuer")),
+        ("8 concurrent callers, against one", "≥", 3, "×", within(enqueue.EIGHT, enqueue.ONE)),
         ("in bulk", "≥", 50_000, "jobs/s", value(enqueue.BULK)),
         ("in bulk, against pgqueuer", "≥", 1.5, "×", against(enqueue.BULK, "pgqueuer")),
         ("16 clients, against the same without hints", "≥", 0.8, "×", within(enqueue.CLIENTS, enqueue.QUIET)),

@@ -30,6 +30,7 @@ class Order:
     url: str = ""
     n: int = 0
     chunk: int = 1  # jobs in one call of enqueue
+    callers: int = 1  # tasks that call at the same time, where the contender can have several
     warm: int = 0  # calls of enqueue before the clock starts; their jobs come on top
     pause: float = 0.0  # seconds between two calls
     ahead: int = 0  # never more jobs waiting than this; 0: no limit
@@ -78,11 +79,27 @@ async def send(order: Order, enqueue: Enqueue) -> None:
     await async_gate()
     board = Board(order.board) if order.board else None
     begun = time.perf_counter()
-    async for numbers in _calls(order, board):
-        await enqueue(numbers)
-        if board is not None and order.chunk == 1:
-            board.sent(numbers[0])
+    if order.callers > 1:
+        await _send_at_once(order, enqueue)
+    else:
+        async for numbers in _calls(order, board):
+            await enqueue(numbers)
+            if board is not None and order.chunk == 1:
+                board.sent(numbers[0])
     say("done", seconds=time.perf_counter() - begun)
+
+
+async def _send_at_once(order: Order, enqueue: Enqueue) -> None:
+    """As requests of a web server would: each caller makes its next call when it has the answer to its last."""
+    calls = chunks(order)
+
+    async def call() -> None:
+        for numbers in calls:
+            await enqueue(numbers)
+
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(order.callers):
+            callers.create_task(call())
 
 
 def send_sync(order: Order, enqueue: Callable[[list[int]], object]) -> None:

@@ -1,4 +1,4 @@
-"""Enqueue: one caller accepts jobs, one by one and in bulk, then many callers; each call committed when it returns."""
+"""Enqueue: jobs are accepted one by one, by several callers, in bulk, and by many processes; each call is committed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from bench.session import Session
 from bench.stores import filled
 
 ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
+EIGHT = Subject("enqueue.eight", "enqueue, 8 concurrent callers", "jobs/s")
 BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
 CLIENTS = Subject("enqueue.clients", "enqueue, 16 clients", "jobs/s")
 QUIET = Subject("enqueue.quiet", "enqueue, 16 clients, without hints", "jobs/s")
 CELLS = ((CLIENTS, ""), (QUIET, "quiet"))
 PROCESSES = 16
+CALLERS = 8
 CHUNK = 1_000
 WARM = 10  # calls, of what a process does once
 
 HOW = """
 One process, one caller, no worker; the clock starts after ten calls. One by one: each call returns before the next
-begins. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out. 16 clients:
-as many processes, each of which enqueues one by one, all at once; in the same round the same with `notify=False`.
+begins. 8 concurrent callers: the same call, made by eight tasks of one event loop, by Holdfast alone, whose calls then
+share their commits; three times as many jobs. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that
+have none are left out. 16 clients: as many processes, each of which enqueues one by one, all at once; in the same round
+the same with `notify=False`.
 """
 
 
@@ -32,6 +36,9 @@ def measure(session: Session) -> None:
     def one(contender: Contender) -> None:
         jobs = session.scale.enqueue_one
         session.record(ONE, contender.name, rate(session, contender, jobs=jobs, chunk=1))
+        if contender.name == HOLDFAST:  # in the same round, so that the two can be compared
+            sample = rate(session, contender, jobs=3 * jobs, chunk=1, callers=CALLERS)
+            session.record(EIGHT, contender.name, sample)
 
     def bulk(contender: Contender) -> None:
         jobs = round(session.scale.enqueue_bulk * contender.pace)
@@ -49,9 +56,9 @@ def measure(session: Session) -> None:
     session.rounds([each for each in contenders if each.name == HOLDFAST], clients)
 
 
-def rate(session: Session, contender: Contender, *, jobs: int, chunk: int) -> Sample:
+def rate(session: Session, contender: Contender, *, jobs: int, chunk: int, callers: int = 1) -> Sample:
     with session.stores(contender).lend(contender, filled(0)) as store:
-        order = Order(url=store.url, n=jobs, chunk=chunk, warm=WARM)
+        order = Order(url=store.url, n=jobs, chunk=chunk, callers=callers, warm=WARM)
         with Player.of(contender, "enqueue", order, limit=session.scale.limit) as player:
             player.expect("ready")
             before = meter.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast import durations
 from holdfast.durations import Duration
@@ -27,6 +27,7 @@ R = TypeVar("R")
 OnDuplicate = Literal["keep", "replace"]
 
 _NO_NAMES: Mapping[str, Any] = {}
+_PAYLOAD = NewJob._fields.index("payload")  # metadata comes next
 
 
 class App(Protocol):
@@ -67,6 +68,21 @@ class Options:
 
 
 _OPTION_NAMES = frozenset(field.name for field in fields(Options))
+
+
+class Template(NamedTuple):
+    """What all jobs of a function with the same options have in common."""
+
+    options: Options
+    settings: Settings
+    like: NewJob
+    metadata: str | None  # None: a mapping of the caller's, which may change between two calls
+    unique: Unique | None
+
+    def job(self, id: JobId, payload: str) -> NewJob:
+        metadata = self.metadata or _metadata(self.options, self.settings)
+        job = NewJob._make((id, *self.like[1:_PAYLOAD], payload, metadata, *self.like[_PAYLOAD + 2 :]))
+        return job if self.unique is None else _unique(job, self.unique, self.options.unique_key)
 
 
 class Job(Generic[R]):
@@ -133,6 +149,7 @@ class JobFunction(Generic[P, R]):
         self._app = app
         self._function = function
         self._options = options or Options()
+        self._template: Template | None = None
         self.definition = definition
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", definition.kind)
@@ -231,20 +248,25 @@ class JobFunction(Generic[P, R]):
     def _new(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options, *, id: JobId, settings: Settings
     ) -> tuple[NewJob, Route]:
-        definition = self.definition
         payload = self._payload(args, kwargs, settings)
+        template = self._template
+        if template is None or template.options is not options or template.settings is not settings:
+            template = self._make_template(options, settings)
+        return template.job(id, payload), self.definition.route
+
+    def _make_template(self, options: Options, settings: Settings) -> Template:
+        definition = self.definition
         timeout = definition.timeout_us if options.timeout is None else durations.microseconds(options.timeout)
         deadline = definition.deadline_us if options.deadline is None else durations.microseconds(options.deadline)
-        route = definition.route
         unique = unique_rule(options.unique, options.on_duplicate, options.debounce) or definition.unique
         if unique is not None and options.key is not None:
             raise UsageError("a job has an idempotency key or is unique, not both: each has its own answer to repeats.")
         delay_us = None if options.delay is None else durations.microseconds(options.delay)
-        job = NewJob(
-            id=id,
+        like = NewJob(
+            id=JobId(""),
             kind=definition.kind,
             queue=definition.queue,
-            route=route.id,
+            route=definition.route.id,
             tenant=encoding.check_tenant(options.tenant),
             priority=_priority(definition.priority if options.priority is None else options.priority),
             delay_us=unique.delay_us if unique is not None and unique.delay_us is not None else delay_us,
@@ -256,12 +278,16 @@ class JobFunction(Generic[P, R]):
             max_rescues=settings.max_rescues,
             parent=None,
             retry_of=None,
-            payload=payload,
-            metadata=_metadata(options, settings),
+            payload="",
+            metadata="",
             turn=int(definition.fair),
             **_lane(definition, options),
         )
-        return (job if unique is None else _unique(job, unique, options.unique_key)), route
+        metadata = None if options.metadata is not None else _metadata(options, settings)
+        template = Template(options, settings, like, metadata, unique)
+        if options is self._options:
+            self._template = template
+        return template
 
 
 def _metadata(options: Options, settings: Settings) -> str:

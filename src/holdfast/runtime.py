@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
+from holdfast.grouping import Grouping, may_join
 from holdfast.kernel import reading, waiting
 from holdfast.kernel.cancel import Cancelled, cancel, cancel_family
 from holdfast.kernel.cancel_many import Wanted, cancel_many
@@ -39,6 +40,8 @@ class Runtime:
         self.ports = ports
         self._queues = queues
         self._written: dict[int, float] = {}
+        self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
+        self._grouping = Grouping(database, ports, settings.store_patience.total_seconds())
         self.starting = asyncio.Lock()  # held by whoever starts this loop's embedded worker
         self._opened = False
         self._opening = asyncio.Lock()
@@ -67,14 +70,24 @@ class Runtime:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         self._give_up(StoreUnavailable("the app was closed while this result was awaited."))
+        await self._grouping.close()
         await self.database.close()
         self._opened = False
 
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
-        await self.open()
+        if not self._opened:
+            await self.open()
+        joins = key is None and may_join(job)
         routes = self._unwritten([route])
-        accepted = await accept(self.database, job, routes, key=key, notify=notify)
-        self._remember(routes)
+        if joins and routes and (first := self._introducing.get(route.id)):
+            await first.wait()  # of several first calls one writes the route
+            routes = self._unwritten([route])
+        if joins and not routes:
+            await self._grouping.enqueue(job, notify=notify)
+            return Accepted(job.id, fresh=True)
+        with self._introduction(routes):
+            accepted = await accept(self.database, job, routes, key=key, notify=notify)
+            self._remember(routes)
         return accepted
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
@@ -169,6 +182,18 @@ class Runtime:
         now = self.ports.clock.monotonic()
         fresh = [r for r in routes if now - self._written.get(r.id, float("-inf")) > _ROUTE_SECONDS]
         return sorted(fresh)
+
+    @contextlib.contextmanager
+    def _introduction(self, routes: Collection[Route]) -> Iterator[None]:
+        """Around a call that writes routes, whether it succeeds or not."""
+        mine = {route.id: asyncio.Event() for route in routes if route.id not in self._introducing}
+        self._introducing.update(mine)
+        try:
+            yield
+        finally:
+            for id, over in mine.items():
+                del self._introducing[id]
+                over.set()
 
     def _remember(self, routes: Collection[Route]) -> None:
         for route in routes:

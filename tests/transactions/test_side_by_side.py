@@ -58,3 +58,35 @@ async def test_the_second_to_use_a_key_waits_for_the_first(library: Library, hf:
         await one.execute("commit; begin")
         with pytest.raises(IdempotencyConflict, match=winner.id):
             await loser
+
+
+async def test_a_call_that_waits_for_an_open_transaction_does_not_hold_up_the_others(
+    library: Library, hf: Holdfast, query: Query
+) -> None:
+    """Enqueue calls of one loop share their commits, but only those that can wait for nobody."""
+
+    @hf.job(concurrency=1)
+    async def narrow() -> None: ...
+
+    @hf.job
+    async def plain(n: int) -> None: ...
+
+    await narrow.enqueue()
+    await plain.enqueue(0)
+    connection = await asyncpg.connect(library.url)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async with connection.transaction():
+                await narrow.options(tx=connection, lane="new").enqueue()
+                waiting = asyncio.create_task(narrow.options(lane="new").enqueue())
+                await eventually(lambda: _locked(query))
+                await asyncio.gather(*(plain.enqueue(n) for n in range(1, 9)))
+                assert not waiting.done()
+            await waiting
+    finally:
+        await connection.close()
+    assert len(await hf.jobs.list()) == 12
+
+
+async def _locked(query: Query) -> bool:
+    return bool(query("select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"))

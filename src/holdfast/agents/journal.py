@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.agents.changes import run_note
-from holdfast.agents.records import NewDelta
+from holdfast.agents.records import NewDelta, Requested, Speaking
 from holdfast.agents.statements import Events, Runs
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
@@ -46,19 +46,6 @@ class Piece:
         return {"turn": self.turn, "index": self.index, "offset": self.offset, "text": "".join(self.texts)}
 
 
-class Requested(NamedTuple):
-    """The provider's id of a call, known when its headers came."""
-
-    run: str
-    number: int
-    epoch: int
-    token: int
-    request_id: str
-
-
-_Key = tuple[str, int, int]  # of one attempt of a run: one that was overtaken may still speak in the same process
-
-
 @dataclass(slots=True)
 class _Pending:
     lease: Lease
@@ -73,11 +60,11 @@ class Journal:
         self._database = database
         self._ports = ports
         self._interval = interval
-        self._pending: dict[_Key, _Pending] = {}
-        self._seen: dict[_Key, float] = {}  # when a run's life was last noted
+        self._pending: dict[Speaking, _Pending] = {}
+        self._seen: dict[Speaking, float] = {}  # when a run's life was last noted
         self._writing: asyncio.Task[None] | None = None
         self._write: asyncio.Future[None] | None = None  # the one in flight
-        self._scopes: dict[_Key, asyncio.Timeout] = {}  # of calls that may be interrupted
+        self._scopes: dict[Speaking, asyncio.Timeout] = {}  # of calls that may be interrupted
         self._listening = False
 
     def put(self, lease: Lease, run: str, piece: Piece) -> None:
@@ -157,7 +144,7 @@ class Journal:
                 self._write.set_result(None)
                 self._write = None
 
-    async def _write_some(self, batch: dict[_Key, _Pending]) -> None:
+    async def _write_some(self, batch: dict[Speaking, _Pending]) -> None:
         """What the store refuses of one run must not take the others along; readers see it later, from the turn."""
         try:
             while not await self._written(batch):
@@ -170,7 +157,7 @@ class Journal:
             for key, pending in batch.items():
                 await self._write_some({key: pending})
 
-    async def _written(self, batch: dict[_Key, _Pending]) -> bool:
+    async def _written(self, batch: dict[Speaking, _Pending]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
         try:
             stopped = await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
@@ -180,11 +167,11 @@ class Journal:
         return True
 
 
-def _key(lease: Lease, run: str) -> _Key:
-    return run, lease.epoch, lease.token
+def _key(lease: Lease, run: str) -> Speaking:
+    return Speaking(run, lease.epoch, lease.token)
 
 
-def _deltas(batch: dict[_Key, _Pending]) -> list[NewDelta]:
+def _deltas(batch: dict[Speaking, _Pending]) -> list[NewDelta]:
     rows = []
     for (run, _, _), pending in sorted(batch.items(), key=lambda each: each[0]):
         for place, piece in enumerate(pending.pieces, 1):
@@ -193,28 +180,23 @@ def _deltas(batch: dict[_Key, _Pending]) -> list[NewDelta]:
     return rows
 
 
-def _requests(batch: dict[_Key, _Pending]) -> list[Requested]:
+def _requests(batch: dict[Speaking, _Pending]) -> list[Requested]:
     return [pending.requested for pending in batch.values() if pending.requested is not None]
 
 
-def _living(batch: dict[_Key, _Pending]) -> list[_Key]:
+def _living(batch: dict[Speaking, _Pending]) -> list[Speaking]:
     return [key for key, pending in sorted(batch.items(), key=lambda each: each[0]) if pending.alive]
 
 
 async def write(
-    tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[_Key] = ()
+    tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[Speaking] = ()
 ) -> list[str]:
-    """Returns the runs that somebody has interrupted."""
-    stopped = []
+    """Returns the runs that somebody has interrupted. Three statements at most, however many runs there are."""
     if deltas:
         told = await tx.one(Events.add_deltas, deltas=deltas)
         if told is not None and told.readers:
             await tx.hint(run_note(delta.run for delta in deltas))
-    for run, epoch, token in living:
-        lives = await tx.one(Runs.note_life, run=run, epoch=epoch, token=token)
-        if lives is not None and lives.interrupted:
-            stopped.append(run)
-    for requested in requests:
-        run, number, epoch, token, id = requested
-        await tx.run(Runs.note_request, run=run, number=number, epoch=epoch, token=token, request_id=id)
-    return stopped
+    lives = await tx.many(Runs.note_life, living=living) if living else []
+    if requests:
+        await tx.run(Runs.note_request, requests=requests)
+    return [run.id for run in lives if run.interrupted]

@@ -35,7 +35,6 @@ from holdfast.results import Usage
 
 LAST = 2**62
 AFTER_ALL = "\U0010ffff"
-_SHOWN_BY_JOB = ["pending", "streaming", "batch_submitting"]  # which of them, a run's job says
 
 
 class Turn(NamedTuple):
@@ -104,8 +103,9 @@ async def list_runs(  # noqa: PLR0913  filters
     page = {"before_at": before[0], "before": before[1], "limit": limit}
     if state is None or state == "completed":  # most are: no index would help
         return await tx.many(Runs.list_runs, **chosen, **page)
-    stored = _SHOWN_BY_JOB if state in _SHOWN_BY_JOB else [state]
-    return await tx.many(Looking.runs_in_state, **chosen, **page, stored=stored)
+    ended = state in ("failed", "cancelled")
+    statement = Looking.ended_runs_in_state if ended else Looking.open_runs_in_state
+    return await tx.many(statement, **chosen, **page)
 
 
 @reading

@@ -426,6 +426,24 @@ class NewEvent(NamedTuple):
     topic: str | None
 
 
+class Speaking(NamedTuple):
+    """One attempt of a run whose model speaks: one that was overtaken may still speak in the same process."""
+
+    run: str
+    epoch: int
+    token: int
+
+
+class Requested(NamedTuple):
+    """The provider's id of a call, known when its headers came."""
+
+    run: str
+    number: int
+    epoch: int
+    token: int
+    request_id: str
+
+
 class NewDelta(NamedTuple):
     run: str
     epoch: int

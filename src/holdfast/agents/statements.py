@@ -72,10 +72,12 @@ from holdfast.agents.records import (
     OpenRun,
     Readers,
     ReadyRun,
+    Requested,
     RunEnd,
     RunRow,
     RunState,
     SessionRow,
+    Speaking,
     TopicRow,
     TurnKey,
     TurnRow,
@@ -140,7 +142,12 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     delete_runs: Exec
 
 
-class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun, "answers": EndedTurn, "ends": RunEnd}):
+class Runs(
+    Statements,
+    package=_PACKAGE,
+    file="runs.sql",
+    rows={"runs": NewRun, "answers": EndedTurn, "ends": RunEnd, "living": Speaking, "requests": Requested},
+):
     add_runs: Exec
     load_run: One[LoadedRun]
     load_runs: Many[LoadedRun]
@@ -159,7 +166,7 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun, 
     lapse: Exec
     find_turn: One[TurnState]
     begin_turn: One[TurnState]
-    note_life: One[Interrupted]
+    note_life: Many[Interrupted]
     note_request: Exec
     end_turns: Many[TurnKey]
     fail_turn: One[FailedTurn]
@@ -169,7 +176,8 @@ class Runs(Statements, package=_PACKAGE, file="runs.sql", rows={"runs": NewRun, 
 class Looking(Statements, package=_PACKAGE, file="looking.sql"):
     run_states: Many[RunState]
     usage_below: Many[UsageBelow]
-    runs_in_state: Many[RunRow]
+    open_runs_in_state: Many[RunRow]
+    ended_runs_in_state: Many[RunRow]
 
 
 class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"messages": NewMessage, "blocks": NewBlock}):

@@ -24,14 +24,28 @@ from (
     from below b join holdfast.compaction c on c.run = b.id
 ) as u group by u.top;
 
--- name: runs_in_state :many
--- `stored` are the states that a run of this state can have in its own row, where an index finds it.
+-- name: open_runs_in_state :many
+-- Among the runs that have not ended, newest first. No index has their state, which changes too often for that.
 select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
     call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
     limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
     created_at, started_at, finalized_at
 from holdfast.run_now
-where stored_state = any(cast(:stored as text[])) and state = :state
+where finalized_at is null and state = :state
+    and (cast(:tenant as text) is null or tenant = :tenant) and (cast(:session as text) is null or session = :session)
+    and (cast(:agent as text) is null or agent = :agent or agent_name = :agent)
+    and (cast(:parent as text) is null or parent = :parent)
+    and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit;
+
+-- name: ended_runs_in_state :many
+-- Among the runs that failed or were cancelled: those have no outcome. Completed ones are in `list_runs`.
+select id, job, session, branch, ordinal, tenant, agent, agent_name, version, mode, state, previous_state, parent,
+    call, root, depth, input, variables, metadata, options, turns, events, outcome, stop_reason, output, refusal,
+    limited, error_type, error, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano,
+    created_at, started_at, finalized_at
+from holdfast.run_now
+where finalized_at is not null and outcome is null and state = :state
     and (cast(:tenant as text) is null or tenant = :tenant) and (cast(:session as text) is null or session = :session)
     and (cast(:agent as text) is null or agent = :agent or agent_name = :agent)
     and (cast(:parent as text) is null or parent = :parent)

@@ -198,10 +198,13 @@ where r.job = any(cast(:jobs as bigint[])) and r.finalized_at is null
 order by r.job;
 
 -- name: find_stuck :many
--- Held by a worker, and without progress for too long. What it waited before that worker took it is not counted.
-select r.job as seq from holdfast.run r join holdfast.job j on j.seq = r.job
-where r.state = 'streaming' and j.state = 'running' and r.progressed_at < holdfast.now_us() - :timeout_us
-    and j.claimed_at < holdfast.now_us() - :timeout_us
+-- Held by a worker, and without progress for too long. What it waited before that worker took it is not counted. By way
+-- of the running jobs, of which there are as many as slots; materialized, or all runs might be read in their order.
+with held as materialized (
+    select j.seq from holdfast.job j where j.state = 'running' and j.claimed_at < holdfast.now_us() - :timeout_us
+)
+select r.job as seq from held h join holdfast.run r on r.job = h.seq
+where r.state = 'streaming' and r.progressed_at < holdfast.now_us() - :timeout_us
 order by r.job limit :limit;
 
 -- name: lapse :exec
@@ -261,15 +264,42 @@ on conflict (run, number) do update set model = excluded.model, request_hash = e
 where turn.state <> 'completed' and (turn.epoch, turn.token) <> (excluded.epoch, excluded.token)
 returning run, number, model, state, attempts, unknown, failures, epoch, token, stop_reason;
 
--- name: note_life :one
--- Says whether somebody has interrupted it, should the hint have been lost.
-update holdfast.run set progressed_at = holdfast.now_us()
-where id = :run and epoch = :epoch and token = :token and state = 'streaming'
+-- name: note_life :many on postgres
+-- Of all runs of a worker at once, locked in the order of their ids. Says which of them somebody has interrupted, should
+-- the hint have been lost.
+with held as materialized (
+    select r.id from holdfast.run r
+    join unnest(cast(:living.run as text[]), cast(:living.epoch as bigint[]), cast(:living.token as bigint[]))
+        as l (run, epoch, token) on r.id = l.run and r.epoch = l.epoch and r.token = l.token
+    where r.state = 'streaming' order by r.id for update of r
+)
+update holdfast.run r set progressed_at = holdfast.now_us() from held h where r.id = h.id
+returning r.id, case when r.interrupted is null then 0 else 1 end as interrupted;
+
+-- name: note_life :many on sqlite
+-- Forked for the list of records.
+update holdfast.run as r set progressed_at = holdfast.now_us() from json_each(:living)
+where r.id = value ->> :living.run and r.epoch = value ->> :living.epoch and r.token = value ->> :living.token
+    and r.state = 'streaming'
 returning id, case when interrupted is null then 0 else 1 end as interrupted;
 
--- name: note_request :exec
-update holdfast.turn set request_id = :request_id
-where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling';
+-- name: note_request :exec on postgres
+-- Of all runs of a worker at once, in the same order.
+with held as materialized (
+    select t.run, t.number, q.request_id from holdfast.turn t
+    join unnest(cast(:requests.run as text[]), cast(:requests.number as integer[]), cast(:requests.epoch as bigint[]),
+        cast(:requests.token as bigint[]), cast(:requests.request_id as text[]))
+        as q (run, number, epoch, token, request_id)
+        on t.run = q.run and t.number = q.number and t.epoch = q.epoch and t.token = q.token
+    where t.state = 'calling' order by t.run, t.number for update of t
+)
+update holdfast.turn t set request_id = h.request_id from held h where t.run = h.run and t.number = h.number;
+
+-- name: note_request :exec on sqlite
+-- Forked for the list of records.
+update holdfast.turn as t set request_id = value ->> :requests.request_id from json_each(:requests)
+where t.run = value ->> :requests.run and t.number = value ->> :requests.number
+    and t.epoch = value ->> :requests.epoch and t.token = value ->> :requests.token and t.state = 'calling';
 
 -- name: end_turns :many on postgres
 -- The runs' totals are increased where the turns are stored: they are always the sum of the turns. One that is not
