@@ -59,7 +59,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
     """What `outcome` means for this job: its next state, what it costs, what is stored. Pure."""
     if isinstance(outcome, Done):  # most are: they need nothing of what follows
         text = encoding.encode(outcome.result, what=f"the result of {lease.kind}", cap=result_cap)
-        return Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, text, None)
+        return Ending(lease.seq, lease.worker, lease.epoch, lease.token, "succeeded", State.SUCCEEDED, 0, 1, text, None)
 
     def end(
         name: str,

@@ -6,7 +6,7 @@ Every definition belongs to a line. A line that is full takes nothing more, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from holdfast.settings import Settings
 from holdfast.workers.holdings import Holding
@@ -27,13 +27,14 @@ class Line:
 
     @property
     def is_busy(self) -> bool:
-        return self.running >= self.limit
+        return self.running + len(self.ready) >= self.limit
 
-    def starting(self) -> Iterator[Holding]:
-        """Those whose turn it is, each counted as running."""
-        while self.ready and self.running < self.limit:
-            self.running += 1
-            yield self.ready.popleft()
+    def next(self) -> Holding | None:
+        """The one whose turn it is, counted as running from now on."""
+        if not self.ready or self.running >= self.limit:
+            return None
+        self.running += 1
+        return self.ready.popleft()
 
 
 def lines_of(settings: Settings) -> Mapping[str, Line]:

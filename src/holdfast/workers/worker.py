@@ -15,39 +15,40 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import BadPayload, DuplicateWorker, Unavailable
+from holdfast.errors import DuplicateWorker, Unavailable
 from holdfast.kernel import workers as registry
-from holdfast.kernel.complete import ending, release
+from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.records import Ending, Lease, Route, Sight
-from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
 from holdfast.settings import Settings
-from holdfast.workers.attempt import Attempts, Processes
+from holdfast.workers.attempt import Attempts, Processes, ended_by, interrupted, outcome_of
 from holdfast.workers.claiming import Claiming
-from holdfast.workers.definitions import Registry
+from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.pace import Pace
 from holdfast.workers.parking import parked
+from holdfast.workers.plain import called
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import TOOLS, Line, lines_of
+from holdfast.workers.slots import Line, lines_of
+from holdfast.workers.starting import Start, start_at_once, start_soon
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
+from holdfast.workers.writing import Writing
 
 log = logging.getLogger("holdfast.worker")
 
 _DUE_LOOK = 0.005
-_NO_POLICY = RetryPolicy()
 _INTERRUPTED = "instance_disconnected"
 _HAND_BACK = 2.0
 
@@ -85,6 +86,7 @@ class Worker:
         self._claims = Claiming(
             database, ports, settings, self._routing, self._telling, room=self._room, accept=self._accept
         )
+        self._writing = Writing(settings, ports.random)
         self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
@@ -232,26 +234,29 @@ class Worker:
         return self._lines[name].room(short=self._pace.short)
 
     def _accept(self, leases: list[Lease], sent_at: float, line_name: str) -> None:
-        fence_at = self._fence(sent_at, sent_at)
-        for lease in sorted(leases, key=lambda each: each.rescues == 0):
-            self._duties.stirred = True
-            self._idle.clear()
-            self._quiet.clear()
-            self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
-            holding.line = line_name
-            line = self._lines[line_name]
-            if self._leaving.is_set():
+        if not leases:
+            return
+        self._duties.stirred = True
+        self._idle.clear()
+        self._quiet.clear()
+        self._started += len(leases)
+        fence_at, line, leaving = self._fence(sent_at, sent_at), self._lines[line_name], self._leaving.is_set()
+        if any(lease.rescues for lease in leases):
+            leases = sorted(leases, key=lambda each: each.rescues == 0)
+        for lease in leases:
+            holding = self._holdings.add(lease, sent_at, fence_at=fence_at, line=line_name)
+            if leaving:
                 self._release(holding)
             elif lease.rescues and line.is_busy:
                 self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
             else:
                 line.ready.append(holding)
-                self._start_ready(line)
+        # Not before all of them are held, and so renewed: a handler may keep the loop for a while.
+        self._start_ready(line, start_at_once)
 
-    def _start_ready(self, line: Line) -> None:
-        for holding in line.starting():
-            holding.task = asyncio.create_task(self._attempt(holding), name=f"job {holding.lease.id}")
+    def _start_ready(self, line: Line, start: Start = start_soon) -> None:
+        while (holding := line.next()) is not None:
+            holding.task = start(self._attempt(holding))
 
     # Attempts
 
@@ -259,7 +264,15 @@ class Worker:
         holding.begun = True
         begun = self._ports.clock.monotonic()
         try:
-            outcome = await self._outcome(holding, begun)
+            definition = self._registry.definitions.get(holding.lease.kind)
+            handler = None if self._ports.events.heard else called(definition, holding, begun)
+            if definition is None or handler is None:
+                outcome = await self._outcome(definition, holding, begun)
+            else:
+                try:
+                    outcome = outcome_of(definition.signature, await handler)
+                except BaseException as problem:  # noqa: BLE001  what is not an outcome is raised again
+                    outcome = ended_by(problem, holding)
             holding.ending = True
             if outcome is None or holding.stop is Stop.LOST:
                 self._drop(holding)
@@ -284,15 +297,10 @@ class Worker:
             if self._claims.full:
                 self._work.set()
 
-    async def _outcome(self, holding: Holding, begun: float) -> Outcome | None:
+    async def _outcome(self, definition: Definition | None, holding: Holding, begun: float) -> Outcome | None:
         lease = holding.lease
-        definition = self._registry.definitions.get(lease.kind)
-        if begun >= holding.fence_at or holding.stop is Stop.LOST:
-            return None
-        if holding.stop is Stop.CANCEL:
-            return Cancel("cancelled before it started")
-        if holding.stop is Stop.RELEASE:
-            raise asyncio.CancelledError
+        if not holding.may_start(begun):
+            return None if begun >= holding.fence_at else interrupted(holding, "before it started")
         if definition is None:
             return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
         elapsed = begun - holding.claimed_at
@@ -313,18 +321,10 @@ class Worker:
                 self._end(holding, Cancel("cancelled before it could wait"))
 
     def _end(self, holding: Holding, outcome: Outcome) -> None:
-        assert not isinstance(outcome, Park | Settled)
+        assert not isinstance(outcome, (Park, Settled))
         holding.ending = True
         lease = holding.lease
-        definition = self._registry.definitions.get(lease.kind)
-        policy = definition.retry if definition else _NO_POLICY
-        shown = definition is not None and definition.line == TOOLS  # to a model, so it may hold images and documents
-        caps = self._settings.prompt_cap if shown else self._settings.result_cap, self._settings.error_cap
-        try:
-            written = ending(lease, outcome, policy, self._ports.random, *caps)
-        except BadPayload as problem:
-            written = ending(lease, Fail(str(problem), "result_error"), policy, self._ports.random, *caps)
-        self._endings.put(lease, written)
+        self._endings.put(lease, self._writing.ending(lease, outcome, self._registry.definitions.get(lease.kind)))
 
     def _hand_back(self, holding: Holding) -> None:
         """This worker goes away in the middle of an attempt."""
@@ -343,22 +343,25 @@ class Worker:
         self._forget(holding)
 
     def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
-        holding = self._holdings.find(lease.seq, lease.epoch, lease.token)
+        holding = self._holdings.forget(lease)
         if holding is None:
             return
         if state is None:
-            self._drop(holding)
-            return
-        if self._ports.events.heard:
+            self._telling.lost(holding)
+        elif self._ports.events.heard:
             self._telling.ended(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
-        self._forget(holding)
+        if not len(self._holdings):
+            self._rest()
 
     def _forget(self, holding: Holding) -> None:
         self._holdings.forget(holding.lease)
-        if len(self._holdings):
-            return
+        if not len(self._holdings):
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is held any more."""
         self._idle.set()
         if self._role.until == "one":
             self._quiet.set()
