@@ -16,6 +16,7 @@ from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import lock_order, settle
 from holdfast.kernel.records import Ended, Ending, Lease
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.sql import Alike
 from holdfast.kernel.statements import Jobs
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
@@ -26,13 +27,13 @@ RELEASED = "released"
 @single
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
     """End attempts of jobs without parents and lanes: one statement for all."""
-    ordered = sorted(endings)
+    ordered = Alike(sorted(endings))
     return await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
 
 
 async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
     """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
-    ordered = sorted(endings)
+    ordered = Alike(sorted(endings))
     seqs = [e.seq for e in ordered]
     await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
     ended = await tx.many(Jobs.complete, endings=ordered, seqs=seqs)
