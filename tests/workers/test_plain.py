@@ -280,16 +280,43 @@ async def test_a_handler_that_finds_its_lease_lost_writes_nothing(make_app: Make
     assert outcomes == ["lost"], "neither ended nor handed back, but rescued from its worker"
 
 
-async def test_a_handler_has_a_task_and_a_context_of_its_own(hf: Holdfast) -> None:
-    @hf.job
+async def test_a_handler_has_a_task_and_a_context_of_its_own(make_app: MakeApp) -> None:
+    """Also one that starts in the slot of another, which has just ended."""
+    app = make_app(embedded=False, concurrency=1, prefetch=10)
+    tasks = []
+
+    @app.job
     async def count() -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
+        tasks.append(asyncio.current_task())
         COUNTED.set(COUNTED.get() + 1)
         return COUNTED.get()
 
-    async with hf:
-        jobs = await count.enqueue_many([()] * 50)
-        await hf.ensure_worker()
-        assert [await job.result() for job in jobs] == [1] * 50
+    jobs = await count.enqueue_many([()] * 100)
+    async with working(app):
+        assert [await job.result() for job in jobs] == [1] * 100
+    assert None not in tasks
+    assert len(set(tasks)) == 100
+
+
+async def test_handlers_that_never_wait_leave_the_loop_its_turns(make_app: MakeApp) -> None:
+    """Between the rounds of its slots, however many jobs it has at hand: else it would show no sign of life."""
+    app = make_app(embedded=False, concurrency=2, prefetch=10)
+    turns, seen = 0, []
+
+    @app.job
+    async def busy() -> None:
+        seen.append(turns)
+
+    async def turning() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    jobs = await busy.enqueue_many([()] * 100)
+    watcher = asyncio.create_task(turning())
+    async with working(app):
+        for job in jobs:
+            await job.result()
+    watcher.cancel()
+    assert max(seen.count(turn) for turn in seen) <= 4, "what a claim finds free, and what follows it"

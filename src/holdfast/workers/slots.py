@@ -26,8 +26,12 @@ class Line:
         return self.limit + (self._ahead if short else 0) - self.running - len(self.ready)
 
     @property
+    def free(self) -> int:
+        return self.limit - self.running
+
+    @property
     def is_busy(self) -> bool:
-        return self.running + len(self.ready) >= self.limit
+        return len(self.ready) >= self.free
 
     def next(self) -> Holding | None:
         """The one whose turn it is, counted as running from now on."""

@@ -39,8 +39,8 @@ from holdfast.workers.plain import called
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import Line, lines_of
-from holdfast.workers.starting import Start, start_at_once, start_soon
+from holdfast.workers.slots import lines_of
+from holdfast.workers.starting import Starting
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telling import Telling, about
@@ -82,6 +82,7 @@ class Worker:
         self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
+        self._starting = Starting(self._attempt)
         self._telling = Telling(ports, self.id)
         self._claims = Claiming(
             database, ports, settings, self._routing, self._telling, room=self._room, accept=self._accept
@@ -251,12 +252,7 @@ class Worker:
                 self._end(holding, Snooze("1s"))  # lost before: it waits in the store, not beside others to take down
             else:
                 line.ready.append(holding)
-        # Not before all of them are held, and so renewed: a handler may keep the loop for a while.
-        self._start_ready(line, start_at_once)
-
-    def _start_ready(self, line: Line, start: Start = start_soon) -> None:
-        while (holding := line.next()) is not None:
-            holding.task = start(self._attempt(holding))
+        self._starting.claimed(line)
 
     # Attempts
 
@@ -293,7 +289,7 @@ class Worker:
             self._pace.note(self._ports.clock.monotonic() - begun)
             line = self._lines[holding.line]
             line.running -= 1
-            self._start_ready(line)
+            self._starting.freed(line)
             if self._claims.full:
                 self._work.set()
 
