@@ -180,6 +180,34 @@ async def test_a_batch_of_hundreds_ends_together(store: Store) -> None:
     ]
 
 
+OTHERS = [
+    [Done(1), Done(), Done(), Done({"a": None})],
+    [Done(), Fail("no"), Retry("5s"), Snooze("1s")],
+    [Retry("5s", "first"), Retry("5s", "second"), Snooze("5s"), Fail("no")],
+    [Done(), Done(), Done(), Done()],
+    [Fail("no"), Fail("no"), Fail("no"), Fail("no")],
+]
+
+
+@pytest.mark.parametrize("outcomes", OTHERS, ids=["results", "mixed", "waits", "alike", "alike in failing"])
+async def test_a_batch_ends_each_attempt_as_it_would_end_alone(store: Store, outcomes: list[Ends]) -> None:
+    worker = await store.worker()
+    stored: list[list[tuple[object, ...]]] = []
+    for kind in ("together", "alone"):
+        for _ in outcomes:
+            await store.enqueue(kind)
+        leases = await store.claim(worker, len(outcomes), kind=kind)
+        endings = [store.ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
+        for batch in [endings] if kind == "together" else [[ending] for ending in endings]:
+            assert len(await store.do(complete, batch)) == len(batch)
+        rows = [await store.find(lease.id) for lease in leases]
+        assert [row.state for row in rows] == [ending.state for ending in endings]
+        stored.append(
+            [(row.state, row.attempts, row.due_at, row.finished_at, row.result, row.error, row.token) for row in rows]
+        )
+    assert stored[0] == stored[1]
+
+
 async def test_ending_twice_is_refused_and_recognised_as_a_repeat(store: Store) -> None:
     lease = await store.claimed()
     ending = store.ending(lease, Done(1))

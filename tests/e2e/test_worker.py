@@ -59,6 +59,33 @@ class Client(Holdfast):
         self.greet, self.paint, self.stay = greet, paint, stay
 
 
+LOOP = '''
+"""A job that says which loop it runs on."""
+
+import asyncio
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.job(name="greet")
+async def greet(name: str) -> str:
+    return getattr(asyncio.get_running_loop(), "planted", "asyncio")
+'''
+PLANTED = """
+import asyncio
+
+__version__ = "9.9"
+
+
+def new_event_loop():
+    loop = asyncio.new_event_loop()
+    loop.planted = "uvloop"
+    return loop
+"""
+BROKEN = 'raise ImportError("made for another Python")'
+
+
 @contextmanager
 def started(folder: Path, target: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process, which is gone at the end."""
@@ -279,3 +306,35 @@ async def test_a_live_id_is_refused(patient: Path, place: Place) -> None:
             assert f"(pid {process.pid})" in line
             process.terminate()
             assert await ended(process) == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "loop", "said"),
+    [
+        (PLANTED, (), "uvloop", "uvloop 9.9"),
+        (PLANTED, ("--loop", "uvloop"), "uvloop", "uvloop 9.9"),
+        (PLANTED, ("--loop", "asyncio"), "asyncio", "asyncio's own event loop"),
+        (BROKEN, (), "asyncio", "asyncio's own event loop"),
+    ],
+    ids=["installed", "wanted", "turned off", "not there"],
+)
+async def test_the_loop_is_uvloop_where_it_is_installed_unless_turned_off(
+    tmp_path: Path, module: str, words: Sequence[str], loop: str, said: str
+) -> None:
+    (tmp_path / "looping.py").write_text(LOOP)
+    (tmp_path / "uvloop.py").write_text(module)
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with Client(url) as client:
+        job = await client.greet.enqueue("Ann")
+        ran = await asyncio.to_thread(
+            holdfast, "worker", "looping:hf", "--url", url, "--until-empty", *words, cwd=tmp_path
+        )
+        assert ran.code == 0, ran
+        assert await job.result() == loop
+    assert [line for line in ran.err.splitlines() if "runs on" in line and said in line], ran
+
+
+def test_a_loop_that_is_wanted_and_not_installed_is_refused(shop: Path) -> None:
+    (shop / "uvloop.py").write_text(BROKEN)
+    problem = worker(shop, "shop:hf", "--until-empty", "--loop", "uvloop").refused(2)
+    assert "holdfast[fast]" in problem

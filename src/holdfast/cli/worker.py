@@ -13,6 +13,7 @@ from collections.abc import Callable
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, load_app, set_option
 from holdfast.errors import UsageError
 from holdfast.workers.role import Role, Until
@@ -34,6 +35,13 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 @click.option("--poll-interval", help="Pause between looks for work, such as 500ms.")
 @click.option("--url", help="Database URL, in place of the app's.")
 @click.option(
+    "--loop",
+    default="auto",
+    show_default=True,
+    type=click.Choice(LOOPS),
+    help="Event loop; auto: uvloop if it is installed, by 'holdfast[fast]' for example.",
+)
+@click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--leash", is_flag=True, hidden=True, help="Drain when standard input closes: the parent is gone.")
@@ -51,6 +59,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     until_empty: bool,
     poll_interval: str | None,
     url: str | None,
+    loop: str,
     log_level: str,
     leash: bool,
     changes: tuple[str, ...],
@@ -79,7 +88,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         sys.exit(asyncio.run(supervise(processes, worker_id)))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
     role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until, _names(agents))
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         runner.run(serve(app, role, leash=leash))
         # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
         sys.stdout.flush()

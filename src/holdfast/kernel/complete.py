@@ -16,6 +16,7 @@ from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import hint, lock_order, settle
 from holdfast.kernel.records import Ended, Ending, Lease
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.sql import Alike
 from holdfast.kernel.statements import Jobs
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
@@ -26,7 +27,7 @@ RELEASED = "released"
 @single
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
     """End attempts of jobs without parents and lanes: one statement for all."""
-    ordered = sorted(endings)
+    ordered = Alike(sorted(endings))
     ended = await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
     await hint(tx, [job.route for job in ended if job.state == State.PENDING])
     return ended
@@ -34,7 +35,7 @@ async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
 
 async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
     """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
-    ordered = sorted(endings)
+    ordered = Alike(sorted(endings))
     seqs = [e.seq for e in ordered]
     await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
     ended = await tx.many(Jobs.complete, endings=ordered, seqs=seqs)
@@ -61,7 +62,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
     """What `outcome` means for this job: its next state, what it costs, what is stored. Pure."""
     if isinstance(outcome, Done):  # most are: they need nothing of what follows
         text = encoding.encode(outcome.result, what=f"the result of {lease.kind}", cap=result_cap)
-        return Ending(*lease.held, "succeeded", State.SUCCEEDED, 0, 1, text, None)
+        return Ending(lease.seq, lease.worker, lease.epoch, lease.token, "succeeded", State.SUCCEEDED, 0, 1, text, None)
 
     def end(
         name: str,

@@ -39,6 +39,8 @@ R = TypeVar("R")
 log = logging.getLogger("holdfast.worker")
 
 _LAST_WORDS = 1.0  # seconds for a handler to end once it was cancelled
+_CHOSEN = (Retry, Fail, Park, Settled, Cancel, Discard, Snooze)
+_NOTHING = Done()
 
 
 class Processes(Protocol):
@@ -77,7 +79,7 @@ class Attempts:
             try:
                 return await conclude(self._call(definition, holding, _no_limits))
             except asyncio.CancelledError:
-                return self._interrupted(holding)
+                return interrupted(holding)
         limits = Limits(lease, now_us)
         if limits.passed:
             return Fail("its deadline passed before it started", "deadline_exceeded")
@@ -85,25 +87,25 @@ class Attempts:
             async with limits.timer:
                 return await conclude(self._call(definition, holding, limits.begin))
         except TimeoutError:
-            holding.cancelled.set()
+            holding.cancelled = True
             return limits.outcome()
         except asyncio.CancelledError:
-            return self._interrupted(holding)
+            return interrupted(holding)
 
     async def _call(self, definition: Definition, holding: Holding, begin: Callable[[], None]) -> Outcome | None:
-        payload = encoding.decode(holding.lease.payload)
+        stored, signature = holding.lease.payload, definition.signature
         if definition.isolate == "process":
             if self._processes is None:
                 return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
             begin()
-            return await self._processes.run(definition, self._context(holding), payload)
-        context = self._given(definition, holding)
+            return await self._processes.run(definition, self._context(holding), encoding.decode(stored))
+        context, arguments = self._given(definition, holding), partial(signature.read, stored)
         if definition.is_async:
             begin()
-            attempt = call(definition.function, definition.signature, context, payload, None)
+            attempt = call(definition.function, signature, context, arguments, None)
             return await (attempt if holding.lease.timeout_us is None else _or_abandoned(conclude(attempt)))
         on_thread = partial(self._on_thread, holding, begin)
-        return await call(definition.function, definition.signature, context, payload, on_thread)
+        return await call(definition.function, signature, context, arguments, on_thread)
 
     def _context(self, holding: Holding) -> JobContext:
         return JobContext(holding.lease, StoreLedger(holding, self._database, self._ports), self._settings)
@@ -129,15 +131,24 @@ class Attempts:
         holding.thread = thread = loop.run_in_executor(self._threads, here.run, run)
         return await asyncio.shield(thread)
 
-    @staticmethod
-    def _interrupted(holding: Holding) -> Outcome | None:
-        match holding.stop:
-            case Stop.CANCEL:
-                return Cancel("cancelled while running")
-            case Stop.LOST:
-                return None
-            case _:
-                raise asyncio.CancelledError
+
+def interrupted(holding: Holding, when: str = "while running") -> Outcome | None:
+    """What it means that an attempt was stopped; `CancelledError` when it is to be handed back."""
+    match holding.stop:
+        case Stop.CANCEL:
+            return Cancel(f"cancelled {when}")
+        case Stop.LOST:
+            return None
+        case _:
+            raise asyncio.CancelledError
+
+
+def ended_by(problem: BaseException, holding: Holding) -> Outcome | None:
+    """What became of an attempt without limits whose handler raised `problem`, which is being handled."""
+    try:
+        return meant_by(problem)
+    except asyncio.CancelledError:
+        return interrupted(holding)
 
 
 async def _or_abandoned(attempt: Coroutine[Any, Any, R]) -> R:
@@ -193,44 +204,56 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
     """Whatever a handler does, one outcome comes out; None when its lease was lost."""
     try:
         return await attempt
-    except Parking as parking:
-        return parking.park
-    except LeaseLost:
-        return None
-    except BadPayload as problem:  # what it made cannot be stored, and running it again makes the same
-        return Fail(str(problem), "result_error")
-    except (Cancel, Discard, Snooze) as chosen:
-        return chosen
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # the attempt is being stopped
-            raise
-        return raised()
-    except BaseExceptionGroup as group:
-        return _parking_among(group) or raised()
-    except (Exception, SystemExit):  # noqa: BLE001  the handler's own failure, whatever it is, is retried by its policy
-        return raised()
+    except BaseException as problem:  # noqa: BLE001  what is not an outcome is raised again
+        return meant_by(problem)
+
+
+def meant_by(problem: BaseException) -> Outcome | None:
+    """The outcome that a handler chose by raising `problem`, which is being handled; None when its lease was lost.
+
+    Raises it again when it is not the handler's own: the attempt, or all of this process, is being stopped.
+    """
+    match problem:
+        case Parking():
+            return problem.park
+        case LeaseLost():
+            return None
+        case BadPayload():  # what it made cannot be stored, and running it again makes the same
+            return Fail(str(problem), "result_error")
+        case Cancel() | Discard() | Snooze():
+            return problem
+        case asyncio.CancelledError():
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise problem
+        case BaseExceptionGroup():
+            return _parking_among(problem) or raised()
+        case Exception() | SystemExit():  # the handler's own failure, whatever it is, is retried by its policy
+            pass
+        case _:
+            raise problem
+    return raised()
 
 
 async def call(
     function: Callable[..., Any],
     signature: Signature,
     context: Any,
-    payload: Any,
+    stored: Callable[[], dict[str, Any]],
     on_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None,
 ) -> Outcome:
-    """Call a handler with its stored arguments: on the loop, or where `on_thread` takes it."""
+    """Call a handler with its `stored` arguments: on the loop, or where `on_thread` takes it."""
     try:
-        arguments = signature.decode(payload)
+        arguments = stored()
     except BadPayload as misfit:
         return Fail(str(misfit), "invalid_input")
     given = (context,) if signature.takes_context else ()
     if on_thread is None:
-        return _outcome(signature, await function(*given, **arguments))
+        return outcome_of(signature, await function(*given, **arguments))
     value, problem = await on_thread(partial(_carry, partial(function, *given, **arguments)))
     if problem is not None:
         raise problem
-    return _outcome(signature, value)
+    return outcome_of(signature, value)
 
 
 def _carry(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -251,16 +274,17 @@ def _parking_among(group: BaseExceptionGroup[BaseException]) -> Park | None:
     return first.park if isinstance(first, Parking) else None
 
 
-def _outcome(signature: Signature, value: Any) -> Outcome:
+def outcome_of(signature: Signature, value: Any) -> Outcome:
     """A handler may return an outcome; anything else is its result."""
-    if isinstance(value, Retry | Fail | Park | Settled | Cancel | Discard | Snooze):
+    if isinstance(value, _CHOSEN):
         return value
     if isinstance(value, RetryPolicy):
         return Fail(
             "the handler returned a retry policy; the outcome is holdfast.outcomes.Retry(after=…).", "result_error"
         )
     try:
-        return Done(signature.encode_result(value.result if isinstance(value, Done) else value))
+        result = signature.encode_result(value.result if isinstance(value, Done) else value)
+        return _NOTHING if result is None else Done(result)
     except BadPayload as problem:
         return Fail(str(problem), "result_error")
 

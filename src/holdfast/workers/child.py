@@ -113,7 +113,8 @@ class Job:
         try:
             with relayed(ledger, self.log_level, self.settings.error_cap):
                 elsewhere = None if inspect.iscoroutinefunction(function) else asyncio.to_thread
-                return await conclude(call(function, signature, given(context), self.payload, elsewhere))
+                arguments = functools.partial(signature.decode, self.payload)
+                return await conclude(call(function, signature, given(context), arguments, elsewhere))
         except BaseException:  # noqa: BLE001  what gets past `conclude` ends the attempt, not this process
             return raised()
         finally:

@@ -66,6 +66,7 @@ class Definition:
     context: Callable[[Any], Any] | None = None  # what the handler is given in place of the job's own context
     route: Route = field(init=False)
     is_async: bool = field(init=False)
+    is_plain: bool = field(init=False)  # its handler needs nothing around it: see `plain`
 
     def __post_init__(self) -> None:
         checking.instance(self.retry, "retry", RetryPolicy, "Retry")
@@ -76,7 +77,9 @@ class Definition:
             address_of(self.function)
         route = route_for(self.queue, self.kind, self.requires, laned=self.limits is not None)
         object.__setattr__(self, "route", route)
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        is_async = inspect.iscoroutinefunction(self.function)
+        object.__setattr__(self, "is_async", is_async)
+        object.__setattr__(self, "is_plain", is_async and self.isolate is None and not self.signature.takes_context)
 
 
 @dataclass(frozen=True, slots=True)

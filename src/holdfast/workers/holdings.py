@@ -22,26 +22,32 @@ class Stop(Enum):
     RELEASE = auto()  # this worker goes away: hand the job back
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Holding:
+    """A lease and how far its attempt is. What is not given at first stays with the class until it changes: every job
+    has one of these, and most never change it."""
+
     lease: Lease
     claimed_at: float  # this process's clock, before the claim was sent
     fence_at: float
-    task: asyncio.Task[None] | None = None
-    thread: asyncio.Future[Any] | None = None
-    stop: Stop | None = None
     line: str = "jobs"
-    begun: bool = False
-    entered: bool = False  # its handler may have done something
-    ending: bool = False  # its outcome is on the way to the store
-    lasted: float = 0.0  # seconds its handler took, if anybody listened
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = field(default=None, init=False)
+    thread: asyncio.Future[Any] | None = field(default=None, init=False)
+    stop: Stop | None = field(default=None, init=False)
+    begun: bool = field(default=False, init=False)
+    entered: bool = field(default=False, init=False)  # its handler may have done something
+    ending: bool = field(default=False, init=False)  # its outcome is on the way to the store
+    lasted: float = field(default=0.0, init=False)  # seconds its handler took, if anybody listened
+    cancelled: bool = field(default=False, init=False)  # its handler should stop; a handler on a thread asks
+
+    def may_start(self, now: float) -> bool:
+        return self.stop is None and now < self.fence_at
 
     def interrupt(self, why: Stop) -> None:
         """Stop the attempt; the first reason given stands, except that a lost lease overrides."""
         if self.stop is None or why is Stop.LOST:
             self.stop = why
-        self.cancelled.set()
+        self.cancelled = True
         # A task cancelled before its first step would never run, and so never give its slot back.
         if self.task is not None and self.begun and not self.ending:
             self.task.cancel()
@@ -53,13 +59,13 @@ class Holdings:
     def __init__(self) -> None:
         self._by_lease: dict[tuple[int, int, int], Holding] = {}
 
-    def add(self, lease: Lease, claimed_at: float, *, fence_at: float) -> Holding:
-        holding = Holding(lease, claimed_at, fence_at)
-        self._by_lease[key(lease)] = holding
+    def add(self, lease: Lease, claimed_at: float, *, fence_at: float, line: str) -> Holding:
+        holding = self._by_lease[lease.seq, lease.epoch, lease.token] = Holding(lease, claimed_at, fence_at, line)
         return holding
 
-    def forget(self, lease: Lease) -> None:
-        self._by_lease.pop(key(lease), None)
+    def forget(self, lease: Lease) -> Holding | None:
+        """What was held; None when nothing was, any more."""
+        return self._by_lease.pop((lease.seq, lease.epoch, lease.token), None)
 
     def find(self, seq: int, epoch: int, token: int) -> Holding | None:
         return self._by_lease.get((seq, epoch, token))
@@ -73,7 +79,3 @@ class Holdings:
 
     def __len__(self) -> int:
         return len(self._by_lease)
-
-
-def key(lease: Lease) -> tuple[int, int, int]:
-    return lease.seq, lease.epoch, lease.token

@@ -54,7 +54,7 @@ class StoreLedger:
 
     @property
     def cancelled(self) -> bool:
-        return self._holding.cancelled.is_set()
+        return self._holding.cancelled
 
     async def find_step(self, name: str) -> str | None:
         if self._steps is None:

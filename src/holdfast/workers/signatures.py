@@ -13,7 +13,9 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import BadPayload, UsageError
+from holdfast.kernel import encoding
 from holdfast.outcomes import Outcome
+from holdfast.workers.json_mode import reads_alike
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ConfigDict
@@ -39,7 +41,7 @@ class Signature:
     def warm_up(self) -> None:
         """Build the models. What they cannot be built of is the first job's error, as it would have been."""
         with contextlib.suppress(Exception):
-            _ = self._validate, self._names, self._result, self._may_be_nothing
+            _ = self._validate, self._validate_text, self._names, self._result, self._may_be_nothing
 
     def has(self, name: str) -> bool:
         return any(parameter.name == name for parameter in self._parameters)
@@ -64,6 +66,19 @@ class Signature:
             if not _is_complaint(problem):
                 raise
             raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
+        return self._named(checked)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """`decode` of stored text, without a decoder between where that makes no difference."""
+        validate = self._validate_text
+        if validate is None:
+            return self.decode(encoding.decode(text))
+        try:
+            return self._named(validate(text))
+        except ValueError:  # `decode` says what is wrong; and it takes what is nested deeper
+            return self.decode(encoding.decode(text))
+
+    def _named(self, checked: Any) -> dict[str, Any]:
         values = checked.__dict__
         return {name: values[field] for field, name in self._names}
 
@@ -96,6 +111,11 @@ class Signature:
     @cached_property
     def _validate(self) -> Callable[[Any], Any]:
         return self._model.__pydantic_validator__.validate_python
+
+    @cached_property
+    def _validate_text(self) -> Callable[[str], Any] | None:
+        model = self._model
+        return model.__pydantic_validator__.validate_json if reads_alike(model.__pydantic_core_schema__) else None
 
     @cached_property
     def _dump(self) -> Callable[..., Any]:

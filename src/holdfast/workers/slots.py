@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
@@ -34,16 +34,31 @@ class Line:
         else:
             self.ready.append(holding)
 
-    def staying(self, since: float) -> list[Holding]:
-        """Those that were lost more than once and have waited here since then. Who dies beside them would cost them one
-        more rescue before they have run, so they go back to the store, where a free worker finds them."""
-        return [holding for holding in self.ready if holding.lease.rescues > 1 and holding.claimed_at <= since]
+    def take_out(self, holding: Holding) -> bool:
+        """It does not wait here any more; False when it did not."""
+        if holding not in self.ready:
+            return False
+        self.ready.remove(holding)
+        return True
 
-    def starting(self) -> Iterator[Holding]:
-        """Those whose turn it is, each counted as running."""
-        while self.ready and self.running < self.limit:
-            self.running += 1
-            yield self.ready.popleft()
+    def overstaying(self, since: float) -> list[Holding]:
+        """Take out those that were lost more than once and have waited here since then. Who dies beside them would cost
+        them one more rescue before they have run, so they go back to the store, where a free worker finds them."""
+        found = [holding for holding in self.ready if holding.lease.rescues > 1 and holding.claimed_at <= since]
+        for holding in found:
+            self.ready.remove(holding)
+        return found
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.running
+
+    def next(self) -> Holding | None:
+        """The one whose turn it is, counted as running from now on."""
+        if not self.ready or self.running >= self.limit:
+            return None
+        self.running += 1
+        return self.ready.popleft()
 
 
 def lines_of(settings: Settings) -> Mapping[str, Line]:

@@ -28,9 +28,9 @@ from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
 from holdfast.settings import Settings
-from holdfast.workers.attempt import Attempts, Processes
+from holdfast.workers.attempt import Attempts, Processes, ended_by, interrupted, outcome_of
 from holdfast.workers.claiming import Claiming
-from holdfast.workers.definitions import Registry
+from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings, as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
@@ -40,12 +40,14 @@ from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
 from holdfast.workers.parking import parked
+from holdfast.workers.plain import called
 from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
-from holdfast.workers.slots import Line, lines_of, taken
+from holdfast.workers.slots import lines_of, taken
 from holdfast.workers.survival import first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.tasks import AttemptTasks
 from holdfast.workers.telling import Telling, about
 
 log = logging.getLogger("holdfast.worker")
@@ -85,6 +87,7 @@ class Worker:
         self._known_routes = KnownRoutes(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
+        self._tasks = AttemptTasks(self._attempt)
         self._telling = Telling(ports, self.id)
         self._claims = Claiming(
             database, ports, settings, self._routing, self._telling, room=self._room, accept=self._accept
@@ -250,29 +253,25 @@ class Worker:
         return self._lines[name].room(short=self._pace.short)
 
     def _accept(self, leases: list[Lease], sent_at: float, line_name: str) -> None:
-        fence_at = self._fence(sent_at, sent_at)
-        line = self._lines[line_name]
+        if not leases:
+            return
+        self._duties.stirred = True
+        self._idle.clear()
+        self._quiet.clear()
+        fence_at, line, leaving = self._fence(sent_at, sent_at), self._lines[line_name], self._leaving.is_set()
         for lease in leases:
             older = self._holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
                 self._lose(older)
                 self._mend(self._member.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
-            self._duties.stirred = True
-            self._idle.clear()
-            self._quiet.clear()
             self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=fence_at)
-            holding.line = line_name
-            if self._leaving.is_set():
+            holding = self._holdings.add(lease, sent_at, fence_at=fence_at, line=line_name)
+            if leaving:
                 self._release(holding)
             else:
                 line.put(holding)
-        self._start_ready(line)
-
-    def _start_ready(self, line: Line) -> None:
-        for holding in line.starting():
-            holding.task = asyncio.create_task(self._attempt(holding), name=f"job {holding.lease.id}")
+        self._tasks.claimed(line)
 
     # Attempts
 
@@ -280,7 +279,15 @@ class Worker:
         holding.begun = True
         begun = self._ports.clock.monotonic()
         try:
-            outcome = await self._outcome(holding, begun)
+            definition = self._registry.definitions.get(holding.lease.kind)
+            handler = None if self._ports.events.heard else called(definition, holding, begun)
+            if definition is None or handler is None:
+                outcome = await self._outcome(definition, holding, begun)
+            else:
+                try:
+                    outcome = outcome_of(definition.signature, await handler)
+                except BaseException as problem:  # noqa: BLE001  what is not an outcome is raised again
+                    outcome = ended_by(problem, holding)
             holding.ending = True
             if outcome is None or holding.stop is Stop.LOST:
                 self._drop(holding)
@@ -301,19 +308,14 @@ class Worker:
             self._pace.note(self._ports.clock.monotonic() - begun)
             line = self._lines[holding.line]
             line.running -= 1
-            self._start_ready(line)
+            self._tasks.freed(line)
             if self._claims.full:
                 self._work.set()
 
-    async def _outcome(self, holding: Holding, begun: float) -> Outcome | None:
+    async def _outcome(self, definition: Definition | None, holding: Holding, begun: float) -> Outcome | None:
         lease = holding.lease
-        definition = self._registry.definitions.get(lease.kind)
-        if begun >= holding.fence_at or holding.stop is Stop.LOST:
-            return None
-        if holding.stop is Stop.CANCEL:
-            return Cancel("cancelled before it started")
-        if holding.stop is Stop.RELEASE:
-            raise asyncio.CancelledError
+        if not holding.may_start(begun):
+            return None if begun >= holding.fence_at else interrupted(holding, "before it started")
         if definition is None:
             return Snooze("10s", f"this worker claims {lease.kind} but has no handler for it")
         elapsed = begun - holding.claimed_at
@@ -334,7 +336,7 @@ class Worker:
                 self._end(holding, Cancel("cancelled before it could wait"))
 
     def _end(self, holding: Holding, outcome: Outcome) -> None:
-        assert not isinstance(outcome, Park | Settled)
+        assert not isinstance(outcome, (Park, Settled))
         holding.ending = True
         definition = self._registry.definitions.get(holding.lease.kind)
         written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
@@ -357,22 +359,24 @@ class Worker:
         self._forget(holding)
 
     def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
-        holding = self._holdings.find(lease.seq, lease.epoch, lease.token)
-        if holding is None:
+        if (holding := self._holdings.forget(lease)) is None:
             return
         if state is None:
-            self._drop(holding)
-            return
-        if self._ports.events.heard:
+            self._telling.lost(holding)
+        elif self._ports.events.heard:
             self._telling.ended(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
-        self._forget(holding)
+        if not len(self._holdings):
+            self._rest()
 
     def _forget(self, holding: Holding) -> None:
         self._holdings.forget(holding.lease)
-        if len(self._holdings):
-            return
+        if not len(self._holdings):
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is held any more."""
         self._idle.set()
         if self._role.until == "one":
             self._quiet.set()
@@ -449,15 +453,12 @@ class Worker:
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
                     self._lose(holding)
             for line in self._lines.values():
-                for holding in line.staying(now - _STAY):
-                    line.ready.remove(holding)
+                for holding in line.overstaying(now - _STAY):
                     self._end(holding, Snooze("1s"))
             await self._ports.clock.sleep(self._settings.tick.total_seconds())
 
     def _lose(self, holding: Holding) -> None:
-        ready = self._lines[holding.line].ready
-        if holding in ready:
-            ready.remove(holding)
+        if self._lines[holding.line].take_out(holding):
             self._drop(holding)
         else:
             holding.interrupt(Stop.LOST)
@@ -474,8 +475,7 @@ class Worker:
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
-        too_old = beat.oldest_code > self._code
-        if too_old and self._stopping is None:
+        if (too_old := beat.oldest_code > self._code) and self._stopping is None:
             self._telling.too_old(self._code, beat.oldest_code)
         if (beat.draining or too_old) and self._stopping is None:  # someone asked for it in the store, or migrated it
             self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")

@@ -23,6 +23,7 @@ from holdfast.agents.tools import Otherwise, Tool, ToolContext, ToolSignature, U
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, BadSetting, UsageError
 from holdfast.events import CallView
+from holdfast.kernel import encoding
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.outcomes import Fail, Retry
 from holdfast.settings import Settings
@@ -52,6 +53,9 @@ class RemoteSignature(ToolSignature):
         if not isinstance(payload, dict):
             raise BadPayload(f"the arguments of {self._kind!r} are an object, not {type(payload).__name__}.")
         return payload
+
+    def read(self, text: str) -> dict[str, Any]:
+        return self.decode(encoding.decode(text))
 
     def encode_result(self, value: Any) -> Any:
         return (

@@ -128,9 +128,22 @@ class Rendered(NamedTuple):
     def arguments(self, given: Mapping[str, Any]) -> list[Any]:
         """What is given by name, in the order of the parameters."""
         return [
-            given[name] if position is None else [row[position] for row in given[name]]
-            for name, position in self.parameters
+            given[name] if position is None else _column(given[name], position) for name, position in self.parameters
         ]
+
+
+class Alike(list[T]):
+    """Records that agree in most columns: PostgreSQL is sent such a column one value long.
+
+    Only for a statement that takes this value for all of them. `coalesce` will not do where a column may be null.
+    """
+
+
+def _column(rows: Sequence[tuple[Any, ...]], position: int) -> list[Any]:
+    column = [row[position] for row in rows]
+    if isinstance(rows, Alike) and column.count(column[0]) == len(column):
+        return column[:1]
+    return column
 
 
 class Source(NamedTuple):

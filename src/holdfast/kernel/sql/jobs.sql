@@ -333,9 +333,22 @@ order by @arrival(head);
 -- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.
 -- A cancel that was accepted meanwhile wins over every outcome, its reason included. The source state is a column,
 -- not a literal, so that only the primary key can find the rows: by the index of running jobs each ending would
--- read them all. The endings come in the order of `lock_jobs`, and the primary key is read in it.
+-- read them all. The endings come in the order of `lock_jobs`, and the primary key is read in it. A column in which
+-- all endings agree is one value long, and this one is read for all of them.
 with ending as materialized (
-    select e.*, 'running' as source from unnest(
+    select e.seq, coalesce(e.worker, (cast(:endings.worker as bigint[]))[1]) as worker,
+        coalesce(e.epoch, (cast(:endings.epoch as bigint[]))[1]) as epoch,
+        coalesce(e.token, (cast(:endings.token as bigint[]))[1]) as token,
+        coalesce(e.outcome, (cast(:endings.outcome as text[]))[1]) as outcome,
+        coalesce(e.state, (cast(:endings.state as text[]))[1]) as state,
+        coalesce(e.delay_us, (cast(:endings.delay_us as bigint[]))[1]) as delay_us,
+        coalesce(e.counted, (cast(:endings.counted as integer[]))[1]) as counted,
+        case cardinality(cast(:endings.result as json[]))
+            when 1 then (cast(:endings.result as json[]))[1] else e.result end as result,
+        case cardinality(cast(:endings.error as json[]))
+            when 1 then (cast(:endings.error as json[]))[1] else e.error end as error,
+        'running' as source
+    from unnest(
         cast(:endings.seq as bigint[]), cast(:endings.worker as bigint[]), cast(:endings.epoch as bigint[]),
         cast(:endings.token as bigint[]), cast(:endings.outcome as text[]), cast(:endings.state as text[]),
         cast(:endings.delay_us as bigint[]), cast(:endings.counted as integer[]),
