@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
@@ -78,13 +79,14 @@ async def test_a_call_gives_up_after_the_busy_timeout_however_many_wait(url: str
         await write(other)
 
 
-async def test_a_process_stopped_in_its_turn_costs_the_others_one_wait(url: str, crew: Crew, path: Path) -> None:
+@pytest.mark.parametrize("place", ["write", "next"])
+async def test_a_process_stopped_in_its_turn_or_as_the_next_costs_the_others_one_wait(
+    url: str, crew: Crew, path: Path, place: str
+) -> None:
     patience = timedelta(seconds=2)
     async with Watch(url, busy_timeout=patience) as watch:
         await write(watch)
-        holder = crew.script("turn_holder", path)
-        await holder.says("held")
-        await holder.freeze()
+        holder = await stopped(crew, path, place)
         turns = Turns(lock_folder(path), patience.total_seconds())
         await write(watch)  # waits once, in vain
         begun = watch.now()
@@ -96,6 +98,29 @@ async def test_a_process_stopped_in_its_turn_costs_the_others_one_wait(url: str,
         holder.kill()
         await eventually(partial(has_turns, turns))
         turns.close()
+
+
+async def stopped(crew: Crew, path: Path, place: str) -> Member:
+    """A process that was frozen while it had its turn, or while it was the next to have one."""
+    first = crew.script("turn_holder", path)
+    await first.says("held")
+    if place == "write":
+        await first.freeze()
+        return first
+    second = crew.script("turn_holder", path)
+    await eventually(partial(is_locked, lock_folder(path) / "next"))
+    await second.freeze()
+    first.kill()
+    return second
+
+
+async def is_locked(file: Path) -> bool:
+    with file.open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def take(turns: Turns) -> float:

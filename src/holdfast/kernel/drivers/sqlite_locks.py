@@ -28,9 +28,9 @@ _LEAST_PATIENCE = 0.1
 class Turns:
     """Lets processes write one after the other, in turn, where SQLite's own wait would starve some.
 
-    Only a courtesy: a process that is stopped while it holds a turn must not stop the others, so after
+    Only a courtesy: a process that is stopped in its turn, or as the next in line, must not stop the others, so after
     `patience` they go on without, and SQLite's own lock decides. Who has waited in vain once only tries, each time,
-    until it has had a turn again: the one that is stopped may stay so for long.
+    until it was next and had its turn again: the one that is stopped may stay so for long.
     """
 
     def __init__(self, folder: Path, patience: float) -> None:
@@ -45,8 +45,9 @@ class Turns:
         now = time.monotonic()
         until = now + self._patience
         waits_until = now if self._in_vain else until
-        _acquire(self._next, waits_until)
-        self._in_vain = not _acquire(self._write, waits_until)
+        is_next = _acquire(self._next, waits_until)
+        has_turn = _acquire(self._write, waits_until)
+        self._in_vain = not (is_next and has_turn)
         fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
             yield max(_LEAST_PATIENCE, until - time.monotonic())
