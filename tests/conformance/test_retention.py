@@ -187,6 +187,33 @@ async def looks(store: Store, pruner: Pruner) -> tuple[int, int]:
     return sum(removed), len(removed)
 
 
+async def ended_together(store: Store, kept: int, free: int) -> None:
+    """So many children of a parent that lives, and then so many without a parent, all ended at one moment."""
+    worker = await store.worker()
+    parent = await store.claimed(worker)
+    await store.launch(parent, kept)
+    for _ in range(free):
+        await store.enqueue()
+    leases = await store.claim(worker, kept, kind="child") + await store.claim(worker, free)
+    for lease in leases:  # the clock of a test stands still
+        await store.end(lease, Done())
+    await store.advance("8d")
+
+
+async def test_what_ended_at_the_same_moment_as_many_that_must_stay_is_found(store: Store) -> None:
+    await ended_together(store, 12, 7)
+    pruner = Pruner(store.database, WEEK, look=5)
+    assert await pruner.prunable(cap=100) == {"default": 7}
+    assert sum([gone async for gone in pruner.thoroughly()]) == 7
+    assert await count(store) == 13
+
+
+async def test_a_round_finds_what_ended_at_the_same_moment_as_many_that_must_stay(store: Store) -> None:
+    await ended_together(store, 12, 7)
+    assert sum(await prune(store, WEEK, look=5)) == 7
+    assert await count(store) == 13
+
+
 async def test_many_that_are_kept_are_counted_over_several_rounds(store: Store) -> None:
     for _ in range(45):
         await finished(store)

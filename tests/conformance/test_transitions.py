@@ -17,7 +17,7 @@ from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import renew
 from holdfast.kernel.migrate import migrations
 from holdfast.kernel.records import Lease, Resolution, Suspension
-from holdfast.kernel.retention import prune
+from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
@@ -103,7 +103,7 @@ async def apply_overdue(store: Store, _: Lease) -> bool:
 async def apply_prune(store: Store, _: Lease) -> bool:
     await store.advance("8d")
     week_ago = store.clock.us - 7 * DAY_US
-    return (await store.do(prune, "default", after=0, before=week_ago, look=10)).jobs > 0
+    return (await store.do(prune, "default", after=BEGIN, before=week_ago, look=10)).jobs > 0
 
 
 # Each applies its verb under the best conditions the verb could wish for, and says whether the store obeyed.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel.database import Transaction, single
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import prune_lanes
 from holdfast.kernel.records import Term
 from holdfast.kernel.statements import Lanes, Retention, Waiting, Workers
@@ -49,16 +50,24 @@ async def hold(tx: Transaction, term: Term, worker: int) -> None:
         raise DutyLost(f"term {term.term} of duty {term.name!r} is over.")
 
 
+class KeyMark(NamedTuple):
+    """How far a clean-up has come through old keys: many may have been made at the same moment."""
+
+    at: int = 0
+    job: JobId = JobId("00000000-0000-0000-0000-000000000000")
+
+
 class Marks(NamedTuple):
     """How far a clean-up has come through what is old; None: to the end."""
 
     worker: int | None = 0
-    key: int | None = 0
+    key: KeyMark | None = KeyMark()
     channel: str | None = ""
+    stranded: bool = False  # the next call opens stranded lanes, and does nothing else
 
     def again(self) -> Marks:
-        """The same, but what came to its end begins anew."""
-        return Marks(self.worker or 0, self.key or 0, self.channel or "")
+        """The next clean-up: it opens stranded lanes first, and what came to its end begins anew."""
+        return Marks(self.worker or 0, self.key or KeyMark(), self.channel or "", stranded=True)
 
 
 class Cleaned(NamedTuple):
@@ -79,12 +88,18 @@ async def clean_up(  # noqa: PLR0913  how old each thing may become
 ) -> Cleaned:
     """Remove what nobody needs any more: old workers, spent keys, untaken signals, unused routes, channels and lanes.
 
-    It looks at no more than `look` of each; `marks` says where the last call came to.
+    It looks at no more than `look` of each; `marks` says where the last call came to. Stranded lanes are opened once in
+    a clean-up, by a call of its own: to find them takes a walk through all blocked ones, and nobody's lane is to be
+    locked meanwhile.
     """
     await hold(tx, term, worker)
+    marks = marks or Marks()
+    if marks.stranded:
+        await tx.run(Lanes.open_stranded, limit=look)
+        return Cleaned(marks._replace(stranded=False), more=True)
     return await remove_old(
         tx,
-        marks or Marks(),
+        marks,
         key_age_us=key_age_us,
         worker_age_us=worker_age_us,
         signal_age_us=signal_age_us,
@@ -113,7 +128,6 @@ async def remove_old(
     if marks.channel is not None:
         marks = marks._replace(channel=await _remove_channels(tx, marks.channel, look))
     await prune_lanes(tx, age_us=ROUTE_AGE_US, limit=look)
-    await tx.run(Lanes.open_stranded, limit=look)
     return Cleaned(marks, more or marks != Marks(None, None, None))
 
 
@@ -124,11 +138,11 @@ async def _remove_workers(tx: Transaction, age_us: int, after: int, look: int) -
     return rows[-1].seq if len(rows) == look else None
 
 
-async def _remove_keys(tx: Transaction, age_us: int, after: int, look: int) -> int | None:
-    rows = await tx.many(Retention.old_keys, age_us=age_us, after=after, limit=look)
+async def _remove_keys(tx: Transaction, age_us: int, after: KeyMark, look: int) -> KeyMark | None:
+    rows = await tx.many(Retention.old_keys, age_us=age_us, after=after.at, after_job=after.job, limit=look)
     if spent := [row.job for row in rows if row.spent]:
         await tx.run(Retention.prune_keys, jobs=spent)
-    return passed(rows[-1].at, after) if len(rows) == look else None
+    return KeyMark(rows[-1].at, rows[-1].job) if len(rows) == look else None
 
 
 async def _remove_channels(tx: Transaction, after: str, look: int) -> str | None:
@@ -136,8 +150,3 @@ async def _remove_channels(tx: Transaction, after: str, look: int) -> str | None
     if names:
         await tx.run(Waiting.prune_channels, names=names)
     return names[-1] if len(names) == look else None
-
-
-def passed(moment: int, after: int) -> int:
-    """Where a walk in the order of time goes on: at the same moment, which others may share, or else it stood still."""
-    return moment - 1 if moment - 1 > after else moment

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.database import Database, Transaction, reading
-from holdfast.kernel.duties import hold, passed
+from holdfast.kernel.duties import hold
 from holdfast.kernel.reading import NEWEST, now
 from holdfast.kernel.records import Term
+from holdfast.kernel.records_flow import CountedBack
 from holdfast.kernel.statements import Retention
 
 LOOK = 500  # finished jobs that one transaction looks at
@@ -39,11 +40,21 @@ class Limit(NamedTuple):
     most: int
 
 
+class Spot(NamedTuple):
+    """How far a walk through finished jobs came: one commit may end a thousand at the same moment."""
+
+    at: int
+    seq: int
+
+
+BEGIN = Spot(0, 0)
+
+
 class Stretch(NamedTuple):
     """What one look did: how many it removed or would remove, and where the next begins; None at the end."""
 
     jobs: int
-    upto: int | None
+    upto: Spot | None
 
 
 class Pruner:
@@ -54,8 +65,8 @@ class Pruner:
         self._keep = keep
         self._look = look
         self._count = count
-        self._front: dict[str, int] = {}  # everything up to here has been looked at
-        self._behind: dict[str, int] = {}  # where the next look at what had to stay begins
+        self._front: dict[str, Spot] = {}  # everything up to here has been looked at
+        self._behind: dict[str, Spot] = {}  # where the next look at what had to stay begins
         self._counting: dict[str, tuple[int, int]] = {}  # how far the last jobs are counted, and how many there are
         self._kept: dict[str, int] = {}  # what finished before this is more than the queue keeps
 
@@ -66,16 +77,16 @@ class Pruner:
             queue = limit.queue
             looked = 0
             while True:  # what has become old enough since the last round
-                stretch = await self._prune(queue, self._front.get(queue, 0), before, under)
+                stretch = await self._prune(queue, self._front.get(queue, BEGIN), before, under)
                 yield stretch.jobs
                 if stretch.upto is None:
                     break
                 self._front[queue] = stretch.upto
             while looked < ROUND:  # what had to stay then
                 looked += 1
-                stretch = await self._prune(queue, self._behind.get(queue, 0), before, under)
+                stretch = await self._prune(queue, self._behind.get(queue, BEGIN), before, under)
                 yield stretch.jobs
-                self._behind[queue] = stretch.upto or 0
+                self._behind[queue] = stretch.upto or BEGIN
                 if stretch.upto is None:
                     break
 
@@ -86,7 +97,7 @@ class Pruner:
         while removed:
             removed = False
             for limit in limits:
-                after: int | None = 0
+                after: Spot | None = BEGIN
                 while after is not None:
                     stretch = await self._prune(limit.queue, after, limit.before, None)
                     yield stretch.jobs
@@ -97,7 +108,7 @@ class Pruner:
         found: dict[str, int] = {}
         for limit in await self._limits(queue):
             before = await self._exactly(limit)
-            after: int | None = 0
+            after: Spot | None = BEGIN
             while after is not None and found.get(limit.queue, 0) < cap:
                 stretch = await self._database.transact(
                     find_prunable, limit.queue, after=after, before=before, look=self._look
@@ -110,7 +121,7 @@ class Pruner:
         limits = await self._database.transact(find_limits, self._keep)
         return [limit for limit in limits if queue is None or limit.queue == queue]
 
-    async def _prune(self, queue: str, after: int, before: int, under: tuple[Term, int] | None) -> Stretch:
+    async def _prune(self, queue: str, after: Spot, before: int, under: tuple[Term, int] | None) -> Stretch:
         return await self._database.transact(prune, queue, after=after, before=before, look=self._look, under=under)
 
     async def _exactly(self, limit: Limit) -> int:
@@ -131,9 +142,9 @@ class Pruner:
             taken += 1
             wanted = min(self._count, limit.most - counted)
             found = await self._database.transact(count_back, queue, below=below, limit=wanted)
-            if found.upto is None or found.jobs < wanted:  # there are fewer than it keeps
+            if found.at is None or found.jobs < wanted:  # there are fewer than it keeps
                 return self._kept.get(queue, 0)
-            below, counted = found.upto, counted + found.jobs
+            below, counted = found.at, counted + found.jobs
             if counted >= limit.most:
                 self._kept[queue] = below - 1  # what ended together with the last one stays too
                 return self._kept[queue]
@@ -157,22 +168,22 @@ async def find_limits(tx: Transaction, keep: Keep) -> list[Limit]:
 
 
 @reading
-async def count_back(tx: Transaction, queue: str, *, below: int, limit: int) -> Stretch:
+async def count_back(tx: Transaction, queue: str, *, below: int, limit: int) -> CountedBack:
     """How many finished before a moment, and when the first of them; it counts no more than `limit`."""
     found = await tx.one(Retention.count_back, queue=queue, below=below, limit=limit)
     assert found is not None
-    return Stretch(found.jobs, found.at)
+    return found
 
 
 @reading
-async def find_prunable(tx: Transaction, queue: str, *, after: int, before: int, look: int) -> Stretch:
+async def find_prunable(tx: Transaction, queue: str, *, after: Spot, before: int, look: int) -> Stretch:
     """Of the next finished jobs of a queue, how many may go."""
     seqs, upto = await _find(tx, queue, after, before, look)
     return Stretch(len(seqs), upto)
 
 
 async def prune(
-    tx: Transaction, queue: str, *, after: int, before: int, look: int, under: tuple[Term, int] | None = None
+    tx: Transaction, queue: str, *, after: Spot, before: int, look: int, under: tuple[Term, int] | None = None
 ) -> Stretch:
     """Look at the next finished jobs of a queue, and remove those that may go. `under`: a duty and its holder."""
     if under is not None:
@@ -181,10 +192,12 @@ async def prune(
     return Stretch(await remove(tx, seqs) if seqs else 0, upto)
 
 
-async def _find(tx: Transaction, queue: str, after: int, before: int, look: int) -> tuple[list[int], int | None]:
-    rows = await tx.many(Retention.find_prunable, queue=queue, after=after, before=before, limit=look)
+async def _find(tx: Transaction, queue: str, after: Spot, before: int, look: int) -> tuple[list[int], Spot | None]:
+    rows = await tx.many(
+        Retention.find_prunable, queue=queue, after=after.at, after_seq=after.seq, before=before, limit=look
+    )
     seqs = [row.seq for row in rows if row.prunable]
-    return seqs, None if len(rows) < look else passed(rows[-1].at, after)
+    return seqs, None if len(rows) < look else Spot(rows[-1].at, rows[-1].seq)
 
 
 async def remove(tx: Transaction, seqs: Sequence[int]) -> int:
