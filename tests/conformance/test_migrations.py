@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,12 +19,29 @@ from holdfast.errors import BadSetting, SchemaTooNew, SchemaTooOld
 from holdfast.kernel import migrate
 from holdfast.kernel.database import Database, StoredSchema
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.migrate import code_version, drop, dump, ledger, migrations, plan, script, verify
+from holdfast.kernel.migrate import code_version, drop, dump, ledger, locks, migrations, plan, script, verify
 from holdfast.settings import Settings
 from tests.support.postgres import Cluster
 from tests.support.schemas import objects_at, sqlite_path, tables_at
 
 SCHEMA = "holdfast"
+OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
+BEFOREHAND = re.compile(r"^(create index concurrently [^;]+);$", re.M)
+NOTE_LOCKS = """
+create temporary table noted on commit drop as
+select c.oid, max(l.mode) filter (where l.mode ~ 'Exclusive') as mode
+from pg_class c left join pg_locks l on l.relation = c.oid and l.pid = pg_backend_pid()
+where c.relkind = 'r' and c.relnamespace = 'holdfast'::regnamespace and c.relname <> 'schema' group by c.oid
+"""
+NO_OTHER_LOCKS = """
+do $$ declare late text; begin
+    select string_agg(noted.oid::regclass || ' ' || l.mode, ', ') into late
+    from pg_locks l join noted on noted.oid = l.relation
+    where l.pid = pg_backend_pid() and l.mode not in ('AccessShareLock', 'RowShareLock')
+        and (noted.mode is null or (l.mode = 'AccessExclusiveLock' and noted.mode <> 'AccessExclusiveLock'));
+    if late is not null then raise 'locked half-way: %', late; end if;
+end $$
+"""
 _numbers = itertools.count()
 
 
@@ -219,6 +237,33 @@ async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: 
     run_by_hand(bare_url, dump(1, code, bare.dialect, SCHEMA))
     assert await version(bare) == code
     assert plan(code, code, bare.dialect) == []
+
+
+@pytest.mark.parametrize("dialect", ["postgres"])
+async def test_the_indexes_of_a_long_history_may_be_built_before_the_migration(bare: Database, bare_url: str) -> None:
+    """With the statements that docs/operating.md gives."""
+    await migrate.migrate(bare, SCHEMA, 5)
+    with psycopg.connect(bare_url, autocommit=True) as server:
+        for statement in BEFOREHAND.findall(OPERATING.read_text("utf-8")):
+            server.execute(statement)
+        names = "select count(*) from pg_index where indisvalid and indexrelid::regclass::text ~ '_blocked|_lane_ended'"
+        assert server.execute(names).fetchone() == (2,)
+    await migrate.migrate(bare, SCHEMA)
+    beforehand = tables_at(bare_url)
+    await migrate.migrate(bare, SCHEMA, 5)
+    await migrate.migrate(bare, SCHEMA)
+    assert tables_at(bare_url) == beforehand
+
+
+@pytest.mark.parametrize("dialect", ["postgres"])
+async def test_a_step_locks_each_table_that_it_changes_before_it_begins(bare: Database) -> None:
+    """And waits for none later, when it has done half of its work."""
+    await bare.script(ledger(bare.dialect, SCHEMA), at=None)
+    code = code_version(bare.dialect)
+    for migration, direction in [*plan(0, code, bare.dialect), *plan(code, 0, bare.dialect)]:
+        step = script(migration, direction, bare.dialect, SCHEMA)
+        statements = [*locks(migration, direction, SCHEMA), NOTE_LOCKS, *step, NO_OTHER_LOCKS]
+        assert await bare.script(statements, at=await version(bare))
 
 
 async def test_drop_removes_everything(bare: Database, bare_url: str) -> None:

@@ -10,20 +10,22 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import Ports
-from holdfast.errors import MigrationRefused, SchemaTooNew
+from holdfast.errors import MigrationRefused, SchemaTooNew, StoreBusy
 from holdfast.kernel import migrate
 from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.drivers import connect
+from holdfast.kernel.drivers import connect, postgres
 from holdfast.kernel.migrate import Migration, code_version, migrations
 from holdfast.kernel.reading import list_jobs
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.workers import Registration, drain, register, unregister
 from holdfast.settings import Settings
 from tests.support.apps import eventually, happens, settings_with, working
+from tests.support.locks import blocked_by
 from tests.support.postgres import Cluster
 
 SCHEMA = "holdfast"
@@ -165,6 +167,57 @@ async def test_a_file_that_a_live_older_worker_uses_is_not_migrated_by_who_opens
     await newer.open()
     assert await version(newer) == CODE + 1
     await newer.close()
+
+
+# Transactions under way
+
+BEFORE = 5  # the release whose workers go on beside the migrations after it
+LANE = "select name from holdfast.lane where name = 'x' for update"
+JOB = "update holdfast.job set priority = priority where seq = 1"
+KEY = "update holdfast.idempotency set created_at = created_at where created_at = 1"
+WORKER = "update holdfast.worker set active = active where seq = 1"
+READ = "select (select count(*) from holdfast.lane), (select count(*) from holdfast.worker)"
+
+
+@pytest.fixture
+async def database_before(bare_url: str) -> AsyncIterator[Database]:
+    database = connect(bare_url, Settings(url=bare_url), Ports())
+    await database.connect()
+    await migrate.migrate(database, SCHEMA, BEFORE)
+    yield database
+    await database.close()
+
+
+@pytest.mark.parametrize("dialect", ["postgres"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(JOB, LANE), (LANE, JOB), (JOB, KEY), (KEY, JOB), (WORKER, JOB), (JOB, WORKER), (READ, WORKER)],
+    ids=["an ending", "an enqueue", "retention", "a keyed enqueue", "a heartbeat", "worker last", "read, then write"],
+)
+async def test_a_migration_and_a_transaction_that_goes_on_beside_it_both_succeed(
+    database_before: Database, bare_url: str, first: str, then: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(bare_url) as worker:
+        await worker.execute(first.encode())
+        migrating = asyncio.create_task(migrate.migrate(database_before, SCHEMA))
+        await blocked_by(bare_url, worker)
+        await worker.execute(then.encode())
+        await worker.commit()
+        assert len(await migrating) == CODE - BEFORE
+
+
+@pytest.mark.parametrize("dialect", ["postgres"])
+async def test_a_migration_that_is_kept_out_changes_nothing_says_what_to_do_and_is_done_by_the_next_run(
+    database_before: Database, bare_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_MIGRATION_TRIES", 2)
+    async with await psycopg.AsyncConnection.connect(bare_url) as dump:
+        await dump.execute(READ.encode())
+        with pytest.raises(StoreBusy, match=r"in 2 tries.*lock timeout.*nothing was changed.*drain the workers"):
+            await migrate.migrate(database_before, SCHEMA)
+        assert await version(database_before) == BEFORE
+        await dump.rollback()
+        assert len(await migrate.migrate(database_before, SCHEMA)) == CODE - BEFORE
 
 
 # Running code

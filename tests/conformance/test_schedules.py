@@ -150,3 +150,12 @@ def test_when_a_tick_comes(cron: str, zone: str, after: str, tick: str) -> None:
 def test_what_is_no_schedule(cron: str, zone: str, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         next_tick(cron, zone, 0)
+
+
+async def test_a_retry_that_is_over_does_not_bring_a_later_tick_forward(store: Store) -> None:
+    await declare(store)
+    await store.query(f"update holdfast.schedule set retry_at = {store.clock.us - 1}, error = 'x' returning name")
+    assert await fire_due(store) == 0
+    await store.advance("1m")
+    assert await fire_due(store) == 1
+    assert (await row(store)).retry_at is None

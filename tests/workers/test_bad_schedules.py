@@ -138,3 +138,26 @@ async def test_fields_of_a_newer_release_are_left_out(store: Store) -> None:
     duties, worker = await holder(store)
     await tick(store, duties, worker, "1m")
     assert len(await store.claim(worker)) == 1
+
+
+async def test_one_that_an_older_release_has_moved_on_is_neither_fired_ahead_of_its_tick_nor_seen_as_due(
+    store: Store,
+) -> None:
+    """Such a release fires it, moves its tick, and leaves the time of the retry as it was."""
+    await declare(store, "moved")
+    await spoil(store, "moved", "timezone", "nowhere")
+    duties, worker = await holder(store)
+    await tick(store, duties, worker, "1m")
+    row = await store.do(find_schedule, "moved")
+    following = row.next_at + 10 * MINUTE
+    await spoil(store, "moved", "timezone", "UTC")
+    await store.query(f"update holdfast.schedule set next_at = {following} returning name")
+    sight = await tick(store, duties, worker, "2m")
+    assert row.retry_at is not None
+    assert row.retry_at < sight.now
+    assert sight.next_tick == following, "a look that shows it as due at once would be a busy loop"
+    await duties.fire_schedules()
+    assert await fired(store) == {"moved": 0}
+    await tick(store, duties, worker, "8m")
+    row = await store.do(find_schedule, "moved")
+    assert (row.last_at, row.retry_at, row.error) == (following, None, None)

@@ -17,9 +17,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import Ports
-from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.errors import SchemaTooOld, StoreBusy, StoreUnavailable
 from holdfast.jobs import JobFunction
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.drivers import postgres
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_names import named, program
 from holdfast.kernel.reading import list_jobs
@@ -54,6 +55,9 @@ class Connections:
             "and backend_type = 'client backend' and pid <> pg_backend_pid()"
         )
         return sorted(row[0] for row in rows)
+
+    async def execute(self, statement: str) -> None:
+        await self._connection.execute(statement)
 
 
 @pytest.fixture
@@ -143,6 +147,23 @@ async def test_vacuum_may_take_as_long_as_it_takes(postgres_url: str) -> None:
         await database.close()
 
 
+async def test_a_vacuum_that_fails_leaves_no_session_without_limits(
+    postgres_url: str, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_HOT", {"Odd": 0})  # is there, but not by the name that vacuum is given
+    await connections.execute('create table holdfast."Odd" ()')
+    database = PostgresDatabase(postgres_url, settings_with(**HASTY, connections=1), Ports())
+    await database.open()
+    try:
+        with pytest.raises(SchemaTooOld, match="odd"):
+            await database.tidy(after=-1)
+        async with database.connection() as connection:
+            assert await connection.fetchval("select current_setting('lock_timeout')") == "400ms"
+            assert await connection.fetchval("select current_setting('statement_timeout')") == "450ms"
+    finally:
+        await database.close()
+
+
 @pytest.fixture
 def few(postgres_url: str) -> Iterator[str]:
     """The same database as a role that may open too few connections."""
@@ -165,7 +186,7 @@ async def test_of_too_many_workers_some_refuse_to_start_and_the_others_do_it_all
     async def work(number: int) -> int:
         return number
 
-    pressed = {**HASTY, "lease_ttl": "6s", "worker_ttl": "1s", "heartbeat": "400ms", "presence_quiet": "0s"}
+    pressed = {**HASTY, "lease_ttl": "6s", "worker_ttl": "4s", "heartbeat": "400ms", "presence_quiet": "0s"}
     apps = [Holdfast(few, settings=settings_with(**pressed), embedded=False) for _ in range(WORKERS)]
     for app in apps:
 

@@ -136,6 +136,30 @@ async def test_a_process_hears_each_of_its_own_hints_once(postgres_url: str) -> 
     await database.close()
 
 
+async def test_a_process_hears_whoever_has_the_number_of_a_connection_that_it_closed(postgres_url: str) -> None:
+    """The server gives the numbers of its processes again."""
+    database = PostgresDatabase(postgres_url, Settings(), Ports())
+    notes: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hint(tx: Transaction) -> None:
+        await tx.hint("route 1")
+
+    await database.open()
+    await database.transact(hint)
+    await database.flush()
+    async with database.connection() as connection:  # the only one so far, so that is who told
+        sender = connection.get_server_pid()
+        closed = asyncio.Event()
+        connection.add_termination_listener(lambda _: closed.set())
+        connection.terminate()
+    await closed.wait()
+    await database.listen(notes.put_nowait)
+    assert await notes.get() == ""
+    database._on_notify(sender, "route 2")  # as asyncpg would: no test can make the server choose that number
+    assert notes.get_nowait() == "route 2"
+    await database.close()
+
+
 async def test_announcements_are_made_once_each_and_in_order(postgres_url: str) -> None:
     """Also those that say the same: a NOTIFY would tell equal words of one transaction once."""
     database = PostgresDatabase(postgres_url, Settings(), Ports())

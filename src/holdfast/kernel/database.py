@@ -26,7 +26,10 @@ class StoredSchema(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """What a migration asks in its own transaction before it begins. `judge` raises when the answer forbids it."""
+    """What a migration locks and asks in its own transaction before it begins.
+
+    `locks` are taken in their order, all of them before the question. `judge` raises when the answer forbids it.
+    """
 
     locks: Sequence[str]
     question: str

@@ -3,7 +3,8 @@
 A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened
 and the next run does it. The database stores its version and the oldest code that may still use it: code runs
 when its own version is not newer than the tables and not older than that. No step is taken beside a live worker whose
-code could not go on after it, unless that is forced.
+code could not go on after it, unless that is forced. A step locks all that it changes before it begins, so that it
+meets the transactions of live workers there and not half-way.
 """
 
 from __future__ import annotations
@@ -43,7 +44,17 @@ _REMEDY = (
     "Drain them first: SIGTERM, or `holdfast workers drain ID` of the release they run; one that was killed counts for "
     "a minute after its last heartbeat. Or `holdfast migrate --force`: what they claim from then on may fail."
 )
-_LOCK = "lock table holdfast.worker in share row exclusive mode"
+# What a step changes is known by its text. Reading goes on where rows and indexes are only added.
+_ALTERED = re.compile(r"\b(?:alter|drop) table holdfast\.(\w+)")
+_WRITTEN = re.compile(r"\b(?:insert into|update|delete from) holdfast\.(\w+)")
+_CREATED = re.compile(r"\bcreate table holdfast\.(\w+)")
+_INDEXED = re.compile(r"\bcreate (?:unique )?index (?:if not exists )?(\w+)\s+on holdfast\.(\w+)")
+_UNINDEXED = re.compile(r"\bdrop index holdfast\.(\w+)")
+_ALONE, _NO_WRITERS = "access exclusive", "share row exclusive"
+# As most transactions of workers go: a heartbeat from its worker to jobs, a tick from its schedule to a job, an ending
+# from its job to the lane, retention from jobs to their keys. No order suits all of them: an enqueue goes from the
+# lane and the key to the job. That is why a migration waits briefly, and is repeated.
+_LOCK_ORDER = ("duty", "worker", "schedule", "job")
 
 
 class Migration(NamedTuple):
@@ -92,6 +103,22 @@ def script(migration: Migration, direction: Direction, dialect: Dialect, schema:
         yield in_schema(statement, dialect, schema)
 
 
+def locks(migration: Migration, direction: Direction, schema: str, *, guarded: bool = False) -> list[str]:
+    """What a step on PostgreSQL locks before it begins: each table it changes, once, as much as it will need.
+
+    `guarded`: the workers too, so that none registers while it is under way.
+    """
+    body = migration.up if direction == "up" else migration.down
+    homes = {index: table for m in migrations("postgres") for index, table in _INDEXED.findall(m.up + m.down)}
+    altered = {*_ALTERED.findall(body), *(homes[index] for index in _UNINDEXED.findall(body))}
+    changed = {*altered, *_WRITTEN.findall(body), *(table for _, table in _INDEXED.findall(body))}
+    changed = (changed - {*_CREATED.findall(body)}) | ({"worker"} if guarded else set())
+    place = {table: number for number, table in enumerate(_LOCK_ORDER)}
+    ordered = sorted(changed, key=lambda table: (place.get(table, len(place)), table))
+    modes = [(table, _ALONE if table in altered else _NO_WRITERS) for table in ordered]
+    return [f"lock table {schema}.{table} in {mode} mode" for table, mode in modes]
+
+
 def ledger(dialect: Dialect, schema: str) -> list[str]:
     create = [f"create schema if not exists {schema}"] if dialect == "postgres" else []
     return create + [in_schema(statement, dialect, schema) for statement in split(_LEDGER)]
@@ -101,7 +128,8 @@ def dump(stored: int, target: int, dialect: Dialect, schema: str) -> str:
     """The SQL that a person may run instead of `holdfast migrate`."""
     parts = [*ledger(dialect, schema)] if stored == 0 else []
     for migration, direction in plan(stored, target, dialect):
-        parts += ["begin", *script(migration, direction, dialect, schema), "commit"]
+        locked = locks(migration, direction, schema) if dialect == "postgres" else []
+        parts += ["begin", *locked, *script(migration, direction, dialect, schema), "commit"]
     return "".join(f"{part};\n" for part in parts)
 
 
@@ -116,6 +144,7 @@ async def migrate(
     """Bring the tables to `target` (default: this code's version); returns what was done.
 
     Raises `MigrationRefused` while workers live that could not use them; with `force` it goes on and says so.
+    Raises `StoreBusy` when others held the tables too long: the steps before are done, and the next call goes on.
     """
     dialect = database.dialect
     if await database.stored_schema() is None:
@@ -189,8 +218,8 @@ def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what 
         overruled(f"{told} They were overruled: replace them now.")
 
     code = "code" if stored.version >= _KNOWS_CODE else "null"
-    locks = [in_schema(_LOCK, dialect, schema)]
-    return Guard(locks, in_schema(_LIVE.format(code=code), dialect, schema), judge)
+    locked = locks(migration, direction, schema, guarded=True) if dialect == "postgres" else []
+    return Guard(locked, in_schema(_LIVE.format(code=code), dialect, schema), judge)
 
 
 def _is_unfit(code: int, migration: Migration, direction: Direction) -> bool:

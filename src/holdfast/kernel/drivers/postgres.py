@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from asyncpg import exceptions as pg
 
 from holdfast.clock import Ports
-from holdfast.errors import StoreUnfit
+from holdfast.errors import StoreBusy, StoreUnfit
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import Blocking, Follower, Guard, Operation, StoredSchema, is_single
 from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, describe, typed
@@ -38,7 +37,16 @@ OLDEST_SERVER = 140_000
 _CONFLICT_TRIES = 3
 _CACHED_STATEMENTS = 200
 _MIGRATION_LOCK = 5_073_114
-_MOUTHS = 16
+# While a migration waits for a table, all others wait behind it. At first it gives up before the server looks for
+# deadlocks, so that nobody else is made to; later it waits longer than that, when the server ends an autovacuum for it.
+_MIGRATION_TRIES = 12
+_MIGRATION_WAIT = 0.2  # seconds, doubled with each try
+_MIGRATION_LAST_WAIT = 4.0
+_KEPT_OUT = (
+    "a migration of PostgreSQL at {} did not get its locks in {} tries ({}); nothing was changed. Look in "
+    "pg_stat_activity for long transactions, a dump or a vacuum, wait for them or drain the workers, then run "
+    "`holdfast migrate` again."
+)
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -96,7 +104,7 @@ class PostgresDatabase:
         self._heard: list[Callable[[str], None]] = []
         self._channel = f"{settings.schema}.hint"
         self._sender = Sender(self._channel, self._send)
-        self._mouths: deque[int] = deque(maxlen=_MOUTHS)  # server processes that sent hints of ours
+        self._mouths: set[int] = set()  # server processes that send hints of ours, while our connection to them lives
 
     def introduce(self, owner: str) -> None:
         self._owner = owner
@@ -194,8 +202,7 @@ class PostgresDatabase:
 
     async def _send(self, notes: Sequence[Announcement]) -> None:
         async with (await self._opened()).line() as line:
-            if (sender := line.connection.get_server_pid()) not in self._mouths:
-                self._mouths.append(sender)
+            self._remember_mouth(line.connection)
             words = [note.channel for note in notes], [note.payload for note in notes]
             if self.direct:
                 await line.connection.fetch(SEND, *words)
@@ -203,18 +210,41 @@ class PostgresDatabase:
             async with self._transaction(line.connection):
                 await line.connection.fetch(SEND, *words)
 
+    def _remember_mouth(self, connection: Connection) -> None:
+        """Until the connection closes: the server may give its process's number to somebody else's then."""
+        sender: int = connection.get_server_pid()
+        if sender not in self._mouths:
+            self._mouths.add(sender)
+            connection.add_termination_listener(lambda _: self._mouths.discard(sender))
+
     async def flush(self) -> None:
         """Wait until others have been told of what has committed, but not for long."""
         await self._sender.flush()
 
     async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
-        connection = await self.dial_direct("migration")  # no limits: it may take as long as it takes
+        tries, wait = 0, _MIGRATION_WAIT
+        while True:
+            try:
+                return await self._script(statements, at, guard, wait)
+            except (*CONFLICT, pg.LockNotAvailableError) as problem:
+                tries += 1
+                if tries >= _MIGRATION_TRIES:
+                    raise StoreBusy(_KEPT_OUT.format(describe(self.url), tries, problem)) from problem
+            except (pg.PostgresError, *AWAY) as problem:
+                raise typed(self.url, problem) from problem
+            await self._ports.clock.sleep(wait * (0.5 + self.chance.random() / 2))
+            wait = min(wait * 2, _MIGRATION_LAST_WAIT)
+
+    async def _script(self, statements: Sequence[str], at: int | None, guard: Guard | None, wait: float) -> bool:
+        """Try it once, and wait so many seconds for each lock."""
+        connection = await self.dial_direct("migration")  # no other limits: it may take as long as it takes
         try:
             async with connection.transaction():
                 await connection.execute(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
                 stored = await self._stored_schema(connection)
                 if at != (stored and stored.version):
                     return False
+                await connection.execute(f"set local lock_timeout = {round(wait * 1_000)}")
                 if guard is not None:
                     for lock in guard.locks:
                         await connection.execute(lock)
@@ -222,8 +252,6 @@ class PostgresDatabase:
                 for statement in statements:
                     await connection.execute(statement)
                 return True
-        except (pg.PostgresError, *AWAY) as problem:
-            raise typed(self.url, problem) from problem
         finally:
             await hang_up(connection)
 
@@ -244,14 +272,21 @@ class PostgresDatabase:
         return done
 
     async def _vacuum(self, line: Line, table: str) -> None:
-        """However long it takes: neither the server nor this side ends it."""
+        """However long it takes: neither the server nor this side ends it.
+
+        A connection that may have been left without limits is closed.
+        """
         line.rest()
-        if self.direct:
-            await line.connection.execute(_NO_LIMITS)
-        await line.connection.execute(f"vacuum (truncate off, skip_locked) {table}")
-        line.ask()
-        if self.direct:
-            await line.connection.execute(self._limits.format(scope=""))
+        try:
+            if self.direct:
+                await line.connection.execute(_NO_LIMITS)
+            await line.connection.execute(f"vacuum (truncate off, skip_locked) {table}")
+            line.ask()
+            if self.direct:
+                await line.connection.execute(self._limits.format(scope=""))
+        except BaseException:
+            line.connection.terminate()
+            raise
 
     async def stored_schema(self) -> StoredSchema | None:
         async with visiting(await self.dial_direct("visit"), self._patience) as connection:

@@ -10,7 +10,8 @@ on conflict (name) do update set kind = excluded.kind, queue = excluded.queue, c
         then schedule.next_at else excluded.next_at end;
 
 -- name: due_schedules :many
--- One that could not be fired is due when it is to be tried again, not at its tick.
+-- One that could not be fired is due when it is to be tried again, and never before its tick: a release that knows
+-- nothing of retries fires it, moves it on, and leaves the time of the retry as it was.
 select name, kind, queue, cron, timezone, catch_up, job, next_at, last_at, cast(last_job as text) as last_job, paused_at,
     retry_at, error, holdfast.now_us() as now
 from holdfast.schedule where paused_at is null and retry_at is null and next_at <= holdfast.now_us()
@@ -18,6 +19,7 @@ union all
 select name, kind, queue, cron, timezone, catch_up, job, next_at, last_at, cast(last_job as text) as last_job, paused_at,
     retry_at, error, holdfast.now_us() as now
 from holdfast.schedule where paused_at is null and retry_at is not null and retry_at <= holdfast.now_us()
+    and next_at <= holdfast.now_us()
 order by next_at limit :limit;
 
 -- name: list_schedules :many

@@ -25,10 +25,12 @@ alter table holdfast.idempotency add column freed_at bigint;
 create index idempotency_freed on holdfast.idempotency (freed_at) where freed_at is not null;
 
 create index signal_sent on holdfast.signal (sent_at);
--- It says `lane is not null` so that only statements which say so too are planned with it: by lane, job_gate is right.
-create index job_blocked on holdfast.job (route)
+-- Both indexes of `job` may be there already: on a long history they are built beforehand, see docs/operating.md.
+-- job_blocked says `lane is not null` so that only statements which say so too are planned with it: by lane, job_gate is
+-- right.
+create index if not exists job_blocked on holdfast.job (route)
     where state = 'pending' and gate is not null and lane is not null;
-create index job_lane_ended on holdfast.job (lane) where lane is not null and finished_at is not null;
+create index if not exists job_lane_ended on holdfast.job (lane) where lane is not null and finished_at is not null;
 create index lane_updated on holdfast.lane (updated_at);
 
 -- Processes that read the events of runs. Nobody is hinted while there is none.
