@@ -15,16 +15,17 @@ from holdfast.kernel.again import retry
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, acquire, clean_up
+from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, Marks, acquire, clean_up
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
 from holdfast.kernel.records import Lease
 from holdfast.kernel.records_flow import Candidate, LaneState
-from holdfast.kernel.retention import prune
+from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for, serves
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, park, wake
+from holdfast.kernel.why import why
 from holdfast.kernel.workers import look
 from holdfast.outcomes import Done, Retry
 from tests.support.locks import blocked_by
@@ -63,7 +64,9 @@ async def held_up(store: Store, id: JobId) -> AsyncIterator[bool]:
 async def clean(store: Store, worker: int) -> None:
     term = await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=[])
     assert term is not None
-    await store.do(clean_up, term, worker, key_age_us=1, worker_age_us=10 * ROUTE_AGE_US)
+    marks, more = Marks().again(), True
+    while more:
+        marks, more = await store.do(clean_up, term, worker, key_age_us=1, worker_age_us=10 * ROUTE_AGE_US, marks=marks)
 
 
 async def take(store: Store, n: int = 10, worker: int | None = None) -> list[Lease]:
@@ -169,6 +172,27 @@ async def test_one_that_was_let_through_and_put_off_passes_its_place_on(store: S
     assert [lease.id for lease in await take(store)] == [second]
 
 
+async def test_a_call_that_replaces_leaves_the_limits_to_the_next_that_makes_a_job(store: Store) -> None:
+    """To write them it would have to lock the lane before the job, and claims lock the job first."""
+    await replace_in(store, "k", concurrency=1)
+    await store.advance("2h")
+    begun = await store.query("select concurrency, updated_at from holdfast.lane")
+    assert (await replace_in(store, "k", concurrency=2)).replaced
+    assert await store.query("select concurrency, updated_at from holdfast.lane") == begun
+    assert (await replace_in(store, "other", concurrency=2)).fresh
+    assert await store.query("select concurrency, updated_at from holdfast.lane") == [(2, store.clock.us)]
+
+
+@pytest.mark.parametrize("scope", ["live", "window"])
+async def test_a_call_whose_key_is_taken_leaves_the_limits_whatever_the_scope(store: Store, scope: str) -> None:
+    unique: dict[str, Any] = {"unique_scope": scope, "window_us": 3600 * SECOND if scope == "window" else None}
+    await replace_in(store, "k", concurrency=1, **unique)
+    assert not (await replace_in(store, "k", concurrency=2, **unique)).fresh
+    assert await store.query("select concurrency from holdfast.lane") == [(1,)]
+    assert (await replace_in(store, "other", concurrency=2, **unique)).fresh
+    assert await store.query("select concurrency from holdfast.lane") == [(2,)]
+
+
 class CallersOwn:
     """A transaction as operations see it when a caller lends it."""
 
@@ -260,8 +284,9 @@ async def test_a_job_that_is_held_up_while_its_lane_opens_is_let_through_soon(st
             assert 0 < sight.next_opening - sight.now <= SECOND, "soon, and not all the time"
     await store.advance("1s")
     await store.do(open_lanes, limit=10)
-    assert [lease.id for lease in await take(store)] == [blocked]
-    await finish(store, *await take(store))
+    (lease,) = await take(store)
+    assert lease.id == blocked
+    await finish(store, lease)
     await store.advance("1m")
     await store.do(open_lanes, limit=10)
     assert (await store.do(look, worker, [ROUTE.id])).next_opening is None, "nobody is blocked any more"
@@ -350,7 +375,7 @@ async def test_a_lane_goes_with_its_last_job(store: Store) -> None:
     await store.advance("2d")
     await clean(store, worker)
     assert await store.query("select name from holdfast.lane") == [("key",)]
-    await store.do(prune, "default", after=0, before=store.clock.us, look=10)
+    await store.do(prune, "default", after=BEGIN, before=store.clock.us, look=10)
     await store.advance("2d")
     await clean(store, worker)
     assert await store.query("select name from holdfast.lane") == []
@@ -405,19 +430,46 @@ async def test_a_lane_that_somebody_enqueues_into_is_not_forgotten(store: Store)
 
 
 async def test_a_lane_whose_row_is_missing_runs_one_at_a_time(store: Store) -> None:
-    """Nobody knows its limit then, so the strictest counts, until a call says it again."""
+    """Nobody knows its limits then, so they are strict, until a call says them again."""
     worker = await store.worker()
     for _ in range(5):
         await enqueue_in(store, concurrency=3)
     await store.query("delete from holdfast.lane returning 1")
     (lease,) = await take(store, worker=worker)
     assert await take(store, worker=worker) == []
+    await store.advance("1s")
     await finish(store, lease)
     assert len(await take(store, worker=worker)) == 1
     await enqueue_in(store, concurrency=3)
     await store.advance("1m")
     await store.do(open_lanes, limit=10)
     assert len(await take(store, worker=worker)) == 2
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_a_lane_whose_row_is_missing_starts_one_a_second(store: Store, blocked: bool) -> None:
+    """Short jobs, one at a time, would start a hundred times a second in a lane that is there for its rate."""
+    worker = await store.worker()
+    ids = [await enqueue_in(store, interval_us=10 * SECOND) for _ in range(3)]
+    if blocked:
+        await store.query("update holdfast.job set gate = lane returning 1")
+    await store.query("delete from holdfast.lane returning 1")
+    await clean(store, worker)
+    await store.do(open_lanes, limit=10)
+    (lease,) = await take(store, worker=worker)
+    await finish(store, lease)
+    assert await take(store, worker=worker) == [], "it is over, and the next has to wait all the same"
+    await store.advance("1s")
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store, worker=worker)] == [ids[1]]
+
+
+async def test_what_is_said_of_a_lane_without_a_row_is_what_the_claim_makes_of_it(store: Store) -> None:
+    worker = await store.worker(capabilities=("job:work",))
+    ids = [await enqueue_in(store, concurrency=3) for _ in range(2)]
+    await store.query("delete from holdfast.lane returning 1")
+    free = [id for id in ids if not await store.do(why, id)]
+    assert [lease.id for lease in await take(store, worker=worker)] == free == ids[:1]
 
 
 async def test_jobs_blocked_in_a_lane_whose_row_is_missing_are_let_through(store: Store) -> None:
@@ -429,6 +481,8 @@ async def test_jobs_blocked_in_a_lane_whose_row_is_missing_are_let_through(store
     await store.query("delete from holdfast.lane returning 1")
     for _ in range(2):
         await finish(store, lease)
+        await store.advance("1s")
+        await store.do(open_lanes, limit=10)
         (lease,) = await take(store, worker=worker)
     await finish(store, lease)
 

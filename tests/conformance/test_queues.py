@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.errors import NotFound
@@ -14,8 +15,11 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.queues import list_queues, pause_queue, queue_stats, resume_queue, set_queue
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.sql import catalogue
+from holdfast.kernel.statements import Workers
 from holdfast.kernel.workers import look, prune_routes
 from holdfast.outcomes import Done, Fail, Snooze
+from tests.support.plans import postgres_plan
 from tests.support.stores import TTL_US, Store
 
 
@@ -71,6 +75,14 @@ async def test_routes_nobody_uses_are_forgotten_oldest_first_and_some_at_a_time(
     await store.advance("2d")
     await store.do(prune_routes, age_us=ROUTE_AGE_US, limit=2)
     assert await store.query("select queue from holdfast.route") == [("c",)]
+
+
+def test_routes_are_forgotten_without_a_join_with_every_job(postgres_url: str) -> None:
+    """Each is asked after by itself, however few jobs the database believes there are."""
+    statement = catalogue((Workers,), "postgres", "holdfast")[Workers.prune_routes]
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        plans = [postgres_plan(server, statement, generic=generic).text for generic in (True, False)]
+    assert [plan for plan in plans if "Anti" in plan] == []
 
 
 async def test_a_pause_is_nobodys_but_its_owners_to_end(store: Store) -> None:
@@ -144,6 +156,34 @@ async def test_a_fair_queue_is_not_starved_by_one_that_is_not_fair(store: Store)
     routes = [route_for(queue, "work").id for queue in ("default", "mail")]
     claims = [await store.do(claim, await store.worker(), routes, 2, TTL_US) for _ in range(2)]
     assert [sorted(lease.queue for lease in leases) for leases in claims] == [["default", "mail"]] * 2
+
+
+async def test_a_fair_queue_in_lanes_is_not_starved_by_one_that_is_not_fair(store: Store) -> None:
+    """However many jobs the other queue has: the first to come is among the first to be claimed."""
+    fair, plain = route_for("fair", "work", laned=True), route_for("plain", "work", laned=True)
+    limits: dict[str, Any] = {"concurrency": 1000, "burst": 1}
+    first = store.job(queue="fair", route=fair.id, lane="f", turn=1, **limits)
+    await store.do(enqueue, [first], [fair])
+    crowd = [store.job(queue="plain", route=plain.id, lane="p", **limits) for _ in range(150)]
+    await store.do(enqueue, crowd, [plain])
+    second = store.job(queue="fair", route=fair.id, lane="f", turn=1, priority=1, **limits)
+    await store.do(enqueue, [second], [fair])
+    worker, routes = await store.worker(), [plain.id, fair.id]
+    claims = [await store.do(claim_in_lanes, worker, routes, 2, TTL_US) for _ in range(2)]
+    assert {lease.id for lease in claims[0]} == {first.id, second.id}
+    assert {lease.id for lease in claims[1]} == {job.id for job in crowd[:2]}
+
+
+async def test_queues_in_lanes_share_by_arrival_and_each_queue_by_turns(store: Store) -> None:
+    fair, plain = route_for("fair", "work", laned=True), route_for("plain", "work", laned=True)
+    limits: dict[str, Any] = {"lane": "key", "concurrency": 1000, "burst": 1}
+    for tenant, turn in (("a", 1), ("a", 1), ("b", 1)):  # a, plain, a, plain, b, plain: b is before a's second
+        await store.do(enqueue, [store.job(queue="fair", route=fair.id, tenant=tenant, turn=turn, **limits)], [fair])
+        await store.do(enqueue, [store.job(queue="plain", route=plain.id, tenant="-", **limits)], [plain])
+    routes = [fair.id, plain.id]
+    worker = await store.worker()
+    claims = [await store.do(claim_in_lanes, worker, routes, n, TTL_US) for n in (1, 2, 3)]
+    assert ["".join(sorted(lease.tenant for lease in leases)) for leases in claims] == ["a", "-b", "--a"]
 
 
 async def test_a_late_comer_waits_one_turn_not_for_the_whole_flood(store: Store) -> None:

@@ -183,6 +183,19 @@ async def test_the_silent_and_the_gone_are_given_up(store: Store) -> None:
     assert await store.do(lose_workers, gone=[gone], reason="again") == 0
 
 
+async def test_whoever_has_beaten_since_it_was_missed_is_not_given_up(store: Store) -> None:
+    """Also when that beat came in the very moment of another's last one."""
+    alive = await sign_on(store, someone(store, "alive"))
+    seen = store.clock.us
+    await store.advance("1s")
+    dead = await sign_on(store, someone(store, "dead"))
+    await heartbeat(store, alive)
+    beats = [seen, store.clock.us]
+    assert await store.do(lose_workers, gone=[alive, dead], reason="no sign of life", last_beats=beats) == 1
+    rows = await everyone(store)
+    assert (rows[alive].status, rows[dead].status) == ("active", "lost")
+
+
 async def test_giving_a_worker_up_says_nothing_about_its_leases(store: Store) -> None:
     worker = await store.worker()
     lease = await store.claimed(worker)

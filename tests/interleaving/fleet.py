@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.claim import claim
+from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue
@@ -92,6 +93,8 @@ class Fleet:
         """Work until everything has ended, then check what was promised on the way."""
         who = self._scene.who("the fleet")
         self._worker = await self._store.do(register, who, [], ttl_us=3_600 * SECOND, gone=[])
+        if any(await self._store.do(ahead_of_clock, lease_ttl_us=TTL_US)):
+            await self._store.do(bring_back, lease_ttl_us=TTL_US, duty_ttl_us=TTL_US, limit=100)
         await self._check_waits()
         for queue in await self._store.do(list_queues):
             if queue.paused_at is not None:

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
-from holdfast.kernel.cancel import cancel_family
+from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_these
+from holdfast.kernel.cancel_many import Place, Wanted, find_wanted, newest_job
 from holdfast.kernel.claim import claim
+from holdfast.kernel.clocks import bring_back
 from holdfast.kernel.complete import complete_and_settle, ending
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
@@ -36,7 +38,10 @@ CEILING_US = 3_600 * SECOND
 STALE = "stale_"  # so begins the name of a verb that a zombie calls: the store must refuse it
 POLICY = RetryPolicy(base="10s", jitter=0)
 
-_SKIPPING = frozenset({claim, claim_in_lanes, renew, beat, expire, overdue, wake, open_lanes, cancel_family})
+_SKIPPING = frozenset(
+    {claim, claim_in_lanes, renew, beat, expire, overdue, wake, open_lanes, cancel_family, bring_back}
+)
+_PLACES: tuple[Place, ...] = ("later", "blocked", "pending", "running")
 
 Outcome = Done | Retry | Fail | Cancel | Discard | Snooze
 
@@ -59,6 +64,16 @@ def skipping(operation: F) -> F:
 def verb(method: Verb[S]) -> Verb[S]:
     method.is_verb = True  # type: ignore[attr-defined]
     return method
+
+
+async def cancel_many(tx: Transaction, wanted: Wanted, *, reason: str) -> Cancelled:
+    """What the operation of that name does in several transactions: it looks until nothing moved on meanwhile."""
+    newest = await newest_job(tx)
+    found: set[int] = set()
+    for _ in range(2):
+        for place in _PLACES:
+            found.update(await find_wanted(tx, wanted, place, upto=newest, limit=100))
+    return await cancel_these(tx, sorted(found), wanted.states, reason=reason)
 
 
 class Scene:
@@ -160,6 +175,9 @@ class Scene:
     def signalling(self, name: str, channel: str) -> Call:
         self.sent[f'"{name}"'] = channel
         return call(waiting.signal, self.id("signal", name), channel, f'"{name}"')
+
+    def bringing_back(self) -> Call:
+        return call(bring_back, lease_ttl_us=TTL_US, duty_ttl_us=TTL_US, limit=100)
 
     def sweeping(self) -> Call:
         return call(expire, gone=[], limit=100, backoff_us=SECOND, chance=random.Random(0))

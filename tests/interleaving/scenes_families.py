@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
+from holdfast.kernel.cancel_many import LIVE, Wanted
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.records import Lease, NewJob
-from holdfast.kernel.retention import prune, remove
+from holdfast.kernel.retention import BEGIN, prune, remove
 from holdfast.kernel.waiting import overdue, park
 from holdfast.outcomes import Done, Fail, Retry
 from tests.interleaving.pausing import Call, call
-from tests.interleaving.scene import SECOND, Scene, verb
+from tests.interleaving.scene import SECOND, Scene, cancel_many, verb
 
 
 class Family(Scene):
@@ -60,6 +61,14 @@ class Family(Scene):
     @verb
     def cancel_parent(self) -> Call:
         return call(cancel, self.parent.id, reason="no more")
+
+    @verb
+    def cancel_these(self) -> Call:
+        return call(cancel_these, [self.parent.seq, self.elder.seq], LIVE, reason="no more")
+
+    @verb
+    def cancel_many(self) -> Call:
+        return call(cancel_many, Wanted(kind="child"), reason="no more")
 
     @verb
     def cancel_family(self) -> Call:
@@ -146,7 +155,7 @@ class Ended(Family):
         yield from ("enqueue_children", "cancel_family")
 
     def prune(self) -> Call:
-        return call(prune, "default", after=0, before=FOREVER, look=10)
+        return call(prune, "default", after=BEGIN, before=FOREVER, look=10)
 
     def remove_parent(self) -> Call:
         return call(remove, [self.parent.seq])

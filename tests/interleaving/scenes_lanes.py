@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.kernel.cancel import cancel
+from holdfast.kernel.cancel import cancel, cancel_these
+from holdfast.kernel.cancel_many import LIVE, Wanted
 from holdfast.kernel.complete import release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import renew
 from holdfast.kernel.queues import pause_queue
+from holdfast.kernel.reading import find_job
 from holdfast.kernel.records import NewJob
 from holdfast.kernel.waiting import park, wake
 from holdfast.outcomes import Done, Retry, Snooze
 from tests.interleaving.pausing import Call, call
-from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, verb
+from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, cancel_many, verb
 
 
 class Narrow(Scene):
@@ -33,6 +35,7 @@ class Narrow(Scene):
         await self.put(self.laned("runs"), self.laned("blocked"))
         (self.runs,) = await self.claimed(2, laned=True)
         await self.put(self.laned("new"))
+        self.blocked = (await self.do(find_job, self.id("blocked"))).seq
 
     @verb
     def enqueue(self) -> Call:
@@ -77,6 +80,14 @@ class Narrow(Scene):
     @verb
     def cancel_running(self) -> Call:
         return call(cancel, self.runs.id, reason="no more")
+
+    @verb
+    def cancel_these(self) -> Call:
+        return call(cancel_these, [self.runs.seq, self.blocked], LIVE, reason="no more")
+
+    @verb
+    def cancel_many(self) -> Call:
+        return call(cancel_many, Wanted(queue="default"), reason="no more")
 
     @verb
     def open_lanes(self) -> Call:
@@ -205,16 +216,35 @@ class Paced(Scene):
         return call(open_lanes, limit=100)
 
 
+class SetBack(Paced):
+    """The same after somebody has set the clock back by an hour: the lane and the lease are ahead of it."""
+
+    name = "set-back-lane"
+
+    async def build(self) -> None:
+        await super().build()
+        await self.store.set_back("1h")
+
+    @verb
+    def bring_back(self) -> Call:
+        return self.bringing_back()
+
+    @verb
+    def renew(self) -> Call:
+        return call(renew, [self.runs.held], ttl_us=TTL_US, ceiling_us=CEILING_US)
+
+
 class Debounced(Scene):
     """`debounce` with a limit: a blocked job that the next call replaces, now or later."""
 
     name = "debounced-lane"
     limit = ("narrow", 1)
+    declared = 1
 
     def unique(self, name: str, **changes: Any) -> NewJob:
         shared: dict[str, Any] = {
             "lane": "narrow",
-            "concurrency": 1,
+            "concurrency": self.declared,
             "unique_scope": "pending",
             "replaces": True,
             **changes,
@@ -272,6 +302,17 @@ class Debounced(Scene):
     @verb
     def wake(self) -> Call:
         return call(wake, limit=100)
+
+
+class Redeclared(Debounced):
+    """The same after a release that declares another limit: the next call that makes a job writes it down."""
+
+    name = "redeclared-lane"
+    limit = ("narrow", 2)
+
+    async def build(self) -> None:
+        await super().build()
+        self.declared = 2
 
 
 class Alone(Debounced):

@@ -10,7 +10,7 @@ from holdfast.kernel.enqueue import enqueue_once, enqueue_unique
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.queues import pause_queue, resume_queue
 from holdfast.kernel.records import NewJob
-from holdfast.kernel.retention import prune
+from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.outcomes import Done
 from tests.interleaving.pausing import Call, call
@@ -121,7 +121,7 @@ class Window(Unique):
 
     @verb
     def prune(self) -> Call:
-        return call(prune, "default", after=0, before=FOREVER, look=10)
+        return call(prune, "default", after=BEGIN, before=FOREVER, look=10)
 
     @verb
     def resume_queue(self) -> Call:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from holdfast.crons import next_tick
 from holdfast.kernel import duties
-from holdfast.kernel.leases import FOREVER, beat
+from holdfast.kernel.leases import FOREVER, beat, take_expiry_turn
 from holdfast.kernel.queues import pause_queue, resume_queue
 from holdfast.kernel.records_flow import ScheduleRow
-from holdfast.kernel.retention import prune
+from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.schedules import (
     NewSchedule,
     find_schedule,
     fire,
     pause_schedule,
+    postpone,
     put_schedule,
     remove_schedule,
     resume_schedule,
     run_now,
 )
-from holdfast.kernel.workers import drain, lose_workers, register, unregister
+from holdfast.kernel.workers import drain, judge_self, lose_workers, register, unregister
 from holdfast.outcomes import Done
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, verb
@@ -75,6 +76,29 @@ class Workers(Scene):
     def complete(self) -> Call:
         return self.settling((self.lease, Done(1)))
 
+    @verb
+    def judge_self(self) -> Call:
+        return call(judge_self, self.who("silent").incarnation)
+
+    @verb
+    def take_expiry_turn(self) -> Call:
+        return call(take_expiry_turn, pause_us=SECOND)
+
+    @verb
+    def bring_back(self) -> Call:
+        return self.bringing_back()
+
+
+class SetBack(Workers):
+    """The same after somebody has set the clock back by an hour: heartbeats, leases and turns are ahead of it."""
+
+    name = "workers-set-back"
+
+    async def build(self) -> None:
+        await super().build()
+        await self.do(take_expiry_turn, pause_us=SECOND)
+        await self.store.set_back("1h")
+
 
 class Duties(Scene):
     """A duty whose term is over, taken by two; what they clean up; and jobs of what is cleaned up."""
@@ -129,7 +153,7 @@ class Duties(Scene):
 
     @verb
     def prune(self) -> Call:
-        return call(prune, "default", after=0, before=FOREVER, look=10, under=(self.current, self.heir))
+        return call(prune, "default", after=BEGIN, before=FOREVER, look=10, under=(self.current, self.heir))
 
     @verb
     def enqueue(self) -> Call:
@@ -157,6 +181,10 @@ class Schedules(Scene):
     @verb
     def fire(self) -> Call:
         return call(fire, self.row, next_tick)
+
+    @verb
+    def postpone(self) -> Call:
+        return call(postpone, self.row, ValueError("it cannot be read"))
 
     @verb
     def put_schedule(self) -> Call:

@@ -20,6 +20,7 @@ from tests.conftest import fresh_file
 from tests.support.apps import PATIENCE, attempts, eventually, happens, in_state, outcomes, settings_with, working
 
 HOUR = 3_600
+JOBS = 300  # three seconds at the rate of the lane: time enough to set the clock meanwhile
 QUICK: dict[str, Any] = {
     "heartbeat": "300ms",
     "poll_interval": "50ms",
@@ -137,6 +138,34 @@ async def test_live_workers_keep_their_leases_over_a_leap(site: Site, seconds: i
             assert await outcomes(first, job.id) == ["succeeded"]
 
 
+async def test_a_worker_that_comes_after_a_leap_takes_nothing_from_those_that_live(site: Site) -> None:
+    """It has no time of before to compare with; but it sees others that show their presence and look dead."""
+    before, after = site.app(heartbeat="20s"), site.app()
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        begun.set()
+        await gate.wait()
+        return "done"
+
+    task, _ = [app.job(name="work")(work) for app in (before, after)]
+    async with AsyncExitStack() as stack:
+        for app in (before, after):
+            stack.push_async_callback(app.close)
+        worker = await stack.enter_async_context(working(before))
+        job = await task.enqueue()
+        await happens(begun)
+        await site.leap(HOUR)
+        beats = Beats(site, 1)
+        await stack.enter_async_context(working(after))
+        await beats.some()
+        assert worker.seq in {row.seq for row in await after.workers.list()}
+        gate.set()
+        async with asyncio.timeout(PATIENCE):
+            assert await job.result() == "done"
+        assert await outcomes(after, job.id) == ["succeeded"]
+
+
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR], ids=["forward", "back"])
 async def test_a_lane_goes_on_at_its_rate_over_a_leap(site: Site, seconds: int) -> None:
     app = site.app()
@@ -152,14 +181,14 @@ async def test_a_lane_goes_on_at_its_rate_over_a_leap(site: Site, seconds: int) 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(app.close)
         await stack.enter_async_context(working(app))
-        jobs = await work.enqueue_many([(number,) for number in range(120)])
+        jobs = await work.enqueue_many([(number,) for number in range(JOBS)])
         await happens(halfway)
         await site.leap(seconds)
         for job in jobs:
             async with asyncio.timeout(PATIENCE):
                 await job.result()
         claims = sorted([(await attempts(app, job.id))[0].started_at for job in jobs])
-    assert sorted(begun) == list(range(120))
+    assert sorted(begun) == list(range(JOBS))
     gap = max(range(1, len(claims)), key=lambda place: claims[place] - claims[place - 1])
     sides = (claims[:gap], claims[gap:])
     assert all(len(side) > 1 for side in sides)

@@ -117,6 +117,8 @@ async def enqueue_once(
 async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> Accepted:
     """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says.
 
+    Only an insert writes the lane's limits: whoever replaces a job has to lock it before its lane.
+
     One that was claimed takes over nothing. If it keeps its key all the same, as in the scopes `live` and `window`,
     the answer is neither fresh nor replaced, and what this call says is not accepted.
     """
@@ -155,8 +157,9 @@ async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: b
         if notify:
             await hint(tx, [replaced.route])
     elif replaced.lane is not None and not tx.lent:
-        # It may have been let through already, and its place is free now. A lane that is locked in a caller's
-        # transaction would stand still until the commit: there the next look at the lane has to do.
+        # It may have been let through already, and its place is free now. A caller's transaction does not say so:
+        # whatever it wrote into the lane's row would lock it, and the lane would stand still until the commit. There
+        # the place stays empty until the next look at the lane, which may be a minute away.
         await free_lanes(tx, [replaced.lane])
     return True
 

@@ -13,9 +13,9 @@ under that lock and nowhere else; whatever moves a blocked job elsewhere clears 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.hints import route_note
@@ -26,7 +26,9 @@ from holdfast.kernel.statements import Lanes
 LOOK_AHEAD = 100
 BACKSTOP_US = 60_000_000  # a blocked lane is looked at this often, should an opening have been missed
 SOON_US = 100_000  # and this soon, when a blocked job was in somebody's open transaction
-UNKNOWN = 1  # how many run at once in a lane whose row is missing
+
+# The limits of a lane whose row is missing, as `restore_lanes` and `open_stranded` write them.
+UNKNOWN: Final[Mapping[str, int]] = {"concurrency": 1, "interval_us": 1_000_000, "burst": 1}
 
 
 class Admission(NamedTuple):

@@ -244,6 +244,7 @@ class Why(Statements, file="why.sql"):
 
 class Workers(Statements, file="workers.sql", rows={"routes": Route}):
     cluster: One[Cluster]
+    oldest_code: One[Moment]
     adopt_identity: One[Cluster]
     bump_epoch: One[Cluster]
     register: One[Seq]

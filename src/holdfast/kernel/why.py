@@ -115,7 +115,7 @@ async def _lane(tx: Transaction, name: str) -> LaneState:
         return lane
     crowd = await tx.one(Why.lane_crowd, lane=name)
     assert crowd is not None
-    return LaneState(name=name, concurrency=UNKNOWN, interval_us=None, burst=1, free_at=0, **crowd._asdict())
+    return LaneState(name=name, free_at=0, **UNKNOWN, **crowd._asdict())
 
 
 def _full(job: WhyJob, lane: LaneState) -> Reason | None:

@@ -103,14 +103,15 @@ async def lose_workers(
 ) -> int:
     """Give up workers that were silent beyond their TTL by `until`, or are in `gone`; their leases are left alone.
 
-    `last_beats`: their last heartbeats when they were missed first. Whoever has beaten since then is left alone.
+    `last_beats`: the last heartbeat of each when it was missed first, in the order of `gone`. Whoever has beaten since
+    then is left alone.
     """
     lost = await tx.many(
         Workers.lose_workers,
-        gone=sorted(gone),
+        gone=sorted(gone) if last_beats is None else [],
+        missed=list(gone) if last_beats is not None else [],
+        last_beats=list(last_beats or ()),
         reason=reason,
-        any_beat=int(last_beats is None),
-        last_beats=sorted(last_beats or ()),
         until=until,
     )
     return len(lost)
@@ -140,6 +141,13 @@ async def judge_self(tx: Transaction, incarnation: str) -> Standing:
     if standing.live or not standing.known:
         await tx.one(Workers.bump_epoch)
     return standing
+
+
+@reading
+async def oldest_code(tx: Transaction) -> int:
+    """The schema version that code must have to use the tables."""
+    row = await tx.one(Workers.oldest_code)
+    return row.at if row is not None else 0
 
 
 @reading

@@ -35,6 +35,11 @@ class StoreClock:
         self._tolerance = tolerance
         self._last: _Apart | None = None
 
+    @property
+    def is_new(self) -> bool:
+        """There is nothing yet to compare an answer with."""
+        return self._last is None
+
     def leap(self, now_us: int, asked_at: float) -> float:
         """Seconds by which the store's clock has leapt since the last answer that was noted, at the least.
 

@@ -17,7 +17,9 @@ from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.database import Blocking, Database
 from holdfast.kernel.leases import Beat, OwnRow, beat, show_life
+from holdfast.kernel.migrate import code_version
 from holdfast.kernel.records import Held
+from holdfast.kernel.workers import oldest_code
 from holdfast.workers.leaps import StoreClock
 
 log = logging.getLogger("holdfast.lifeline")
@@ -95,7 +97,12 @@ class ThreadLifeline:
                     await self._ended.wait()
 
     def _run(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
-        store = self._database.blocking()
+        try:
+            store = self._database.blocking()
+        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+            _tell(loop, _answer, opened, problem)
+            _tell(loop, self._ended.set)
+            return
         try:
             if self._open(store, loop, opened):
                 self._beat_on(store, loop)
@@ -125,22 +132,34 @@ class ThreadLifeline:
             pause = self._interval if self._beat(store, loop) else min(_RETRY, self._interval)
 
     def _beat(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> bool:
+        sent_at = self._ports.clock.monotonic()
         try:
             pulse = self._compose()
             if pulse is None:
                 return False
-            sent_at = self._ports.clock.monotonic()
             answer = self._ask(store, pulse, sent_at)
             if answer.now is not None:
                 self._store_clock.note(answer.now, sent_at)
-        except HoldfastError as problem:
+        except Unavailable as problem:
             log.warning("a heartbeat failed: %s", problem)
             return False
-        except Exception:
-            log.exception("a heartbeat met an error it does not know; the next one is tried")
-            return False
+        except Exception as problem:
+            oldest = self._oldest_code(store)
+            if oldest <= code_version(self._database.dialect):
+                known = isinstance(problem, HoldfastError)
+                log.warning("a heartbeat failed: %s; the next one is tried", problem, exc_info=not known)
+                return False
+            answer = Beat(registered=True, renewed=[], lost=[], oldest_code=oldest)
         _tell(loop, self._heard, sent_at, answer)
         return True
+
+    def _oldest_code(self, store: Blocking) -> int:
+        """The version that the tables ask for. They may have changed so much that a heartbeat no longer fits them; the
+        table that says so never changes. 0 when it cannot be read."""
+        try:
+            return store.call(oldest_code)
+        except Exception:  # noqa: BLE001  the heartbeat's own error is told
+            return 0
 
     def _ask(self, store: Blocking, pulse: Pulse, sent_at: float) -> Beat:
         if not pulse.held:  # one statement, without a transaction around it

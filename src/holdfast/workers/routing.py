@@ -40,7 +40,6 @@ class Routing:
         self._hot: dict[int, None] = {}
         self._lanes_first = False
         self.changed_at = 0
-        self._read_at = float("-inf")  # when all routes were read
 
     @property
     def served(self) -> list[int]:
@@ -60,13 +59,6 @@ class Routing:
         ]
         self._lanes_first = not self._lanes_first
         return turns[::-1] if self._lanes_first else turns
-
-    def unread_since(self, changed_at: int, now: float, refresh: float) -> int | None:
-        """From when on routes are to be read: all of them now and then, else those that changed, or None."""
-        if now - self._read_at >= refresh:
-            self._read_at = now
-            return 0
-        return self.changed_at if changed_at > self.changed_at else None
 
     def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> bool:
         """Remember routes read from the store, and serve those this worker can; True when there are new ones."""

@@ -32,6 +32,19 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
         pause = min(pause * 2, longest_pause)
 
 
+async def as_far_as_possible(worker: str, *steps: Callable[[], Awaitable[object]]) -> None:
+    """What a worker does on its way out. An error of one step keeps it from none of the others, but when the store is
+    away the others would be in vain."""
+    for step in steps:
+        try:
+            await step()
+        except Unavailable as problem:
+            log.warning("worker %s could not say goodbye: %s", worker, problem, extra={"worker": worker})
+            return
+        except Exception as problem:  # noqa: BLE001  it leaves, whatever the store answers
+            log.warning("worker %s leaves without a part of its goodbye: %s", worker, problem, extra={"worker": worker})
+
+
 async def to_the_end(work: Awaitable[None]) -> None:
     """Finish `work` also when cancelled meanwhile: only what is whole can be taken back."""
     task = asyncio.ensure_future(work)

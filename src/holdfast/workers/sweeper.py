@@ -60,6 +60,13 @@ class Sweeper:
     async def judge_clock(self, sight: Sight, asked_at: float) -> bool:
         """Note the store's time; True when its clock went back and what was written before has been brought back."""
         now = self._ports.clock.monotonic()
+        if self._store_clock.is_new and sight.silent and await self._seems_to_have_leapt(sight):
+            self._held_until = now + self._ttl
+            log.warning(
+                "workers show their presence and have not beaten for long, as after a leap of the store's clock; "
+                "no lease ends by time for %.0f s.",
+                self._ttl,
+            )
         leap = self._store_clock.note(sight.now, asked_at)
         if leap > 0:
             self._held_until = now + self._ttl
@@ -82,6 +89,13 @@ class Sweeper:
         pause = self._settings.sweep_interval.total_seconds()
         self._ask_back_at = now + pause if now < self._ask_back_until else float("inf")
         return back
+
+    async def _seems_to_have_leapt(self, sight: Sight) -> bool:
+        """For a worker that has just come and did not see it: are there others that live and look dead?"""
+        since = sight.now - microseconds(self._settings.worker_ttl)
+        beats = await self._database.transact(workers.present_workers)
+        silent = {worker for worker, last_beat in beats if last_beat <= since}
+        return bool(silent - await self._database.presence.absent(silent))
 
     async def _went_back(self) -> bool:
         """Whether what is stored shows that the clock went back."""

@@ -11,12 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import DuplicateWorker, SchemaTooNew, Unavailable
+from holdfast.errors import DuplicateWorker, Unavailable
 from holdfast.kernel import workers as registry
 from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database
@@ -45,7 +46,7 @@ from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
 from holdfast.workers.routing import Routing
 from holdfast.workers.slots import lines_of, taken
-from holdfast.workers.survival import first_of, survive, to_the_end
+from holdfast.workers.survival import as_far_as_possible, first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.tasks import AttemptTasks
 from holdfast.workers.telling import Telling, about
@@ -158,16 +159,18 @@ class Worker:
         """Drain: take nothing more, finish or hand back what runs, then unregister. Whoever asks waits for the end."""
         if not self.seq:
             return
+        await asyncio.shield(self._begin_to_stop(grace))
+
+    def _begin_to_stop(self, grace: float | None = None) -> asyncio.Task[None]:
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace), name=f"stop of {self.id}")
-        await asyncio.shield(self._stopping)
+        return self._stopping
 
     async def _stop(self, grace: float | None) -> None:
         self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
         log.info("worker %s drains", self.id, extra={"worker": self.id})
-        with contextlib.suppress(Unavailable, SchemaTooNew):
-            await self._member.drain()
+        await as_far_as_possible(self.id, self._member.drain)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
                 pass
@@ -188,15 +191,11 @@ class Worker:
     async def _leave(self) -> None:
         for task in self._loops:
             task.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
         await self._lifeline.stop()
         await self._endings.close()
-        try:
-            await self._duties.release()
-            await self._member.unregister()
-            await self._sweeper.expire({self.seq})  # whatever could not be handed back
-        except (Unavailable, SchemaTooNew) as problem:
-            log.warning("worker %s could not say goodbye: %s", self.id, problem, extra={"worker": self.id})
+        hand_back = partial(self._sweeper.expire, {self.seq})  # whatever is still held
+        await as_far_as_possible(self.id, self._duties.release, self._member.unregister, hand_back)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
@@ -219,12 +218,13 @@ class Worker:
             if not standing.known:  # whatever was claimed under that number is no longer, or is another's
                 for holding in self._holdings.all():
                     self._lose(holding)
-            await self._register()
+            if not self._leaving.is_set():
+                await self._register()
         except Unavailable:
             pass  # the next heartbeat finds out again
         except DuplicateWorker as problem:
             log.warning("worker %s was replaced and leaves: %s", self.id, problem, extra={"worker": self.id})
-            await self.stop()
+            self._begin_to_stop()
         self._look.set()
 
     def _mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -477,8 +477,8 @@ class Worker:
         self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
         if (too_old := beat.oldest_code > self._code) and self._stopping is None:
             self._telling.too_old(self._code, beat.oldest_code)
-        if (beat.draining or too_old) and self._stopping is None:  # someone asked for it in the store, or migrated it
-            self._stopping = asyncio.create_task(self._stop(None), name=f"stop of {self.id}")
+        if beat.draining or too_old:  # someone asked for it in the store, or migrated it
+            self._begin_to_stop()
         if self._member.refused(sent_at, beat) and not self._leaving.is_set():
             self._mend(self._register_again)
         for renewed in beat.renewed:

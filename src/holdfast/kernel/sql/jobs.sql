@@ -4,7 +4,9 @@
 -- One statement, so that it is one round trip and can run inside the caller's own transaction, which may be long: so
 -- routes and lanes are written only when they are new, changed or nearly forgotten, and no row of theirs stays locked
 -- because it was used. They are written by one upsert each: one that is being forgotten is waited for, and written
--- anew. What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
+-- anew. A lane is written only with a job: locks come in the order jobs, then lanes, and a call whose unique key is taken
+-- has yet to lock the job that has it.
+-- What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
 -- `turn` numbers the jobs of one tenant on a fair queue, from 1: they come after this tenant's last one, but before the
 -- second turn of the others. A job that is there already, or whose unique key is taken, is not inserted.
 with alike as materialized (
@@ -27,8 +29,36 @@ with alike as materialized (
         cast(:items.alike as bigint[])
     ) with ordinality as i (id, payload, turn, alike, place)
     join alike a on a.number = i.alike order by i.place
+), given_route as materialized (
+    select r.id, r.queue, r.capabilities
+    from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
+        as r (id, queue, capabilities) order by r.id
+), written_route as (
+    insert into holdfast.route (id, queue, capabilities, used_at)
+    select g.id, g.queue, g.capabilities, holdfast.now_us() from given_route g left join holdfast.route r on r.id = g.id
+    where r.id is null or r.used_at < holdfast.now_us() - 1800000000 order by g.id
+    on conflict (id) do update set used_at = excluded.used_at
+), fresh as (
+    insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
+        max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
+        unique_scope, slot)
+    select id, kind, queue, route, tenant,
+        case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end, priority,
+        case when delay_us > 0 then holdfast.now_us() + delay_us when due_at > holdfast.now_us() then due_at end,
+        timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
+        max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
+        unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end, unique_scope,
+        case when turn = 0 then 0 else turn - 1 + greatest(
+            (select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
+                and h.state = 'pending' and h.gate is null order by h.slot limit 1),
+            (select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
+                and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1),
+            1) end
+    from item on conflict do nothing
+    returning route, state, lane
 ), given_lane as materialized (
-    select distinct on (lane) lane as name, concurrency, interval_us, burst from alike where lane is not null order by lane
+    select distinct on (lane) lane as name, concurrency, interval_us, burst from alike
+    where lane = any(array(select lane from fresh)) order by lane
 ), written_lane as (
     insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
     select g.name, g.concurrency, g.interval_us, g.burst, holdfast.now_us() from given_lane g
@@ -38,39 +68,6 @@ with alike as materialized (
     order by g.name
     on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
         burst = excluded.burst, updated_at = excluded.updated_at
-), given_route as materialized (
-    select r.id, r.queue, r.capabilities
-    from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
-        as r (id, queue, capabilities) order by r.id
-), written_route as (
-    insert into holdfast.route (id, queue, capabilities, used_at)
-    select g.id, g.queue, g.capabilities, holdfast.now_us() from given_route g
-    left join holdfast.route r on r.id = g.id
-    where r.id is null or r.used_at < holdfast.now_us() - 1800000000
-    order by g.id
-    on conflict (id) do update set used_at = excluded.used_at
-), fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
-        unique_scope, slot)
-    select id, kind, queue, route, tenant,
-        case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end,
-        priority,
-        case when delay_us > 0 then holdfast.now_us() + delay_us
-            when due_at > holdfast.now_us() then due_at end,
-        timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
-        unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end,
-        unique_scope,
-        case when turn = 0 then 0 else turn - 1 + greatest(
-            (select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
-                and h.state = 'pending' and h.gate is null order by h.slot limit 1),
-            (select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
-                and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1),
-            1) end
-    from item
-    on conflict do nothing
-    returning route, state
 )
 select h.inserted, holdfast.now_us() as now, h.routes,
     case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
@@ -78,11 +75,19 @@ from (select count(*) as inserted,
     string_agg(distinct case when state = 'pending' then cast(route as text) end, ',') as routes from fresh) as h;
 
 -- name: enqueue :one on sqlite
--- No data-modifying CTE here: four statements in the one transaction, which locks the whole file anyway.
+-- No data-modifying CTE here: four statements in the one transaction, which locks the whole file anyway. Lanes come first,
+-- because `changes` counts the rows of the last insert, so whether a unique key is taken is asked here too.
 insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
 select value ->> :jobs.lane, value ->> :jobs.concurrency, value ->> :jobs.interval_us, value ->> :jobs.burst,
     holdfast.now_us()
-from json_each(:jobs) where value ->> :jobs.lane is not null
+from json_each(:jobs) where value ->> :jobs.lane is not null and case value ->> :jobs.unique_scope
+    when 'pending' then (select j.seq from holdfast.job j where j.unique_scope = 'pending' and j.token = 0
+        and j.state in ('scheduled', 'pending') and j.unique_key = value ->> :jobs.unique_key)
+    when 'live' then (select j.seq from holdfast.job j where j.unique_scope = 'live'
+        and j.state in ('scheduled', 'pending', 'running', 'waiting') and j.unique_key = value ->> :jobs.unique_key)
+    when 'window' then (select j.seq from holdfast.job j where j.unique_scope = 'window'
+        and j.unique_key = value ->> :jobs.unique_key || ':' || (holdfast.now_us() / (value ->> :jobs.window_us)))
+    end is null
 on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
     burst = excluded.burst, updated_at = excluded.updated_at
 where (lane.concurrency, lane.interval_us, lane.burst)
@@ -95,14 +100,11 @@ insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_a
     max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
     unique_scope, slot)
 select id, kind, queue, route, tenant,
-    case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end,
-    priority,
-    case when delay_us > 0 then holdfast.now_us() + delay_us
-        when due_at > holdfast.now_us() then due_at end,
+    case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end, priority,
+    case when delay_us > 0 then holdfast.now_us() + delay_us when due_at > holdfast.now_us() then due_at end,
     timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
     max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
-    unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end,
-    unique_scope,
+    unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end, unique_scope,
     case when turn = 0 then 0 else turn - 1 + max(
         coalesce((select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
             and h.state = 'pending' and h.gate is null order by h.slot limit 1), 1),
@@ -121,8 +123,7 @@ from (
         a.value ->> :jobs.unique_scope as unique_scope, a.value ->> :jobs.window_us as window_us
     from json_each(:items) as i cross join json_each(:jobs) as a on a.key = (i.value ->> :items.alike) - 1
     order by i.key
-) as item where true
-on conflict do nothing;
+) as item where true on conflict do nothing;
 select changes() as inserted, holdfast.now_us() as now,
     h.routes, case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
 from (select group_concat(distinct value ->> :jobs.route) as routes from json_each(:jobs)
@@ -137,8 +138,7 @@ with fresh as (
         max_attempts, max_rescues, payload, metadata, created_at)
     select i.id, :kind, :queue, cast(:route as bigint), :tenant,
         case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or cast(:delay_us as bigint) > 0
-            then 'scheduled' else 'pending' end,
-        cast(:priority as integer),
+            then 'scheduled' else 'pending' end, cast(:priority as integer),
         case when cast(:delay_us as bigint) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
             when cast(:due_at as bigint) > holdfast.now_us() then cast(:due_at as bigint) end,
         cast(:timeout_us as bigint),
@@ -146,8 +146,7 @@ with fresh as (
         cast(:max_attempts as integer), cast(:max_rescues as integer), i.payload, cast(:metadata as jsonb),
         holdfast.now_us()
     from unnest(cast(:items.id as uuid[]), cast(:items.payload as json[])) with ordinality as i (id, payload, place)
-    order by i.place
-    on conflict (id) do nothing
+    order by i.place on conflict (id) do nothing
     returning route, state
 )
 select count(*) as inserted, holdfast.now_us() as now,
@@ -160,13 +159,11 @@ from fresh;
 insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
     max_attempts, max_rescues, payload, metadata, created_at)
 select value ->> :items.id, :kind, :queue, :route, :tenant,
-    case when coalesce(:due_at, 0) > holdfast.now_us() or :delay_us > 0 then 'scheduled' else 'pending' end,
-    :priority,
+    case when coalesce(:due_at, 0) > holdfast.now_us() or :delay_us > 0 then 'scheduled' else 'pending' end, :priority,
     case when :delay_us > 0 then holdfast.now_us() + :delay_us when :due_at > holdfast.now_us() then :due_at end,
     :timeout_us, coalesce(:deadline_at, holdfast.now_us() + :deadline_us),
     :max_attempts, :max_rescues, value ->> :items.payload, :metadata, holdfast.now_us()
-from json_each(:items) where true order by key
-on conflict (id) do nothing;
+from json_each(:items) where true order by key on conflict (id) do nothing;
 select changes() as inserted, holdfast.now_us() as now, h.routes,
     case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
 from (select case when changes() > 0 and coalesce(:delay_us, 0) = 0 and coalesce(:due_at, 0) <= holdfast.now_us()

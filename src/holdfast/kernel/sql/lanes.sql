@@ -2,40 +2,63 @@
 -- all other jobs are claimed without asking. What a lane holds back has its name as its gate, and leaves the claim index.
 
 -- name: candidates :many on postgres
--- The heads of these routes, locked as in `claim`: pick without locks, count what each route may give, lock that many.
+-- The heads of these routes, shared out among the queues and locked as in `claim`: pick without locks, count what each
+-- route may give, lock that many. The claim takes the first few of them, so they come in the order of that share: when
+-- the n-th job of a queue to arrive has its turn among the queues, the n-th by place goes.
 with served as materialized (
     select s.route from unnest(cast(:routes as bigint[])) as s (route)
     where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
         select q.name from holdfast.queue q where q.paused_at is not null)
 ), pick as materialized (
-    select p.route from served
+    select p.route, p.queue, @arrival(p), row_number() over (partition by p.queue order by @place(p)) as place
+    from served
     cross join lateral (
-        select j.route, @place(j) from holdfast.job j
+        select j.route, j.queue, @place(j) from holdfast.job j
         where j.route = served.route and j.state = 'pending' and j.gate is null
         order by @place(j) limit :n
     ) as p
-    order by @place(p) limit :n
+), share as materialized (
+    select f.queue, count(*) as n from (select queue from pick order by @arrival limit :n) as f group by f.queue
 ), quota as materialized (
-    select route, count(*) as n from pick group by route
+    select p.route, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n group by p.route
+), held as materialized (
+    select h.queue, @place(h), h.lane, h.cost from quota
+    cross join lateral (
+        select j.queue, @place(j), j.lane, j.cost from holdfast.job j
+        where j.route = quota.route and j.state = 'pending' and j.gate is null
+        order by @place(j) limit quota.n for update skip locked
+    ) as h
+), head as materialized (
+    select held.*, row_number() over (partition by queue order by @place) as place,
+        row_number() over (partition by queue order by @arrival) as arrival
+    from held
 )
-select h.seq, h.priority, h.slot, h.lane, h.cost from quota
-cross join lateral (
-    select j.seq, j.priority, j.slot, j.lane, j.cost from holdfast.job j
-    where j.route = quota.route and j.state = 'pending' and j.gate is null
-    order by @place(j) limit quota.n for update skip locked
-) as h
-order by @place(h);
+select h.seq, h.priority, h.slot, h.lane, h.cost from head h
+join head a on a.queue = h.queue and a.arrival = h.place
+order by @arrival(a);
 
 -- name: candidates :many on sqlite
--- No row locks and no lateral: there is one writer, and it is us.
-select j.seq, j.priority, j.slot, j.lane, j.cost from json_each(:routes) as served
-cross join holdfast.job j on j.seq in (
-    select k.seq from holdfast.job k
-    where k.route = served.value and k.state = 'pending' and k.gate is null
-    order by @place(k) limit :n)
-where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
-    select q.name from holdfast.queue q where q.paused_at is not null)
-order by @place(j) limit :n;
+-- No row locks and no lateral: there is one writer, and it is us. What each queue may give is counted the same way.
+with pick as materialized (
+    select j.queue, @place(j), j.lane, j.cost, row_number() over (order by @arrival(j)) as arrival,
+        row_number() over (partition by j.queue order by @place(j)) as place
+    from json_each(:routes) as served
+    cross join holdfast.job j on j.seq in (
+        select k.seq from holdfast.job k
+        where k.route = served.value and k.state = 'pending' and k.gate is null
+        order by @place(k) limit :n)
+    where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
+), share as materialized (
+    select queue, count(*) as n from pick where arrival <= :n group by queue
+), head as materialized (
+    select p.queue, @place(p), p.lane, p.cost, p.place,
+        row_number() over (partition by p.queue order by p.arrival) as arrival
+    from pick p join share s on s.queue = p.queue where p.place <= s.n
+)
+select h.seq, h.priority, h.slot, h.lane, h.cost from head h
+join head a on a.queue = h.queue and a.arrival = h.place
+order by @arrival(a);
 
 -- name: lock_lanes :many on postgres
 -- After jobs, in the order of names. Whoever starts or ends a job of a lane holds its row until the commit, so that
@@ -48,16 +71,17 @@ select name from holdfast.lane where name = any(:names) order by name;
 
 -- name: restore_lanes :exec on postgres
 -- A job names its lane for as long as it is kept, and the lane's row is kept as long. Should the row be missing all the
--- same, nobody knows its limits: one at a time is the strictest, until the next call writes down what is declared.
-insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
-select name, 1, 1, holdfast.now_us(), holdfast.now_us() from unnest(cast(:names as text[])) as missing (name)
+-- same, nobody knows its limits. No concurrency is lower than one at a time; a rate may be slower than one start a
+-- second, and is exceeded then, until the next call that makes a job writes down what is declared. See `UNKNOWN`.
+insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
+select name, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from unnest(cast(:names as text[])) as missing (name)
 order by name
 on conflict (name) do nothing;
 
 -- name: restore_lanes :exec on sqlite
 -- Forked for the list: json_each where PostgreSQL has unnest.
-insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
-select value, 1, 1, holdfast.now_us(), holdfast.now_us() from json_each(:names) where true
+insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
+select value, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from json_each(:names) where true
 on conflict (name) do nothing;
 
 -- name: due_lanes :many on postgres
@@ -173,7 +197,7 @@ returning name;
 
 -- name: open_stranded :exec
 -- Lanes with blocked jobs that nobody is to look at: code of schema 5 leaves them so, or somebody removed the row. From
--- each blocked lane to the next by one probe of the index.
+-- each blocked lane to the next by one probe of the index. What a missing row says: see `restore_lanes`.
 with recursive blocked (gate) as (
     select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null order by j.gate limit 1)
     union all
@@ -181,15 +205,15 @@ with recursive blocked (gate) as (
         order by j.gate limit 1)
     from blocked where blocked.gate is not null
 )
-insert into holdfast.lane (name, concurrency, burst, updated_at, opens_at)
-select gate, 1, 1, holdfast.now_us(), holdfast.now_us() from blocked
+insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
+select gate, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from blocked
 where gate is not null and (select l.opens_at from holdfast.lane l where l.name = blocked.gate) is null
 limit :limit
 on conflict (name) do update set opens_at = excluded.opens_at where lane.opens_at is null;
 
 -- name: old_lanes :many on postgres
 -- Nobody has enqueued into them of late. Skips what someone else is changing. Whoever enqueues into one of these writes
--- it first, and waits for this lock.
+-- it in the same statement, and waits for this lock.
 select name, free_at > holdfast.now_us() or opens_at is not null
     or (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is not null
     or (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name

@@ -3,6 +3,10 @@
 -- name: cluster :one
 select epoch, identity from holdfast.cluster;
 
+-- name: oldest_code :one
+-- Of a table that no migration changes: code that has become too old can always read it.
+select oldest_code as at from holdfast.schema;
+
 -- name: adopt_identity :one
 -- Another server, timeline or file than last time may have lost commits: from here on tokens carry a new epoch.
 -- The first identity ever seen is only noted.
@@ -60,15 +64,27 @@ update holdfast.worker set status = 'stopped', stopped_at = holdfast.now_us(), a
 where seq = :seq and status in ('active', 'draining')
     and incarnation = coalesce(cast(:incarnation as text), incarnation);
 
--- name: lose_workers :many
+-- name: lose_workers :many on postgres
 -- A verdict about life only; its leases are expired by the sweep, each under its own guard. :until: see `find_lapsed`.
--- Whoever has beaten since it was missed is alive: only a worker whose last heartbeat is still the one seen then is
--- given up. `:any_beat` is 1 where nobody was missed, and the caller knows by other means that they are gone.
+-- Whoever has beaten since it was missed is alive: of `:missed`, only a worker whose own last heartbeat is still the one
+-- seen then is given up. Of those in `:gone` the caller knows by other means.
 update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0, reason = :reason
 where status in ('active', 'draining')
     and ((heartbeat_at + ttl_us <= holdfast.now_us() and heartbeat_at + ttl_us <= cast(:until as bigint))
         or seq = any(cast(:gone as bigint[]))
-            and (:any_beat = 1 or heartbeat_at = any(cast(:last_beats as bigint[]))))
+        or (seq, heartbeat_at) in (
+            select m.seq, m.heartbeat_at
+            from unnest(cast(:missed as bigint[]), cast(:last_beats as bigint[])) as m (seq, heartbeat_at)))
+returning seq, id;
+
+-- name: lose_workers :many on sqlite
+-- Forked for the list: json_each where PostgreSQL has unnest.
+update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0, reason = :reason
+where status in ('active', 'draining')
+    and ((heartbeat_at + ttl_us <= holdfast.now_us() and heartbeat_at + ttl_us <= cast(:until as bigint))
+        or seq = any(:gone)
+        or (seq, heartbeat_at) in (
+            select m.value, b.value from json_each(:missed) as m join json_each(:last_beats) as b on b.key = m.key))
 returning seq, id;
 
 -- name: living_workers :many
@@ -110,8 +126,8 @@ select holdfast.now_us() as now,
         select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
             order by next_at limit 1) as at
         union all
-        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
-            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
+        select (select greatest(next_at, retry_at) from holdfast.schedule where paused_at is null and retry_at is not null
+            order by greatest(next_at, retry_at) limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select j.seq from unnest(cast(:routes as bigint[])) as served (route)
         cross join lateral (select k.seq from holdfast.job k
             where k.route = served.route and k.state = 'pending' and k.gate is null limit 1) as j
@@ -140,8 +156,8 @@ select holdfast.now_us() as now,
         select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
             order by next_at limit 1) as at
         union all
-        select (select retry_at from holdfast.schedule where paused_at is null and retry_at is not null
-            order by retry_at limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
+        select (select max(next_at, retry_at) from holdfast.schedule where paused_at is null and retry_at is not null
+            order by max(next_at, retry_at) limit 1)) as t where t.at is not null order by t.at limit 1) as next_tick,
     (select served.value from json_each(:routes) as served
         where (select k.seq from holdfast.job k
                 where k.route = served.value and k.state = 'pending' and k.gate is null limit 1) is not null
@@ -247,13 +263,16 @@ delete from holdfast.worker where seq = any(cast(:seqs as bigint[])) and status 
 
 -- name: prune_routes :exec
 -- Enqueuers write a route again within the hour they use it, so a day of silence means nobody does. A pause is known by
--- its routes, so those of blocked jobs stay too. The age is tested twice: one that was written meanwhile stays.
+-- its routes, so those of blocked jobs stay too. The age is tested twice: one that was written meanwhile stays. Not
+-- `exists`, which may be planned as a join with every job.
 delete from holdfast.route
 where used_at <= holdfast.now_us() - :age_us and id in (
     select r.id from holdfast.route r where r.used_at <= holdfast.now_us() - :age_us
-        and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is null and j.route = r.id)
-        and not exists (select 1 from holdfast.job j where j.state = 'pending' and j.gate is not null
-            and j.lane is not null and j.route = r.id)
-        and not exists (select 1 from holdfast.job j where j.state in ('scheduled', 'waiting') and j.route = r.id)
-        and not exists (select 1 from holdfast.job j where j.state = 'running' and j.route = r.id)
+        and (select j.seq from holdfast.job j where j.state = 'pending' and j.gate is null and j.route = r.id
+            limit 1) is null
+        and (select j.seq from holdfast.job j where j.state = 'pending' and j.gate is not null
+            and j.lane is not null and j.route = r.id limit 1) is null
+        and (select j.seq from holdfast.job j where j.state in ('scheduled', 'waiting') and j.route = r.id
+            limit 1) is null
+        and (select j.seq from holdfast.job j where j.state = 'running' and j.route = r.id limit 1) is null
     order by r.used_at limit :limit);
