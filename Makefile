@@ -26,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 UV     := .cache/uv/bin/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-long test-pgbouncer interleave sim soak bench demo lock clean
+.PHONY: help check docs fix test test-long load test-pgbouncer interleave sim soak bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -58,6 +58,10 @@ test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
 test-long: $(READY) ## the tests that try many cases, with eight times as many
 	HOLDFAST_SIMULATION_SEEDS=144 HOLDFAST_LOCKSTEP_EXAMPLES=504 \
 	    $(PYTEST) -n $(JOBS) --dist worksteal tests/simulation tests/lockstep/test_lockstep.py
+
+load: $(READY) ## the load tests at full size: lanes and keys that are replaced, 200,000 jobs that are cancelled
+	HOLDFAST_TEST_LOAD=10 $(PYTEST) --timeout 1800 tests/chaos/test_replacing.py \
+	    tests/conformance/test_cancel_many.py::test_all_jobs_of_a_queue_end_and_no_others
 
 test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transaction mode
 	@PATH=$$PATH:/usr/sbin; \

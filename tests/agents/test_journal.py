@@ -10,10 +10,10 @@ from holdfast.agents.journal import write
 from holdfast.agents.records import Requested, Speaking
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say
-from tests.agents.test_storing import query
 from tests.conftest import Place
 from tests.support.agents import scripted
 from tests.support.apps import MakeApp
+from tests.support.past_kernel import query
 
 RUNS = 40
 EPOCH, TOKEN = 1, 7

@@ -20,9 +20,9 @@ from holdfast.models import Answered, Request
 from holdfast.models.folding import Folding
 from holdfast.models.script import Script, call, calls, ends, say
 from holdfast.models.scripted import ScriptedModel
-from tests.agents.test_storing import query
 from tests.conftest import Place
 from tests.support.apps import MakeApp, eventually, happens, working
+from tests.support.past_kernel import query
 
 Wire = dict[str, Any]
 PROGRESS = "select progressed_at from holdfast.run"

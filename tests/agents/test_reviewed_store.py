@@ -17,10 +17,10 @@ from holdfast.kernel import epoch
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.sql import catalogue
 from holdfast.models.script import call, say
-from tests.agents.test_storing import query
 from tests.conftest import Place
 from tests.support.agents import scripted
 from tests.support.apps import PATIENCE, MakeApp, eventually, working
+from tests.support.past_kernel import query
 
 LARGE = "A" * 100_000
 MANY = """

@@ -11,7 +11,7 @@ from holdfast.agents.tools import ServerTool
 from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.models.script import say
 from tests.support.agents import Gated, scripted
-from tests.support.apps import MakeApp, working
+from tests.support.apps import MakeApp, in_state, working
 
 
 async def test_a_run_cancelled_while_it_waits_lets_the_next_one_go(make_app: MakeApp) -> None:
@@ -21,6 +21,7 @@ async def test_a_run_cancelled_while_it_waits_lets_the_next_one_go(make_app: Mak
     runs = [await agent.enqueue(f"message {n}", session="s") for n in range(4)]
     async with working(hf):
         await model.reached(1)
+        await in_state(hf, runs[1].id, "waiting")
         assert await runs[1].cancel("not needed") == "cancelled"
         model.gate.set()
         assert [await runs[n].text() for n in (0, 2, 3)] == ["done"] * 3

@@ -6,8 +6,6 @@ import itertools
 import json
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
 
 from holdfast import Holdfast
@@ -24,6 +22,7 @@ from holdfast.settings import Settings
 from holdfast.testing import Labs
 from tests.conftest import Place
 from tests.support.agents import MODEL, Noting, audit, scripted, settle
+from tests.support.past_kernel import query
 
 THINKING = {"thinking": {"type": "adaptive"}}
 
@@ -143,20 +142,6 @@ async def test_a_long_history_costs_its_window_only(hf: Holdfast, place: Place) 
         assert "message_live" in plan
         assert "Rows Removed" not in plan
     assert len(await hf.sessions[session].messages(limit=5)) == 5
-
-
-def query(place: Place, text: str) -> list[tuple[Any, ...]]:
-    """SQL past everything."""
-    if place.url.startswith("sqlite"):
-        connection = apsw.Connection(place.url.removeprefix("sqlite:///"))
-        connection.set_busy_timeout(5_000)
-        try:
-            return [tuple(row) for row in connection.execute(text.replace("holdfast.", ""))]
-        finally:
-            connection.close()
-    with psycopg.connect(place.direct, autocommit=True) as connected:
-        cursor = connected.execute(text.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 async def test_usage_is_replaced_by_later_counts_and_never_added_up(provided: Labs) -> None:

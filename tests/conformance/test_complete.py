@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import BadPayload
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.complete import complete, release, repeated
+from holdfast.kernel.complete import complete, complete_and_settle, release, repeated
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.records import JobRow
 from holdfast.kernel.retry import RetryPolicy
@@ -282,3 +282,8 @@ async def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> N
     await store.end(again, Done())
     row = await store.find(lease.id)
     assert (row.state, row.attempts, row.error) == (State.SUCCEEDED, 2, None)
+
+
+async def test_no_endings_are_nothing_to_do(store: Store) -> None:
+    assert await store.do(complete, []) == []
+    assert await store.do(complete_and_settle, [], []) == []

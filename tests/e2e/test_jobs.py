@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -214,6 +215,37 @@ def test_all_jobs_of_a_filter_are_cancelled_when_somebody_says_yes(place: Place,
     assert cancel("--queue", "default", "--state", "scheduled", "--yes", "--json").json == {"cancelled": 1, "asked": 0}
     assert state(place, ids["later"]) == "cancelled"
     assert cancel("--yes").lines == ["0 jobs are cancelled"]
+
+
+async def test_a_bulk_cancel_shows_the_true_number_and_how_far_it_is(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="greet")
+    async def greet(name: str) -> None: ...
+
+    await greet.enqueue_many([("Rome",)] * 12_000)
+    await hf.close()
+    words = ("jobs", "cancel", "--all", "--queue", "default", "--url", place.url)
+    assert holdfast(*words, "--dry-run").lines == ["12,000 jobs would be cancelled"]
+    assert "cancel 12,000 jobs and their families?" in holdfast(*words).err
+    said, seen = await asyncio.to_thread(at_a_terminal, *words, "--yes")
+    assert said == "12,000 jobs are cancelled\n"
+    assert "  91%" in seen, "eleven thousand of twelve"
+
+
+def at_a_terminal(*words: str) -> tuple[str, str]:
+    """A command whose stderr is a terminal: what it says, and what is seen there."""
+    ours, its = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        command = [sys.executable, "-m", "holdfast", *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, env=environment())
+        os.close(its)
+        seen = bytearray()
+        with contextlib.suppress(OSError):  # how a terminal says that everybody has left it
+            while part := screen.read(4096):
+                seen += part
+        said, _ = process.communicate()
+    return said, seen.decode()
 
 
 def state(place: Place, id: str) -> str:

@@ -126,7 +126,7 @@ def test_an_error_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
     program = (
         "import sys; from holdfast.cli import jobs, main\n"
         "def broken(*_): raise ZeroDivisionError('a fault')\n"
-        "jobs._list = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
+        "jobs.ask = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
     )
     line = python("-c", program, "jobs", "ls", cwd=tmp_path).refused(70)
     assert line == "ZeroDivisionError: a fault. `holdfast --debug …` shows where."

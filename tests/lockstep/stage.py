@@ -125,7 +125,8 @@ class Stage:
     async def _open(self, folder: Path, postgres_url: str | None) -> None:
         self._stores.append(await self._stack.enter_async_context(sqlite_store(folder, profile="fast")))
         if postgres_url is not None:
-            opening = postgres_store(postgres_url, postgres_url, profile="fast")
+            # One connection: each new one would note which server it reached, whatever the machine says it is.
+            opening = postgres_store(postgres_url, postgres_url, profile="fast", connections=1)
             self._stores.append(await self._stack.enter_async_context(opening))
             await self._stores[-1].query("set synchronous_commit = off")  # for the clock, which moves all the time
         await self._stores[0].database.listen(self._hints.append)

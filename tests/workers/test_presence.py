@@ -28,7 +28,7 @@ async def test_a_live_worker_that_cannot_retake_its_presence_keeps_its_leases(
 ) -> None:
     async with Proxy(postgres_url) as proxy:
         robbed = Holdfast(proxy.url, settings=settings_with(concurrency=3), embedded=False)
-        watching = settings_with(presence_grace="200ms", presence_quiet="0s", sweep_interval="50ms")
+        watching = settings_with(presence_grace="1s", presence_quiet="0s", sweep_interval="50ms")
         watcher = Holdfast(postgres_url, settings=watching, embedded=False)
         begun, let_go = asyncio.Semaphore(0), asyncio.Event()
 
@@ -50,7 +50,7 @@ async def test_a_live_worker_that_cannot_retake_its_presence_keeps_its_leases(
             await cut_presence(postgres_url, worker.seq)
             lost = await eventually(row_where(watcher, lambda row: not row.presence or row.status == "lost"))
             assert lost.status == "active"
-            await eventually(row_where(watcher, lambda row: row.now > lost.now + 1_000_000))
+            await eventually(row_where(watcher, lambda row: row.now > lost.now + 2_500_000))
             assert [(await job.refresh()).rescues for job in jobs] == [0, 0, 0]
             proxy.refusing = False
             await eventually(row_where(watcher, lambda row: bool(row.presence)))

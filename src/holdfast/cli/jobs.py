@@ -11,7 +11,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.options import (
     ask,
-    counted,
     json_option,
     moment,
     print_json,
@@ -26,11 +25,11 @@ from holdfast.errors import UsageError
 from holdfast.kernel import encoding
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE
-from holdfast.kernel.queues import CAP
 from holdfast.kernel.reading import LOOK, NEWEST
 from holdfast.kernel.records import AttemptRow, JobRow
 from holdfast.kernel.states import TERMINAL, State
 
+_MOST = 2_000_000  # jobs that are counted before they are cancelled
 _STORED = ("payload", "metadata", "progress", "result", "error")
 
 
@@ -178,7 +177,7 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
 @click.option("--tenant", help="With --all: only jobs of this tenant.")
 @click.option("--state", type=click.Choice(LIVE), help="With --all: only jobs in this state.")
 @click.option("--yes", is_flag=True, help="With --all: do not ask first.")
-@click.option("--dry-run", is_flag=True, help="With --all: only say how many there are; the count stops at 10,000.")
+@click.option("--dry-run", is_flag=True, help="With --all: only say how many there are; the count stops at 2,000,000.")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="Kept with the job.")
 @url_option
 @json_option
@@ -238,11 +237,15 @@ def _sure(question: str) -> bool:
 def _cancel_all(
     url: str | None, conditions: dict[str, str | None], reason: str, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    count = ask(url, lambda app: app.jobs.count_cancellable(cap=CAP, all=True, **conditions))
+    watched = sys.stderr.isatty()
+    count = 0
+    if dry_run or watched or not yes:  # else nobody reads it
+        count = ask(url, lambda app: app.jobs.count_cancellable(cap=_MOST, all=True, **conditions))
+    told = f"{count:,}+" if count >= _MOST else f"{count:,}"
     if dry_run:
-        print_json({"cancellable": count}) if as_json else click.echo(f"{counted(count)} jobs would be cancelled")
+        print_json({"cancellable": count}) if as_json else click.echo(f"{told} jobs would be cancelled")
         return
-    if count and not yes and not _sure(f"cancel {counted(count)} jobs and their families?"):
+    if count and not yes and not _sure(f"cancel {told} jobs and their families?"):
         raise UsageError("nothing is cancelled: nobody said yes. --yes does not ask.")
 
     async def cancelled(app: Holdfast) -> Cancelled:
@@ -251,12 +254,10 @@ def _cancel_all(
         def done(part: Cancelled) -> None:
             nonlocal total
             total += sum(part)
-            bar.length = max(count, total)  # more than were counted: the count stops at a cap
+            bar.length = max(count, total)  # some came meanwhile, or the count stopped
             bar.update(sum(part))
 
-        with click.progressbar(
-            length=count, label="cancelling", file=sys.stderr, hidden=not sys.stderr.isatty()
-        ) as bar:
+        with click.progressbar(length=count, label="cancelling", file=sys.stderr, hidden=not watched) as bar:
             return await app.jobs.cancel(all=True, reason=reason, done=done, **conditions)
 
     ended, asked = ask(url, cancelled)

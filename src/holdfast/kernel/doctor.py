@@ -37,7 +37,8 @@ Level = Literal["ok", "note", "warning", "problem"]
 
 GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
 _FULL_QUEUE = 0.1  # of 8 GB: hints alone never gather like that
-_IDLE_CONNECTIONS = 3
+_LEAST_CONNECTIONS = 3  # of a worker: for statements, heartbeats and presence
+_BESIDE_POOL = 2  # for heartbeats and presence
 _DEAD_ROWS = 200_000
 _LONG_TRANSACTION = 600
 _SETTLED_US = 30_000_000  # a worker that came later may still be taking its presence
@@ -217,9 +218,9 @@ def _hints(found: ServerFacts) -> Iterator[Finding]:
 def _connections(found: ServerFacts, settings: Settings, live: int) -> Finding:
     room = found.max_connections - found.reserved
     free = room - found.used
-    each = _IDLE_CONNECTIONS + settings.connections
+    each = _BESIDE_POOL + settings.connections
     said = f"{found.used} of {room} connections are used; {live} live workers may use {live * each}"
-    if free < _IDLE_CONNECTIONS:
+    if free < _LEAST_CONNECTIONS:
         return Finding(
             "connections",
             "problem",
@@ -463,7 +464,7 @@ def _in_lanes(work: Work, *, there_are_workers: bool) -> Iterator[Finding]:
             "lanes",
             "warning",
             f"the limits of {len(work.missing):,} lanes are missing: {_some(work.missing)}. "
-            "Their jobs run one at a time.",
+            "Their jobs run one at a time and start once a second at most.",
             "Enqueue one such job with the program that declares it: that writes the limits again.",
         )
 

@@ -141,7 +141,7 @@ class Alike(list[T]):
 
 def _column(rows: Sequence[tuple[Any, ...]], position: int) -> list[Any]:
     column = [row[position] for row in rows]
-    if isinstance(rows, Alike) and column.count(column[0]) == len(column):
+    if rows and isinstance(rows, Alike) and column.count(column[0]) == len(column):
         return column[:1]
     return column
 
