@@ -203,7 +203,7 @@ MUTANTS: Final = (
         "lost wake-up without poll",
         "work is found by hints alone (Graphile #541, BullMQ #4729)",
         replace(look, _look_for_nothing),
-        soon=18,
+        soon=34,
     ),
     Mutant(
         "lane that does not count",

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import simulate
 
-MOST_SEEDS = 30
+MOST_SEEDS = 40
 CHAOS_S = 600.0
 
 

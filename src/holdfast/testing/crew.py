@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel import workers as registry
 from holdfast.kernel.claim import heads
 from holdfast.kernel.drivers import connect
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.schedules import due_schedules, fire, put_schedule
 from holdfast.kernel.states import State
@@ -50,6 +51,7 @@ class Crew:
         self._clock = clock
         self._plan = plan
         self._dead: list[Life] = []
+        self._worker: LabWorker | None = None  # at work now
         self.seen = Seen()
 
     async def plan_schedules(self) -> None:
@@ -100,7 +102,7 @@ class Crew:
         wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self.seen)
         processes = WireProcesses(wire, ProcessPool(settings.concurrency))
         heart = Heart(wire, life, self._ports, settings)
-        worker = LabWorker(
+        worker = self._worker = LabWorker(
             app.registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart
         )
         with mortal_tasks() if self._plan.to_come else nullcontext(), self._clock.followed_by(heart):
@@ -145,14 +147,18 @@ class Crew:
 
     async def _open_jobs(self) -> str:
         """What runs, and where it waits; then what could run."""
-        places = {task.get_name(): waits_at(task) for task in asyncio.all_tasks()}
+        places = {id: waits_at(task) for id, task in self._worker.attempts()} if self._worker is not None else {}
         rows = [row for state in (State.RUNNING, State.PENDING) for row in await self._app.jobs.list(state=state)]
-        lines = [f"  {row.kind} {row.id}, {row.state}{places.get(f'job {row.id}', '')}" for row in rows[:_SHOWN]]
+        lines = [f"  {row.kind} {row.id}, {row.state}{places.get(row.id, '')}" for row in rows[:_SHOWN]]
         return "\n".join([*lines, *([f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else [])])
 
 
 class LabWorker(Worker):
     """Leaves when its first round of duties is done, not before: so every run of a test makes the same commits."""
+
+    def attempts(self) -> list[tuple[JobId, asyncio.Task[None]]]:
+        """What runs here, and in which task."""
+        return [(each.lease.id, each.task) for each in self._holdings.all() if each.task is not None]
 
     async def run(self) -> None:
         try:
