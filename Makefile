@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 # than the cores of CI.
 K      ?=
 JOBS   ?= 3
-# make sim SEEDS=how-many SEED=first WORLD=jobs or agents; both without
+# make sim SEEDS=how-many SEED=first WORLD=jobs, agents, pools or brokers; all without
 SEEDS  ?= 100
 SEED   ?= 1
 WORLD  ?=
@@ -22,11 +22,16 @@ RUNS   ?= 10000
 QUICK  ?=
 ONLY   ?=
 
-PYTEST := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
-UV     := .cache/uv/bin/uv
+PYTEST  := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
+QUICKLY := not postgres$(if $(K), and ($(K)))
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
+UV      := .cache/uv/bin/uv
+
+# Tests start many processes, and each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs fix test test-long load test-pgbouncer interleave sim soak bench demo lock clean
+.PHONY: help check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -38,22 +43,45 @@ check: $(READY) ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/generate_docs.py --check
+	$(BIN)/python tools/pictures.py --check
 
 docs: $(READY) ## write the reference pages that are made from code
 	$(BIN)/python tools/generate_docs.py
+
+pictures: $(READY) ## draw the pictures of commands in docs/images
+	$(BIN)/python tools/pictures.py
+
+docs-site: $(READY) ## the documentation as a site in build/site, without a network; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo 'read it: $(BIN)/python -m http.server --directory build/site'
 
 fix: $(READY) ## format, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
 # Chaos tests need a machine that is not busy, and where time is the subject they run alone. pytest answers 5 when it
-# selected nothing: an error only if every part did.
-test: $(READY) ## all tests; K=expression selects, JOBS=n runs n side by side
+# selected nothing: an error only if every part did. tests/selection.py says what is long, tests/budgets.py how much
+# each part may take.
+quick: $(READY) ## unit, shape, and conformance on SQLite: under a minute; K=expression selects
+	$(PYTEST) -n $(JOBS) --dist worksteal --budget quick -m 'not long and not chaos and not timed' -k '$(QUICKLY)' \
+	    tests/shape tests/unit tests/conformance
+
+test: $(READY) ## what a change must pass before it is shared, in six minutes; K=expression selects, JOBS=n side by side
 	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
-	part -n $(JOBS) --dist worksteal -m 'not chaos and not timed'; \
-	part -n 2 --dist worksteal -m chaos tests/chaos tests/e2e; \
-	part -m timed tests/chaos; \
+	part -n $(JOBS) --dist worksteal --budget test -m 'not long and not chaos and not timed'; \
+	part -n 2 --dist worksteal --budget chaos -m 'chaos and not long' tests/chaos tests/e2e; \
+	part --budget timed -m 'timed and not long' tests/chaos; \
 	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
+
+test-all: $(READY) ## all that test leaves out: the other database, long tails, chaos, releases that mix
+	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
+	part -n $(JOBS) --dist worksteal -m 'long and not chaos and not timed'; \
+	part -n 2 --dist worksteal -m 'chaos and long' tests/chaos tests/e2e; \
+	part -m 'timed and long' tests/chaos; \
+	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
+
+again: $(READY) ## the tests that failed last, once more and alone; more than five are a failure at once
+	$(BIN)/python tools/try_again.py
 
 test-long: $(READY) ## the tests that try many cases, with eight times as many
 	HOLDFAST_SIMULATION_SEEDS=144 HOLDFAST_LOCKSTEP_EXAMPLES=504 \
@@ -74,6 +102,17 @@ test-pgbouncer: $(READY) ## the conformance suite behind pgbouncer in transactio
 	    fi; \
 	fi
 	HOLDFAST_TEST_PGBOUNCER=1 $(PYTEST) -n $(JOBS) tests/conformance
+
+test-lowest: $(UV) ## unit and conformance tests with the lowest version of every dependency that pyproject.toml allows
+	$(UV) venv --quiet --clear --python $(PYTHON) .cache/lowest
+	$(UV) pip compile --quiet pyproject.toml --all-extras --resolution lowest-direct --python .cache/lowest/bin/python \
+	    --no-emit-index-url --output-file .cache/lowest.txt
+	$(UV) pip install --quiet --python .cache/lowest/bin/python --constraint .cache/lowest.txt \
+	    --requirement .cache/lowest.txt --group test --editable .
+	.cache/lowest/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not long' $(if $(K),-k '$(K)') tests/unit tests/conformance
+
+try-wheel: $(READY) ## wheel and sdist, built and used outside of the repository with every python that is found
+	$(BIN)/python tools/try_wheel.py
 
 interleave: $(READY) ## one operation stopped after each of its statements while another runs, all pairs; SCENE=name
 	$(BIN)/python -m tests.interleaving --all $(if $(SCENE),--scene $(SCENE))
@@ -100,17 +139,21 @@ clean: ## remove everything that make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is written last, so an interrupted set-up starts over.
+# A stamp is written last, so an interrupted set-up starts over. The names of packages show that it gets on.
 $(LOCKED): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo 'Holdfast needs Python 3.11 or newer: make PYTHON=/path/to/python ...' >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@echo 'set-up 1 of 3: a virtual environment in $(VENV)'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@echo "set-up 2 of 3: $$(grep -c '^[a-z]' requirements.lock) packages, which may take a minute"
+	@{ $(PIP) install --progress-bar off --require-hashes -r requirements.lock; echo $$? >$(VENV)/.status; } | \
+	    grep --line-buffered -E '^(Collecting|Installing)' | cut -c 1-70; exit $$(cat $(VENV)/.status)
 	@touch $@
 
 $(READY): $(LOCKED) pyproject.toml
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	$(BIN)/python -m pip check --quiet
+	@echo 'set-up 3 of 3: Holdfast itself'
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) check --quiet
 	@touch $@
 
 $(UV):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 import click
 
 from bench import machine, report
-from bench.catalogue import WORKS
+from bench.catalogue import WORKS, Work
 from bench.contenders import CONTENDERS
 from bench.environments import told
 from bench.places import LAST, NOTES, PAGE
@@ -23,6 +26,7 @@ from bench.session import Session
 from bench.targets import judge_all
 
 Names = frozenset[str] | None
+T = TypeVar("T")
 
 
 def _names(known: list[str]) -> Callable[[click.Context, click.Parameter, str | None], Names]:
@@ -79,13 +83,12 @@ def measure(scale: Scale, only: Names, contenders: Names) -> Results:
     works = [work for work in WORKS if only is None or work.name in only]
     progress = Progress()
     with scratch_folder(), Session(scale, contenders, progress) as session:
+        finish = {work.name: attempted(session, work, partial(work.begin, session)) for work in works}
         for work in works:
-            session.work = work.name
-            try:
-                work.measure(session)
-            except Exception as problem:  # noqa: BLE001  what was measured so far must not be lost with it
-                session.absent("all", told(problem))
-        facts = machine.describe(session.postgres.facts(), session.sqlite.folder)
+            attempted(session, work, partial(work.measure, session))
+            if then := finish[work.name]:
+                attempted(session, work, then)
+        facts = [*machine.describe(session.postgres.facts(), session.sqlite.folder), ("duration", lasted(session.took))]
     progress.clear()
     return Results(
         scale=scale.name,
@@ -94,7 +97,26 @@ def measure(scale: Scale, only: Names, contenders: Names) -> Results:
         contenders=list(dict.fromkeys(each.name for each in CONTENDERS if session.has(each.name))),
         figures=session.figures,
         absences=session.absences,
+        thrown=session.thrown,
     )
+
+
+def attempted(session: Session, work: Work, do: Callable[[], T]) -> T | None:
+    session.work = work.name
+    begun = time.monotonic()
+    try:
+        return do()
+    except Exception as problem:  # noqa: BLE001  what was measured so far must not be lost with it
+        session.absent("all", told(problem))
+        return None
+    finally:
+        session.took[work.name] += time.monotonic() - begun
+
+
+def lasted(took: Mapping[str, float]) -> str:
+    """How long all works took, in minutes, and each of them."""
+    each = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in took.items() if seconds >= 1)
+    return f"{sum(took.values()) / 60:.1f} minutes" + (f": {each}" if each else "")
 
 
 def report_on(results: Results) -> report.Report:
@@ -102,13 +124,16 @@ def report_on(results: Results) -> report.Report:
     works = [work for work in WORKS if work.name in results.works]
     return report.Report(
         scale=scale.name,
-        rounds=f"{scale.rounds} rounds; {scale.long_rounds} of what takes minutes.",
+        rounds=f"{scale.rounds} rounds of the drain by one process and of the enqueue one by one, {scale.long_rounds} "
+        f"of most else, {scale.slow_rounds} of peers that are far behind and of what hardly varies, "
+        f"{scale.steady_rounds} of the steady state.",
         machine=results.machine,
         contenders=[each for each in CONTENDERS if each.name in results.contenders],
         works=[(work.title, work.module.HOW, work.keys) for work in works],
         figures=results.figures,
         judged=judge_all(results.figures, results.works, full=scale is FULL),
         absences=results.absences,
+        thrown=results.thrown,
         notes=NOTES.read_text(),
     )
 

@@ -11,11 +11,13 @@ from bench.works import (
     agents,
     backlog,
     batches,
+    brokers,
     drain,
     enqueue,
     fairness,
     idle,
     latency,
+    pools,
     routes,
     sqlite,
     startup,
@@ -35,18 +37,46 @@ class Work:
         found: Callable[[Session], None] = self.module.measure
         return found
 
+    def begin(self, session: Session) -> Callable[[], None] | None:
+        """What some works begin before all others; the answer is to be called after `measure`."""
+        begin: Callable[[Session], Callable[[], None]] | None = getattr(self.module, "begin", None)
+        return begin(session) if begin else None
+
 
 WORKS = (
-    Work("drain", "Drain", drain, (drain.ONE.key, drain.TWO.key)),
+    Work(
+        "drain",
+        "Drain",
+        drain,
+        (drain.ONE.key, drain.DEFAULT.key, drain.TWO.key, drain.WAL.key, drain.IMAGES.key),
+    ),
     Work(
         "enqueue",
         "Enqueue",
         enqueue,
-        (enqueue.ONE.key, enqueue.EIGHT.key, enqueue.BULK.key, enqueue.CLIENTS.key, enqueue.QUIET.key),
+        (
+            enqueue.ONE.key,
+            enqueue.DEFAULT.key,
+            enqueue.EIGHT.key,
+            enqueue.BULK.key,
+            enqueue.CLIENTS.key,
+            enqueue.QUIET.key,
+        ),
     ),
-    Work("latency", "Latency of an idle worker", latency, (latency.P50.key, latency.P99.key, latency.COLD.key)),
+    Work(
+        "latency",
+        "Latency of an idle worker",
+        latency,
+        (
+            latency.P50.key,
+            latency.P99.key,
+            latency.COLD.key,
+            latency.DEFAULT_P50.key,
+            latency.DEFAULT_P99.key,
+        ),
+    ),
     Work("backlog", "A large table", backlog, (backlog.EMPTY.key, backlog.PENDING.key, backlog.FINISHED.key)),
-    Work("steady", "Steady state", steady, (steady.FIRST.key, steady.LAST.key)),
+    Work("steady", "Steady state", steady, (steady.FIRST.key, steady.LAST.key, steady.BEGUN.key, steady.BESIDE.key)),
     Work(
         "routes",
         "Routes",
@@ -54,13 +84,26 @@ WORKS = (
         (routes.ALONE.key, routes.CONTENDING.key, routes.SINGLE.key, routes.EMPTY.key, routes.REFRESH.key),
     ),
     Work("fairness", "Fairness", fairness, (fairness.SHARED.key, fairness.FLOODED.key, fairness.PLAIN.key)),
-    Work("sqlite", "SQLite", sqlite, (sqlite.ONE.key, sqlite.FOUR.key, sqlite.SHARE.key, sqlite.ENQUEUE.key)),
+    Work(
+        "sqlite",
+        "SQLite",
+        sqlite,
+        (
+            sqlite.ONE.key,
+            sqlite.DEFAULT.key,
+            sqlite.FOUR.key,
+            sqlite.SHARE.key,
+            sqlite.ENQUEUE.key,
+            sqlite.ENQUEUE_DEFAULT.key,
+        ),
+    ),
     Work(
         "idle",
         "Idle workers",
         idle,
         (idle.QUERIES.key, idle.CPU.key, idle.CROWD_QUERIES.key, idle.CROWD_CPU.key, idle.CROWD_SERVER.key),
     ),
+    Work("brokers", "Brokers", brokers, (brokers.WORKER.key, brokers.ONE.key, brokers.SIXTEEN.key, brokers.IDLE.key)),
     Work(
         "agents",
         "Agents",
@@ -88,4 +131,5 @@ WORKS = (
         ),
     ),
     Work("startup", "Start-up and memory", startup, (startup.HELP.key, startup.READY.key, startup.MEMORY.key)),
+    Work("pools", "Pools", pools, (pools.P50.key, pools.P99.key)),
 )

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bench.contenders import Contender
-from bench.places import CACHE
+from bench.places import CACHE, ROOT
 
 _LIMIT = 600
 
@@ -68,11 +68,15 @@ def run_command(command: list[str]) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, without what would point a contender at another database, package or setting."""
-    return {
+    """Ours, without what would point a contender at another database, package or setting.
+
+    Holdfast is that of this tree, wherever the one in the interpreter's environment stands.
+    """
+    ours = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(
             ("PG", "HOLDFAST_", "PROCRASTINATE_", "CELERY_", "PYTHON", "VIRTUAL_ENV", "XDG_RUNTIME_DIR")
         )
     }
+    return {**ours, "PYTHONPATH": str(ROOT / "src")}

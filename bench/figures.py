@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from bench.meter import UNKNOWN, Lap
 
+DISTURBED = 0.10  # a run in which others had more of all CPU time than this is thrown away
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -22,7 +24,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run's answer. CPU is in microseconds per job, of the whole machine and of the benchmark's own processes.
+    """One run's answer. CPU is in microseconds per job, of the whole machine and of the contender with its store.
 
     `steal` and `others` are shares of all CPU time: taken by the machine's neighbours, and by other processes on it.
     """
@@ -39,6 +41,11 @@ class Sample:
         if not jobs:
             return cls(value, steal=lap.steal, others=lap.others)
         return cls(value, lap.busy * 1e6 / jobs, lap.own * 1e6 / jobs, lap.steal, lap.others)
+
+    @property
+    def disturbance(self) -> float:
+        """The share of all CPU time that others had, as far as it is known."""
+        return sum(share for share in (self.steal, self.others) if not math.isnan(share))
 
 
 @dataclass(slots=True)
@@ -76,6 +83,11 @@ class Figure:
         """The worst of the rounds."""
         return worst([sample.others for sample in self.samples])
 
+    @property
+    def disturbed(self) -> int:
+        """In how many of the rounds others had too much of the machine, whenever it was tried."""
+        return sum(sample.disturbance > DISTURBED for sample in self.samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Absence:
@@ -84,6 +96,15 @@ class Absence:
     work: str
     contender: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thrown:
+    """Which run was thrown away, because others had this share of the machine."""
+
+    work: str
+    contender: str
+    share: float
 
 
 class Figures:
@@ -108,6 +129,20 @@ class Figures:
 
     def subjects(self) -> list[Subject]:
         return list(dict.fromkeys(figure.subject for figure in self))
+
+
+class Noted(Figures):
+    """The same figures; notes which of them somebody finds here."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__()
+        self._figures = figures._figures
+        self.found: list[Figure] = []
+
+    def find(self, key: str, contender: str) -> Figure | None:
+        figure = super().find(key, contender)
+        self.found += [figure] if figure else []
+        return figure
 
 
 def median(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,8 +46,9 @@ class Player:
 
     @classmethod
     def of(cls, contender: Contender, verb: str, order: Order, *, limit: float, part: str = "") -> Player:
-        """`part`: another module than the contender's own, for what only one contender can do."""
+        """`part`: another module than the contender's own, for what only one contender can do, on asyncio's loop."""
         module = f"bench.contenders.{part or contender.module}"
+        order = order if part else replace(order, loop=contender.loop)
         command = [str(python_for(contender)), "-m", module, verb, order.text()]
         return cls(f"{contender.name} {verb}", command, limit=limit)
 

@@ -18,7 +18,7 @@ from bench.environments import NotRun
 from bench.figures import Sample
 from bench.players import Player, crew
 from bench.session import Session
-from bench.stores import Recipe, Stores, filled
+from bench.stores import Lent, Recipe, Stores, filled
 
 _LOOK = 0.002
 _CHECK = 0.25
@@ -40,7 +40,15 @@ def race(
     whole: bool = True,
 ) -> tuple[Sample, list[int]]:
     """The rate at which `jobs` jobs end, and how many each process ran. Not `whole`: more jobs wait behind them."""
-    with stores.lend(contender, recipe) as store, session.board(workers=workers) as (board, path):
+    with stores.lend(contender, recipe) as store:
+        return race_on(session, contender, store, jobs=jobs, workers=workers, whole=whole)
+
+
+def race_on(
+    session: Session, contender: Contender, store: Lent, *, jobs: int, workers: int = 1, whole: bool = True
+) -> tuple[Sample, list[int]]:
+    """`race`, on a store as it stands."""
+    with session.board(workers=workers) as (board, path):
         order = Order(url=store.url, board=path, until_empty=whole, settings=contender.settings)
         orders = [replace(order, slot=slot) for slot in range(workers)]
         with crew(Player.of(contender, "work", each, limit=session.scale.limit) for each in orders) as players:
@@ -50,14 +58,14 @@ def race(
                 player.go()
             watch = Watch(session, board, players)
             watch.until(lambda: all(board.counts) or board.total >= jobs)
-            before, begun = meter.read(), board.total
+            begun, before = board.total, meter.read()  # in this order: a reading takes its time first, then counts
             if begun >= jobs:
                 raise NotRun(f"all {jobs} jobs were done before each of the {workers} processes had run one")
             watch.until(lambda: board.total >= jobs, of=jobs)
             if whole:
                 watch.until(lambda: not store.unfinished())
-            lap = meter.lap(before, meter.read())
-            counted = (jobs if whole else board.total) - begun
+            ran, after = board.total, meter.read()
+            lap, counted = meter.lap(before, after), (jobs if whole else ran) - begun
             return Sample.of(counted / lap.seconds, lap, jobs=counted), board.counts
 
 

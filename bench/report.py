@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from bench.contenders import CONTENDERS, HOLDFAST, Contender
-from bench.figures import Absence, Figure, Figures, Subject, median, ratio, worst
+from bench.figures import DISTURBED, Absence, Figure, Figures, Subject, Thrown, median, ratio, worst
 from bench.targets import Judged, Verdict
 
 Table = list[list[str]]
@@ -31,8 +31,9 @@ To measure again: `make bench` on a machine that does nothing else, `make bench 
 """
 LEGEND = """
 The median of the rounds, the lowest and the highest. *Holdfast* is how many times Holdfast's figure is this one. CPU is
-of the whole machine, database included; *of it ours* is what the contender and its database used. *Steal* is the share
-of the CPU that the machine's neighbours took, *others* what other processes on it took, both at the worst.
+of the whole machine; *of it ours* is what the contender and its database used, without the benchmark itself. *Steal*
+is the share of the CPU that the machine's neighbours took, *others* what other processes on it took, both at the worst
+of the rounds that were kept. What a figure's settings were stands beside it.
 """
 
 
@@ -48,6 +49,7 @@ class Report:
     figures: Figures
     judged: Sequence[Judged]
     absences: Sequence[Absence]
+    thrown: Sequence[Thrown]
     notes: str
 
 
@@ -95,7 +97,7 @@ def terminal(report: Report) -> str:
             lines += ["", title, *_aligned(figure_table(report.figures, figures))]
     lines += ["", "Targets", *_aligned(target_table(report.judged)), ""]
     lines += [f"not measured: {a.work}: {a.contender}: {a.reason}" for a in report.absences]
-    lines += [summary(report.judged), disturbance(report.figures)]
+    lines += [summary(report.judged), disturbance(report.figures), thrown_away(report)]
     return "\n".join(lines)
 
 
@@ -122,7 +124,7 @@ def figure_table(all_figures: Figures, figures: Iterable[Figure]) -> Table:
                 number(figure.own_us),
                 share(figure.steal),
                 share(figure.others),
-                figure.note,
+                _note(figure),
             ]
         )
         shown = figure.subject
@@ -135,7 +137,8 @@ def target_table(judged: Iterable[Judged]) -> Table:
         target = each.target
         limit = f"{target.sense} {number(target.limit)} {target.unit}".strip()
         measured = f"{number(each.measured)} {target.unit}".strip() if each.verdict != "not measured" else ""
-        table.append([target.work, target.what, limit, measured, each.verdict])
+        verdict = f"{each.verdict}, disturbed" if each.disturbed else each.verdict
+        table.append([target.work, target.what, limit, measured, verdict])
     return table
 
 
@@ -161,6 +164,21 @@ def disturbance(figures: Figures) -> str:
     return f"others had {100 * median(taken):.0f} % of it in the median run, {100 * worst(taken):.0f} % in the worst"
 
 
+def thrown_away(report: Report) -> str:
+    """How often others spoiled a run, and what was done about it."""
+    share = f"more than {100 * DISTURBED:.0f} % of the machine"
+    spoiled = [figure for figure in report.figures if figure.disturbed]
+    if not report.thrown and not spoiled:
+        return f"no run was one in which others had {share}"
+    works = Counter(each.work for each in report.thrown)
+    where = f" ({', '.join(f'{work} {count}' for work, count in works.items())})" if works else ""
+    said = f"runs in which others had {share} were thrown away and repeated: {len(report.thrown)}{where}"
+    if not spoiled:
+        return f"{said}; no figure holds one"
+    kept = "figures that hold one, because its repeats were no better or too many"
+    return f"{said}; {kept}: {len(spoiled)}, see their notes"
+
+
 def number(value: float) -> str:
     """Enough digits to compare by, and no more."""
     if math.isnan(value):
@@ -173,6 +191,15 @@ def number(value: float) -> str:
 
 def share(value: float) -> str:
     return "" if math.isnan(value) else f"{100 * value:.0f} %"
+
+
+def _note(figure: Figure) -> str:
+    spoiled = f"disturbed in {figure.disturbed} of {len(figure.samples)} rounds" if figure.disturbed else ""
+    return "; ".join(filter(None, [figure.note, spoiled]))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _multiple(figures: Figures, figure: Figure) -> str:
@@ -190,6 +217,7 @@ def _introduction(report: Report) -> list[str]:
         f"{summary(report.judged).capitalize()}.",
         CAUTION,
         f"The targets are meant for a quiet machine; {disturbance(report.figures)}.",
+        f"{_sentence(thrown_away(report))}.",
     ]
     facts = [["measured on", ""], *([name, text] for name, text in report.machine)]
     return [*_wrapped(" ".join(said)), "", *_markdown(facts), "", *_wrapped(AGAIN)]

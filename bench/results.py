@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.figures import Absence, Figures, Sample, Subject
+from bench.figures import Absence, Figures, Sample, Subject, Thrown
 from bench.meter import UNKNOWN
 
 
@@ -22,6 +22,7 @@ class Results:
     contenders: Sequence[str]
     figures: Figures
     absences: Sequence[Absence]
+    thrown: Sequence[Thrown]
 
     def save(self, path: Path) -> None:
         figures = [
@@ -34,9 +35,9 @@ class Results:
             for figure in self.figures
         ]
         facts = {"scale": self.scale, "machine": self.machine, "works": self.works, "contenders": self.contenders}
-        absences = [asdict(absence) for absence in self.absences]
+        rest = {name: [asdict(each) for each in getattr(self, name)] for name in ("absences", "thrown")}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**facts, "figures": figures, "absences": absences}, indent=1) + "\n")
+        path.write_text(json.dumps({**facts, "figures": figures, **rest}, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Results:
@@ -53,6 +54,7 @@ class Results:
             contenders=told["contenders"],
             figures=figures,
             absences=[Absence(**absence) for absence in told["absences"]],
+            thrown=[Thrown(**thrown) for thrown in told["thrown"]],
         )
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 class Scale:
     name: str
     rounds: int  # of everything that is compared
-    long_rounds: int  # of what takes minutes
+    long_rounds: int  # of what takes longer
+    slow_rounds: int  # in which peers take part that are far behind, and of what hardly varies
+    repeats: int  # how often a run is repeated that others disturbed
+    most_thrown: int  # after so many, none is repeated any more: this machine is not quiet
     limit: float  # seconds that one process may take
     drain: int
     drain_two: int
@@ -23,6 +26,9 @@ class Scale:
     steady: int
     steady_part: int
     steady_ahead: int
+    steady_rounds: int
+    beside: int  # jobs beside an open transaction, in two halves
+    beside_seconds: float  # how old the transaction is when the second half begins
     routes: int
     routes_blocked: int
     routes_claims: int
@@ -31,6 +37,7 @@ class Scale:
     idle_seconds: float
     idle_workers: int
     startup: int
+    bursts: int
     flood: int
     calm: int
     agent_runs: int
@@ -44,52 +51,65 @@ FULL = Scale(
     name="full",
     rounds=5,
     long_rounds=3,
+    slow_rounds=2,
+    repeats=2,
+    most_thrown=80,
     limit=1200,
-    drain=20_000,
-    drain_two=40_000,
-    enqueue_one=3_000,
-    enqueue_bulk=100_000,
-    enqueue_client=500,
-    latency=500,
-    backlog_drain=20_000,
+    drain=30_000,
+    drain_two=60_000,
+    enqueue_one=2_000,
+    enqueue_bulk=60_000,
+    enqueue_client=300,
+    latency=300,
+    backlog_drain=30_000,
     backlog_pending=500_000,
     backlog_finished=1_000_000,
     steady=1_000_000,
     steady_part=100_000,
     steady_ahead=10_000,
+    steady_rounds=1,
+    beside=1_000_000,
+    beside_seconds=600,
     routes=10_000,
     routes_blocked=100_000,
     routes_claims=50,
     sqlite=20_000,
     sqlite_four=40_000,
-    idle_seconds=30,
+    idle_seconds=20,
     idle_workers=200,
     startup=5,
+    bursts=20,
     flood=100_000,
-    calm=200,
-    agent_runs=1_000,
+    calm=150,
+    agent_runs=400,
     agent_turns=100,
-    agent_tool_runs=100,
+    agent_tool_runs=60,
     agent_streams=300,
-    batch_turns=10_000,
+    batch_turns=3_000,
 )
 QUICK = Scale(
     name="quick",
     rounds=2,
     long_rounds=1,
+    slow_rounds=1,
+    repeats=1,
+    most_thrown=20,
     limit=120,
     drain=8_000,
     drain_two=16_000,
     enqueue_one=600,
     enqueue_bulk=20_000,
-    enqueue_client=150,
-    latency=150,
+    enqueue_client=100,
+    latency=100,
     backlog_drain=5_000,
     backlog_pending=60_000,
     backlog_finished=60_000,
     steady=60_000,
     steady_part=15_000,
     steady_ahead=5_000,
+    steady_rounds=1,
+    beside=60_000,
+    beside_seconds=10,
     routes=10_000,
     routes_blocked=100_000,
     routes_claims=20,
@@ -98,6 +118,7 @@ QUICK = Scale(
     idle_seconds=8,
     idle_workers=20,
     startup=3,
+    bursts=5,
     flood=20_000,
     calm=60,
     agent_runs=200,

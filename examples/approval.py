@@ -16,9 +16,12 @@ from holdfast.events import ApprovalRequested, InputGiven, RunEnded
 from holdfast.models import Script, call, calls, say
 
 hf = Holdfast()
-hf.book.scripts["desk"] = Script(
-    calls(call("refund", number="A1", amount="80"), call("refund", number="B2", amount="20")),
-    say("You get both back."),
+hf.script(
+    "desk",
+    Script(
+        calls(call("refund", number="A1", amount="80"), call("refund", number="B2", amount="20")),
+        say("You get both back."),
+    ),
 )
 
 

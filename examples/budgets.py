@@ -1,8 +1,8 @@
-"""What customers may spend: one of them runs into the end of it, another one is let go on by a person.
+"""Budgets of customers: one customer reaches the limit, another one continues because a person allows it.
 
 python budgets.py
 
-A call is reserved, at the most it may cost, before it is made, and settled at what it did cost. So runs that go on at
+A call is reserved, at the most it may cost, before it is made, and settled at what it did cost. So runs that execute at
 the same time cannot spend the same money twice.
 """
 
@@ -10,11 +10,11 @@ import asyncio
 
 from holdfast import Holdfast
 from holdfast.events import InputRequested, RunEnded
-from holdfast.models import Script, ScriptedModel, call, say
+from holdfast.models import Script, call, say
 
 hf = Holdfast()
-# A script answers in the model's place, so that this runs without a key; the prices are the model's own.
-hf.book.substitute = ScriptedModel(Script(*[call("look_up", page=str(page)) for page in range(1, 7)], say("Read it.")))
+# A script answers instead of the model, so that this runs without a key; the prices are the model's own.
+hf.script("claude-sonnet-5-5", Script(*[call("look_up", page=str(page)) for page in range(1, 7)], say("Read it.")))
 
 
 @hf.tool(effect="read")
@@ -28,9 +28,9 @@ reader = hf.agent("reader", model="claude-sonnet-5-5", tools=[look_up], max_toke
 
 async def main() -> None:
     async with hf:
-        await hf.budgets.set("0.03", tenant="ann", per="1d")  # its runs end there
-        await hf.budgets.set("0.03", tenant="ben", per="1d", policy="ask")  # a person is asked
-        await hf.budgets.set("5.00")  # everybody together, ever
+        await hf.budgets.set("0.03", tenant="ann", per="1d")  # its runs end at the limit
+        await hf.budgets.set("0.03", tenant="ben", per="1d", policy="ask")  # asks a person
+        await hf.budgets.set("5.00")  # everyone together, without end
 
         ended = await reader.run("Read six pages.", tenant="ann")
         print(f"ann: {ended.outcome} after {ended.turns} turns")
@@ -49,7 +49,7 @@ async def main() -> None:
                 case _:
                     pass
 
-        for used in await hf.used("tenant", "model"):
+        for used in await hf.budgets.used("tenant", "model"):
             print(f"{used.tenant}: {used.turns} turns of {used.model}, {used.cost:.3f} USD")
 
 

@@ -1,4 +1,4 @@
-"""A chat in the terminal, shown as the model writes it. The session is stored: leave, come back, and it goes on.
+"""A chat in the terminal, shown as the model writes it. The session is stored: leave, come back, and continue.
 
 python chat.py
 ANTHROPIC_API_KEY=… python chat.py --model claude-haiku-5-5
@@ -12,9 +12,12 @@ from holdfast.events import RunEnded, TextDelta, ToolCalled, TurnRestarted
 from holdfast.models import Script, call, say
 
 hf = Holdfast("sqlite:///chat.db")
-hf.book.scripts["chat"] = Script(
-    call("weather", city="Oslo"),
-    say("It is sunny in Oslo. I am a script and always say so; start me with --model for somebody to talk to."),
+hf.script(
+    "chat",
+    Script(
+        call("weather", city="Oslo"),
+        say("It is sunny in Oslo. I am a script and always say so; start me with --model for somebody to talk to."),
+    ),
 )
 
 
@@ -42,7 +45,7 @@ async def show(run: Run[str]) -> None:
 
 
 async def chat(agent: Agent[str], key: str) -> None:
-    async with hf:  # with a worker in this process; others may take part
+    async with hf:  # with a worker in this process; other workers can help
         session = await hf.session(key)
         print(f"{len(await session.messages())} messages so far. An empty line leaves.")
         while text := await asyncio.to_thread(ask):

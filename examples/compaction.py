@@ -1,4 +1,4 @@
-"""A conversation that grows too long: old outputs of tools make room, then a summary does, and all of it comes back.
+"""A conversation that grows too long: remove old tool outputs, then summarise, then restore all of it.
 
 python compaction.py
 """
@@ -12,15 +12,18 @@ hf = Holdfast()  # HOLDFAST_URL, or a file in this folder
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
 
 # Scripts stand in for models here, so that this runs without a key.
-hf.book.scripts["desk"] = Script(
-    call("read_log", day="that day"),
-    lambda messages: say(
-        "The last incident was on Saturday. What came before is in a summary of 16 messages."
-        if "Summary" in messages[0]["content"][0]["text"]
-        else "One incident, resolved within the hour."
+hf.script(
+    "desk",
+    Script(
+        call("read_log", day="that day"),
+        lambda messages: say(
+            "The last incident was on Saturday. What came before is in a summary of 16 messages."
+            if "Summary" in messages[0]["content"][0]["text"]
+            else "One incident, resolved within the hour."
+        ),
     ),
 )
-hf.book.scripts["notes"] = Script(say("## Done\nLogs of four days were read; one incident each, all resolved."))
+hf.script("notes", Script(say("## Done\nLogs of four days were read; one incident each, all resolved.")))
 
 
 @hf.tool(effect="read")
@@ -45,10 +48,10 @@ async def main() -> None:
         stats = await session.compaction_stats(TIDY)
         print(f"{stats.messages} messages, {stats.usage_percent:.0f} % of the window")
 
-        done = await session.compact(TIDY)  # free: no model is asked
+        done = await session.compact(TIDY)  # free: it calls no model
         print(f"{done.pruned} outputs of tools removed: {done.tokens_before} to {done.tokens_after} tokens")
 
-        done = await session.compact(TIDY)  # nothing is left to be had for free
+        done = await session.compact(TIDY)  # nothing more is free; a model summarises
         print(f"{done.removed} messages summarised: {done.tokens_before} to {done.tokens_after} tokens")
         print((await desk.run("And when was the last one?", session=session)).text)
 

@@ -1,4 +1,4 @@
-"""A family: a parent starts children, waits for them and for a person, and holds no worker meanwhile."""
+"""A family: a parent starts children, waits for them and for a person, and holds no worker while it waits."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ async def review(ctx: JobContext, title: str) -> str:
             words += child.result
         else:
             await ctx.progress(child.error["message"])
-    verdict: dict[str, Any] = await ctx.wait(f"verdict on {title}")  # for days, if need be
+    verdict: dict[str, Any] = await ctx.wait(f"verdict on {title}")  # for days, if necessary
     return f"{title}: {words} words, {verdict['opinion']} says {verdict['by']}"
 
 

@@ -1,4 +1,4 @@
-"""Workers that differ: a tool that needs a GPU runs where there is one, everything else wherever there is room.
+"""Workers that differ: a tool that needs a GPU runs on a worker that has one, everything else on any worker.
 
 `python fleet.py` starts two workers of its own. On real machines:
 
@@ -16,9 +16,12 @@ from holdfast.errors import NoWorker
 from holdfast.models import Script, call, calls, say
 
 hf = Holdfast(embedded=False)
-hf.book.scripts["artist"] = Script(
-    calls(call("sketch", what="a boat"), call("paint", what="a boat")),
-    say("Sketched and painted."),
+hf.script(
+    "artist",
+    Script(
+        calls(call("sketch", what="a boat"), call("paint", what="a boat")),
+        say("Sketched and painted."),
+    ),
 )
 
 
@@ -47,7 +50,7 @@ async def main() -> None:
         await artist.enqueue("A boat, please.", require_worker=True)
     except NoWorker as refused:
         print(refused)
-    run = await artist.enqueue("A boat, please.")  # without require_worker it waits for somebody
+    run = await artist.enqueue("A boat, please.")  # without require_worker it waits for a worker
     crew = [start("plain"), start("gpu", "--capabilities", "tag:gpu=yes")]
     try:
         print(await run.text(timeout="60s"))

@@ -1,4 +1,4 @@
-"""What if the tool had said something else, or another model had been asked? A run is forked, compared, and replayed.
+"""What if a tool had returned something else, or another model had answered? Fork, compare and replay a run.
 
 python fork.py
 """
@@ -14,12 +14,15 @@ BOOKED: list[str] = []
 
 # Scripts stand in for models here, so that this runs without a key.
 careful = (call("find_rooms", city="Athens"), call("book", room="12"), say("Room 12 is booked."))
-hf.book.scripts["careful"] = Script(
-    careful[0],
-    lambda messages: say("There is no room.") if "nothing" in str(messages[-1]) else careful[1],
-    careful[2],
+hf.script(
+    "careful",
+    Script(
+        careful[0],
+        lambda messages: say("There is no room.") if "nothing" in str(messages[-1]) else careful[1],
+        careful[2],
+    ),
 )
-hf.book.scripts["bold"] = Script(careful[0], call("book", room="suite"), say("The suite was too expensive."))
+hf.script("bold", Script(careful[0], call("book", room="suite"), say("The suite was too expensive.")))
 
 
 @hf.tool(effect="read")
@@ -49,7 +52,7 @@ async def main() -> None:
         full = await run.fork(results={"find_rooms": "nothing"})
         print("with nothing free:", await full.text())
 
-        bold = await run.fork(at=2, model="scripted:bold")  # books another room: a person is asked
+        bold = await run.fork(at=2, model="scripted:bold")  # books another room, so it asks a person
         async for event in bold.stream():
             if isinstance(event, ApprovalRequested):
                 await hf.deny(event.call.id, message="Too expensive.")
@@ -57,7 +60,7 @@ async def main() -> None:
         print("calls:", " ".join(f"{pair.mark}{pair.name}" for pair in compared.calls))
         print("\n".join(compared.diff[3:]))
 
-        replayed = await hf.replay(run)
+        replayed = await hf.runs.replay(run)
         print(f"replayed: {replayed.turns} turns, the same: {replayed.same}. booked: {BOOKED}")
 
 

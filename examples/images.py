@@ -1,4 +1,4 @@
-"""Pictures, resized: a queue with limits, steps that are done once, a snooze that costs nothing, a schedule.
+"""Pictures, resized: a queue with limits, steps that run once, a snooze that costs no attempt, a schedule.
 
 Run it with `python images.py`. In production, work with `holdfast worker images:hf` on as many machines as you like.
 """
@@ -48,4 +48,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())  # to work and nothing else: hf.work_sync(), or holdfast worker images:hf
+    asyncio.run(main())  # to run only a worker: hf.work_sync(), or holdfast worker images:hf

@@ -1,4 +1,4 @@
-"""Plain jobs: a queue with a retry policy, steps that are done once, a snooze that costs nothing.
+"""Plain jobs: a queue with a retry policy, steps that run once, a snooze that costs no attempt.
 
 Run it with `python jobs.py`. In production the two halves are apart: enqueue where you like, and work with
 `holdfast worker jobs:hf` on as many machines as you like.

@@ -10,11 +10,12 @@ from holdfast import Holdfast, Limits, ToolContext
 from holdfast.models import Script, call, say
 
 hf = Holdfast()
-hf.book.scripts["archivist"] = Script(call("search", words="harbour fire"), say("The harbour burned in 1916."))
-hf.book.scripts["reporter"] = Script(
-    call("archivist", task="When did the harbour burn?"), say("In 1916 the harbour burned for two days.")
+hf.script("archivist", Script(call("search", words="harbour fire"), say("The harbour burned in 1916.")))
+hf.script(
+    "reporter",
+    Script(call("archivist", task="When did the harbour burn?"), say("In 1916 the harbour burned for two days.")),
 )
-hf.book.scripts["editor"] = Script(call("reporter", task="Write about the fire."), say("Printed on page one."))
+hf.script("editor", Script(call("reporter", task="Write about the fire."), say("Printed on page one.")))
 
 
 @hf.tool(effect="read")

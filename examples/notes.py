@@ -1,4 +1,4 @@
-"""Tools of an MCP server: this file is the server too, started by whoever needs it. `python notes.py`."""
+"""Tools of an MCP server: this file is also the server; each process that needs it starts it. `python notes.py`."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ FOLDER = Path("notes")
 
 
 def serve() -> None:
-    """The server: any other, in any language, would do."""
+    """The server: any other server, in any language, works too."""
     from mcp.server.mcpserver import MCPServer
     from mcp_types import ToolAnnotations
 
@@ -33,11 +33,14 @@ def serve() -> None:
 
 def main() -> None:
     hf = Holdfast("sqlite:///notes.db")
-    tools = hf.mcp_sync("notes", command=[sys.executable, __file__, "serve"])
-    hf.book.scripts["clerk"] = Script(
-        call("notes_write", title="tide.txt", text="high at six"),
-        call("notes_read", title="tide.txt"),
-        lambda messages: say(f"The note says: {messages[-1]['content'][0]['content']}."),
+    tools = hf.sync.mcp("notes", command=[sys.executable, __file__, "serve"])
+    hf.script(
+        "clerk",
+        Script(
+            call("notes_write", title="tide.txt", text="high at six"),
+            call("notes_read", title="tide.txt"),
+            lambda messages: say(f"The note says: {messages[-1]['content'][0]['content']}."),
+        ),
     )
     clerk = hf.agent("clerk", model="scripted:clerk", tools=tools)
     print(*(f"{tool.name} ({tool.effect})" for tool in tools), sep="\n")

@@ -1,6 +1,6 @@
 """Crash and resume. Run it twice: the first time it kills its own process in the middle of a tool.
 
-The second time it goes on where the store says it was. `witness.jsonl` has a line for every call of the model.
+The second time it resumes from the last saved point. `witness.jsonl` has a line for every call of the model.
 """
 
 import os
@@ -11,10 +11,13 @@ from holdfast import Holdfast, Settings, ToolContext
 from holdfast.models import Script, call, say
 
 hf = Holdfast("sqlite:///resume.db", settings=Settings(script_witness="witness.jsonl"))
-hf.book.scripts["writer"] = Script(
-    call("outline", title="Tides"),
-    call("publish", title="Tides"),
-    say("It is published."),
+hf.script(
+    "writer",
+    Script(
+        call("outline", title="Tides"),
+        call("publish", title="Tides"),
+        say("It is published."),
+    ),
 )
 
 

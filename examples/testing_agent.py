@@ -1,4 +1,4 @@
-"""How an agent is tested: no model, no key, no sleeping, and a worker killed at every place it can be killed at.
+"""How to test an agent: no model, no key, no sleeping, and a worker killed at every commit.
 
     pip install holdfast pytest pytest-asyncio
     pytest examples/testing_agent.py
@@ -18,7 +18,7 @@ from holdfast.testing import Lab, Labs, Script, call, expect, say
 
 pytestmark = pytest.mark.asyncio
 
-hf = Holdfast("sqlite:///shop.db")  # labs have databases of their own; this one is never opened
+hf = Holdfast("sqlite:///shop.db")  # labs use their own databases; this one is never opened
 
 
 @hf.tool(effect="read")

@@ -46,7 +46,7 @@ async def answer(run: Run[str]) -> str:
 
 
 if __name__ == "__main__":
-    engine = create_engine(hf.url.replace("postgresql://", "postgresql+psycopg://"))
+    engine = create_engine(hf.settings.url.replace("postgresql://", "postgresql+psycopg://"))
     Base.metadata.create_all(engine)
     try:
         with Session(engine) as db, db.begin():

@@ -13,7 +13,7 @@ from holdfast.http import sse
 from holdfast.models import Script, call, say
 
 hf = Holdfast()
-hf.book.scripts["support"] = Script(call("find_order", number="A1"), say("Your order A1 is on its way."))
+hf.script("support", Script(call("find_order", number="A1"), say("Your order A1 is on its way.")))
 
 
 @hf.tool(effect="read", timeout="10s")
@@ -40,8 +40,7 @@ async def send(chat: str, text: str) -> dict[str, str]:
 
 @app.get("/runs/{run_id}/events")
 async def events(run_id: str, request: Request) -> Response:
-    response: Response = sse(hf.runs[run_id], request)  # goes on behind Last-Event-ID
-    return response
+    return sse(hf.runs[run_id], request)  # continues after Last-Event-ID
 
 
 @app.post("/runs/{run_id}/cancel")

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -19,12 +20,22 @@ from hypothesis import settings as hypothesis_settings
 
 from holdfast import Holdfast
 from holdfast.clock import Ports
+from holdfast.errors import StoreUnavailable
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.settings import Settings
 from tests.support.pgbouncer import PgBouncer
+from tests.support.places import assert_well_placed
 from tests.support.postgres import Cluster, Server, running_cluster
+from tests.support.processes import folder_in_memory
 from tests.support.stores import SharedDatabase, Store, postgres_store, sqlite_store
+
+pytest_plugins = ["tests.budgets", "tests.selection"]
+
+# SQLite waits for its disk at every commit, and no test cuts the power: what is temporary is in memory. Processes that
+# tests start take the same folder from TMPDIR; whoever sets that chooses another one.
+if "TMPDIR" not in os.environ and (memory := folder_in_memory()) is not None:
+    tempfile.tempdir = os.environ["TMPDIR"] = str(memory)
 
 # A slow machine is no failure.
 hypothesis_settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -161,5 +172,11 @@ async def make_store(dialect: str, tmp_path: Path, store_place: Place) -> AsyncI
 
 
 @pytest.fixture
-async def store(make_store: MakeStore) -> Store:
-    return await make_store()
+async def store(make_store: MakeStore) -> AsyncIterator[Store]:
+    """A store as `make_store` opens it. Whatever the test did, each job stands in one place at its end."""
+    store = await make_store()
+    yield store
+    try:
+        await assert_well_placed(store.query)
+    except StoreUnavailable:  # the test has closed it
+        await assert_well_placed((await make_store()).query)

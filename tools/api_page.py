@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, get_overloads
 
 import holdfast
-from holdfast import errors, events, http, models, outcomes, testing
-from holdfast.agents.collections import AgentsList, BatchesList, RunsList, SessionsList, Tenant
-from holdfast.agents.compaction.compacting import CompactionStats
-from holdfast.agents.money.face import Budget, BudgetsList, Used
-from holdfast.agents.people.face import InquiriesList, Inquiry
+from holdfast import errors, events, http, models, outcomes, pools, testing
+from holdfast.access.principals import WebAccess
+from holdfast.agents.api.batches_list import BatchesList
+from holdfast.agents.api.closed_lanes import LanesList
+from holdfast.agents.api.declarations import AGENT_DEFAULTS, AgentOptions
+from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.api.options import RUN_DEFAULTS, ManyRunOptions, RunOptions, TenantRunOptions
+from holdfast.agents.api.session import SendOptions, SessionOptions, TenantSessionOptions
+from holdfast.agents.compaction.compactor import CompactionStats
+from holdfast.agents.mcp.tools import McpOptions
+from holdfast.agents.money.api import Budget, BudgetsList, Used
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.people.rulings import AppInquiries
+from holdfast.agents.toolbox import TOOL_DEFAULTS, ToolOptions
+from holdfast.agents.values.agents import AgentRecord, VersionRecord
+from holdfast.agents.values.batches import BatchRecord, RequestRecord
+from holdfast.agents.values.lanes import ClosedLaneRecord
+from holdfast.agents.values.runs import CallRecord, RunRecord
+from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
+from holdfast.brokers.broker import BrokerOptions
+from holdfast.declarations import JOB_DEFAULTS, JobOptions, ScheduledJobOptions
 from holdfast.events import CallView
 from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import Job, JobFunction, Options
-from holdfast.kernel.queues import QueueStats
-from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
-from holdfast.kernel.records_flow import LaneRow, QueueRow, ScheduleRow
-from holdfast.kernel.sightings import Change
-from holdfast.kernel.why import Reason
+from holdfast.jobs import ENQUEUE_DEFAULTS, EnqueueOptions, Job, JobFunction
+from holdfast.machines.api import ExecutionHandle, ExecutionOptions, Machine, MachineOptions
+from holdfast.machines.hooks import MachineHooks
+from holdfast.machines.problems import BadMachine
+from holdfast.pools.listing import Demand, Pools
+from holdfast.resp.options import RespServing
 from holdfast.results import Usage
-from holdfast.workers.context import Child
+from holdfast.sync import Sync
+from holdfast.values import Page
+from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonRecord
+from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
+from holdfast.values.schedules import ScheduleRecord
+from holdfast.values.workers import DutyRecord, LineSlots, WorkerRecord
+from holdfast.workers.context import Child, StartedChild
 from holdfast.workers.role import Role
 
 # Public for the other layers, not for programs.
 INNER = {
-    "Holdfast": {
-        "book",
-        "bound_to",
-        "call",
-        "ensure_worker",
-        "followed",
-        "intake",
-        "make_worker",
-        "require_key",
-        "runtime",
-        "streams",
-        "tool_named",
-    },
     "JobFunction": {"new_job"},
     "Agent": {"named", "spec", "delegate"},
     "Run": {"clock"},
@@ -54,6 +63,36 @@ INNER = {
     "Labs": {"notes", "open_lab", "close_lab", "close"},
 }
 WIDTH = 100
+MCP_DEFAULTS = McpOptions(
+    command=(), env=None, cwd=None, url="", headers=None, prefix=None, only=None, effect=None, effects=None
+)
+# What each option is when nobody gives it.
+DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "ScheduledJobOptions": JOB_DEFAULTS,
+    "JobOptions": JOB_DEFAULTS,
+    "ToolOptions": TOOL_DEFAULTS,
+    "McpOptions": {**MCP_DEFAULTS, **TOOL_DEFAULTS, "effect": None},
+    "AgentOptions": AGENT_DEFAULTS,
+    "EnqueueOptions": ENQUEUE_DEFAULTS,
+    **dict.fromkeys(("RunOptions", "ManyRunOptions", "SendOptions", "TenantRunOptions"), RUN_DEFAULTS),
+    "SessionOptions": {"tenant": "", "parent": None, "metadata": None, "during": None},
+    "TenantSessionOptions": {"parent": None, "metadata": None, "during": None},
+    "MachineOptions": {"hooks": None, "machines": None, "queue": "default"},
+    "ExecutionOptions": {"execution_id": None, "tenant": "", "priority": 100, "metadata": None},
+    "BrokerOptions": {"name": "", "id": "", "queues": None, "capabilities": (), "slots": 20, "renewal": "auto"}
+    | {"lease_ttl": None},
+    "RespServing": {"workers": None, "tls_cert": None, "tls_key": None, "pop_form": "bulk"},
+    "WebAccess": {"who": None, "tenant": None, "metadata": None, "read_only": False, "hosts": None},
+}
+OPTIONS = {
+    kind.__name__: kind
+    for kind in (
+        *(ScheduledJobOptions, JobOptions, ToolOptions, McpOptions, AgentOptions),
+        *(SessionOptions, TenantSessionOptions, EnqueueOptions),
+        *(RunOptions, ManyRunOptions, SendOptions, TenantRunOptions),
+        *(MachineOptions, ExecutionOptions, BrokerOptions, RespServing, WebAccess),
+    )
+}
 
 APP: list[tuple[str, Any]] = [
     ("Holdfast", holdfast.Holdfast),
@@ -61,12 +100,15 @@ APP: list[tuple[str, Any]] = [
     ("hf.queues", Queues),
     ("hf.schedules", Schedules),
     ("hf.workers", Workers),
+    ("hf.sync", Sync),
     ("holdfast.workers.role.Role", Role),
+    ("holdfast.values.Page", Page),
 ]
 JOBS: list[tuple[str, Any]] = [
     ("JobFunction", JobFunction),
     ("Job", Job),
     ("JobContext", holdfast.JobContext),
+    ("StartedChild", StartedChild),
     ("Child", Child),
 ]
 AGENTS: list[tuple[str, Any]] = [
@@ -83,18 +125,25 @@ AGENTS: list[tuple[str, Any]] = [
     ("Document", holdfast.Document),
     ("Limits", holdfast.Limits),
     ("Compaction", holdfast.Compaction),
-    ("holdfast.agents.compaction.compacting.CompactionStats", CompactionStats),
+    ("holdfast.agents.compaction.compactor.CompactionStats", CompactionStats),
     ("hf.agents", AgentsList),
     ("hf.sessions", SessionsList),
     ("hf.runs", RunsList),
     ("hf.tenant(id)", Tenant),
-    ("hf.inquiries", InquiriesList),
-    ("holdfast.agents.people.face.Inquiry", Inquiry),
+    ("hf.inquiries", AppInquiries),
+    ("holdfast.agents.people.inquiry.Inquiry", Inquiry),
     ("holdfast.events.CallView", CallView),
     ("hf.budgets", BudgetsList),
-    ("holdfast.agents.money.face.Budget", Budget),
-    ("holdfast.agents.money.face.Used", Used),
+    ("holdfast.agents.money.api.Budget", Budget),
+    ("holdfast.agents.money.api.Used", Used),
     ("hf.batches", BatchesList),
+    ("hf.lanes", LanesList),
+]
+MACHINES: list[tuple[str, Any]] = [
+    ("Machine", Machine),
+    ("Execution", ExecutionHandle),
+    ("holdfast.machines.hooks.MachineHooks", MachineHooks),
+    ("holdfast.machines.problems.BadMachine", BadMachine),
 ]
 EVENTS: list[tuple[str, Any]] = [("Event", holdfast.Event)] + [
     (f"holdfast.events.{kind.__name__}", kind) for kind in events.TYPES
@@ -108,11 +157,21 @@ MODELS: list[tuple[str, Any]] = [
         *("Facts", "facts_for", "Price", "cost"),
     )
 ]
+POOLS: list[tuple[str, Any]] = [
+    *((f"holdfast.pools.{name}", getattr(pools, name)) for name in pools.__all__),
+    ("hf.pools", Pools),
+    ("holdfast.pools.listing.Demand", Demand),
+]
 POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
 ENDINGS: list[tuple[str, Any]] = [
-    (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "Retry", "Fail", "Park")
+    (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "TryAgain", "Fail", "Park")
 ]
-ROWS: list[Any] = [JobRow, AttemptRow, Reason, QueueRow, QueueStats, LaneRow, ScheduleRow, WorkerRow, Change, DutyRow]
+VALUES: list[Any] = [
+    *(JobRecord, AttemptRecord, ReasonRecord, JobChange, QueueRecord, QueueCounts, LaneRecord, ScheduleRecord),
+    *(WorkerRecord, LineSlots, DutyRecord),
+    *(RunRecord, CallRecord, SessionRecord, Message, CompactionRecord, AgentRecord, VersionRecord),
+    *(BatchRecord, RequestRecord, ClosedLaneRecord),
+]
 TESTING: list[tuple[str, Any]] = [
     (name, getattr(testing, name)) for name in testing.__all__ if not hasattr(models, name)
 ]
@@ -136,9 +195,11 @@ def api() -> str:
     parts += ["### Settings", "", "Every setting is a keyword of `Settings(...)`: [settings](settings.md).", ""]
     parts += _chapter("Jobs", JOBS)
     parts += _options()
-    parts += _rows()
+    parts += _values()
     parts += _chapter("Agents", AGENTS)
+    parts += _chapter("Machines", MACHINES, "The guide is [machines](../machines.md).")
     parts += _chapter("Events of runs", EVENTS, "In `holdfast.events`; the guide is [events](../events.md).")
+    parts += _chapter("Pools", POOLS, "In `holdfast.pools`; the guide is [pools](../pools.md).")
     parts += _chapter("HTTP", HTTP, "In `holdfast.http`.")
     parts += _chapter("Models", MODELS, "In `holdfast.models`; the guide is [models](../models.md).")
     parts += _chapter("Policies", POLICY)
@@ -186,34 +247,61 @@ def _members(kind: type[Any]) -> dict[str, Any]:
 
 
 # Nobody but the library constructs these.
-_MADE_BY_US = {"JobFunction", "Job", "JobContext", "Lab", "Labs", "LabClock", "Crash", "Model"}
+_MADE_BY_US = {
+    "Machine",
+    "ExecutionHandle",
+    "BadMachine",
+    "JobFunction",
+    "Job",
+    "JobContext",
+    "StartedChild",
+    "Lab",
+    "Labs",
+    "LabClock",
+    "Crash",
+    "Model",
+}
 
 
 def _function(name: str, function: Any, level: str) -> Iterator[str]:
-    calls = get_overloads(function)
-    best = calls[-1] if calls else function
-    yield from (f"{level} {name}", "", "```text", signature(name, best), "```", "", *_words(function.__doc__))
+    calls = [call for call in get_overloads(function) if not _decorates(call)] or [function]
+    shown = [signature(name, call) for call in calls]
+    yield from (f"{level} {name}", "", "```text", *shown, "```", "", *_words(function.__doc__))
+
+
+def _decorates(call: Any) -> bool:
+    """Whether this is how a decorator is called with the function itself."""
+    parameters = inspect.signature(call).parameters
+    return "function" in parameters and parameters["function"].kind is inspect.Parameter.POSITIONAL_ONLY
 
 
 def _options() -> Iterator[str]:
     yield from ("### Options", "", "What `JobFunction.options(...)` takes.", "", "| option | default |", "|---|---|")
-    yield from (f"| `{field.name}: {_escaped(field.type)}` | `{field.default!r}` |" for field in fields(Options))
+    declared = EnqueueOptions.__annotations__
+    yield from (
+        f"| `{name}: {_escaped(declared[name].__forward_arg__)}` | `{default!r}` |"
+        for name, default in ENQUEUE_DEFAULTS.items()
+    )
     yield ""
 
 
-def _rows() -> Iterator[str]:
-    yield from ("### Rows", "", "What is read from the store: plain records. Times are")
+def _values() -> Iterator[str]:
     yield from (
-        "microseconds since 1970, UTC; `payload`, `metadata`, `progress`, `result` and `error` are JSON text.",
+        "### Values",
+        "",
+        "What you read from the store: frozen dataclasses, in `holdfast.values` and `holdfast.agents.values`.",
+        "Times are datetimes in UTC, durations are timedeltas, and stored JSON is parsed.",
+        "`holdfast.values.as_json(value)` is what `--json` prints of a value: times are ISO 8601 text, durations are",
+        "text such as `1h30m`, decimals are text.",
         "",
     )
-    yield from ("| row | fields |", "|---|---|")
-    yield from (f"| `{row.__name__}` | {', '.join(f'`{name}`' for name in _fields(row))} |" for row in ROWS)
+    yield from ("| value | fields |", "|---|---|")
+    yield from (f"| `{value.__name__}` | {', '.join(f'`{name}`' for name in _fields(value))} |" for value in VALUES)
     yield ""
 
 
-def _fields(row: Any) -> Iterable[str]:
-    return [field.name for field in fields(row)] if is_dataclass(row) else row._fields
+def _fields(value: Any) -> Iterable[str]:
+    return [*(field.name for field in fields(value)), *getattr(value, "SHOWN", ())]
 
 
 def _errors() -> Iterator[str]:
@@ -251,10 +339,22 @@ def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
             yield "*"
         starred = starred or p.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY)
         stars = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+        if p.kind is p.VAR_KEYWORD and (kind := OPTIONS.get(str(p.annotation)[len("Unpack[") : -1])) is not None:
+            yield from _listed(kind, starred=starred)
+            continue
         annotation = "" if p.annotation is p.empty else f": {_written(p.annotation)}"
         yield f"{stars}{p.name}{annotation}{'' if p.default is p.empty else _default(p.default)}"
     if parameters and parameters[-1].kind is inspect.Parameter.POSITIONAL_ONLY:
         yield "/"
+
+
+def _listed(kind: Any, *, starred: bool) -> Iterator[str]:
+    """Options that a call takes by name, as if it listed them."""
+    if not starred:
+        yield "*"
+    defaults = DEFAULTS[kind.__name__]
+    own = [name for name in defaults if name in kind.__annotations__]
+    yield from (f"{name}: {kind.__annotations__[name].__forward_arg__}{_default(defaults[name])}" for name in own)
 
 
 def _default(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from code: states, settings, commands, the Python interface.
+"""Writes the reference pages that are made from code: states, settings, commands, the Python interface, routes.
 
 So is the README's table of figures, from the page that `make bench` writes.
 
@@ -7,19 +7,29 @@ So is the README's table of figures, from the page that `make bench` writes.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 from api_page import api
+from routes_page import routes
 
+from holdfast.agents.life import Life
+from holdfast.agents.states import LIVES
 from holdfast.cli import COMMANDS, group
-from holdfast.cli.settings import written
+from holdfast.cli.target import ORDER
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State
+from holdfast.machines import templates
+from holdfast.resp.table import GROUPS
 from holdfast.settings import Settings
+from holdfast.values.settings import written
 
+ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 README = Path(__file__).parent.parent / "README.md"
 FIGURES, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -69,6 +79,46 @@ def states() -> str:
     )
 
 
+SUBJECTS = {
+    "run": ("a run", "`create` and `fork` begin it."),
+    "turn": ("a turn", "A worker begins it before it asks the model."),
+    "tool_call": ("a tool call", "While it is open, its job says whether it is pending or running."),
+    "batch": ("a batch", "The first request of a lane opens it, or a batch is split, or one came too late."),
+    "batch_request": ("a request of a batch", "A turn that may wait puts it into a batch."),
+    "compaction": ("a compaction", "It begins before the summariser is asked."),
+    "inquiry": ("an inquiry", "A run or a tool call waits for it."),
+}
+
+
+def agent_states() -> str:
+    parts = [
+        "# The lives of runs, turns, tool calls, batches and inquiries",
+        "",
+        "A verb that is not in the table for a state leaves the row as it is. Final states never change.",
+        "",
+    ]
+    for life in LIVES:
+        parts += _life(life)
+    return "\n".join(parts)
+
+
+def _life(life: Life[Any, Any]) -> Iterator[str]:
+    title, beginning = SUBJECTS[life.table]
+    person = ", ".join(f"`{verb}`" for verb in life.verbs if verb in life.by_person)
+    yield from (f"## The life of {title}", "")
+    yield f"{beginning} It begins as {_listed(life.born)}. Final: {_listed(s for s in life.states if s in life.final)}."
+    if person:
+        yield f"A person may use {person}."
+    yield from ("", "| verb | from | to | when |", "|---|---|---|---|")
+    for (verb, targets, meaning), alike in groupby(life.moves, lambda m: (m.verb, m.targets, m.meaning)):
+        yield f"| {verb} | {_listed(m.source for m in alike)} | {_listed(targets) or 'deleted'} | {meaning} |"
+    yield ""
+
+
+def _listed(states: Iterable[str]) -> str:
+    return ", ".join(states)
+
+
 def settings() -> str:
     rows = [f"| `{f.name}` | `{written(f.default)}` | {f.metadata['doc']} |" for f in fields(Settings)]
     return "\n".join(
@@ -92,8 +142,14 @@ unavailable, 70 a fault of Holdfast itself, 130 interrupted. An error is a line 
 `{"error": "NotFound", "message": "there is no run …"}` on stdout."""
 
 
+FOUND = """\
+Every command works on one database, and some need the code of your program. The first of these that is there says
+which:"""
+
+
 def commands() -> str:
-    parts = ["# Commands", "", ERRORS, ""]
+    order = [f"| {place} | {meaning} |" for place, meaning in ORDER]
+    parts = ["# Commands", "", ERRORS, "", FOUND, "", "| named by | what it names |", "|---|---|", *order, ""]
     context = click.Context(group, info_name="holdfast", max_content_width=100)
     for name in COMMANDS:
         command = group.get_command(context, name)
@@ -106,9 +162,10 @@ def _help(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path, max_content_width=100)
     context.terminal_width = 100
     if isinstance(command, click.Group):
-        for name, each in sorted(command.commands.items()):
+        for name, each in sorted((name, each) for name, each in command.commands.items() if not each.hidden):
             yield from _help(each, f"{path} {name}")
-        return
+        if not command.invoke_without_command:
+            return
     yield from (f"## {path}", "", "```text", command.get_help(context).rstrip(), "```", "")
 
 
@@ -140,16 +197,130 @@ def _measured(page: str) -> dict[tuple[str, str], str]:
     return found
 
 
+LANGUAGE = """\
+A machine is a YAML file. This page is made from the table that the loader checks files by, as is the JSON Schema
+`holdfast/machines/flatmachine.schema.json`, which editors read: begin a file with
+`# yaml-language-server: $schema=PATH`. [Machines](machines.md) is the tutorial."""
+
+KINDS = {
+    "machine": ("The file", ""),
+    "data": ("`data`", ""),
+    "settings": ("`settings`", ""),
+    "state": (
+        "A state",
+        "In a state its parts are done in this order: `wait_for`, which stands alone; `action`; `launch`; `machine`;\n"
+        "`agent`. Then the output is taken, and the first transition whose condition holds is followed.",
+    ),
+    "transition": ("A transition", ""),
+    "execution": ("`execution`", ""),
+    "tool_loop": ("`tool_loop`", ""),
+    "agent": ("An agent that the file defines", "Profiles are read from `profiles.yml` in the same folder."),
+}
+
+MORE = """\
+## Templates
+
+A text with `{{ … }}` or `{%% … %%}` is a [Jinja](https://jinja.palletsprojects.com/) template over plain data:
+`context`, `input` and, after something was done, `output`. In a `foreach` there are the item and its `index` too. A
+template that is one expression keeps the type of its value; in the middle of a text, a value that is not a text is
+written as JSON. What is missing is undefined, so `default(10)` works, and null where it is stored. A text that is just
+`context.x.y` is a path, and keeps the type of what it names.
+
+Filters: %s. Functions: `range`, which gives a list. A template may not call anything else, and is stopped after
+%s steps, %g seconds or %s characters.
+
+`context.machine` has `execution_id`, `machine_name`, `parent_execution_id`, `spec_version`, `step`, `current_state` and
+`depth`. After an error the context has `error`, `last_error` and `last_error_type`.
+
+## Conditions
+
+| | |
+|---|---|
+| compare | `==` `!=` `<` `<=` `>` `>=`; with null the last four are false |
+| join | `and` `or` `not`, and brackets |
+| compute | `+` `-` `*` `/` `%%` |
+| read | `context.x`, `context["x"]`, `context.list[0]`, `context.list \\| length`; what is missing is null |
+| write | `1`, `1.5`, `"text"`, `'text'`, `true`, `false`, `null` |
+
+## Dialects
+
+The field `spec_version` decides what a template with braces gives.
+
+| `spec_version` | `"{{ context.n }}"` gives | `context.n` gives |
+|---|---|---|
+| below 1.0, such as `"0.8.3"` | the value with its type | the value with its type |
+| 1.0 and above | a text | the value with its type |
+"""
+
+
+def language() -> str:
+    from holdfast.machines.language import TABLES
+
+    parts = ["# The language of machines", "", LANGUAGE, ""]
+    for name, (title, words) in KINDS.items():
+        parts += [f"## {title}", "", *([words, ""] if words else []), "| key | holds | meaning |", "|---|---|---|"]
+        for key, each in TABLES[name].items():
+            holds = ", ".join(f"`{one}`" for one in each.one_of) or " or ".join(_spoken(each.types))
+            parts.append(f"| `{key}`{' (needed)' if each.required else ''} | {holds} | {each.means} |")
+        parts.append("")
+    filters = ", ".join(f"`{name}`" for name in sorted(templates.FILTERS))
+    limits = (f"{templates.MOST_STEPS:,}", templates.MOST_SECONDS, f"{templates.MOST_OUTPUT:,}")
+    return "\n".join([*parts, MORE % (filters, *limits)])
+
+
+def _spoken(types: Iterable[str]) -> list[str]:
+    words = {"string": "text", "integer": "whole number", "number": "number", "object": "mapping", "array": "list"}
+    found = [words.get(name, name) for name in types]
+    return [word for word in found if not (word == "whole number" and "number" in found)]
+
+
+def schema_text() -> str:
+    from holdfast.machines.language import schema
+
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def picture() -> str:
+    """The example of the guide, drawn by `holdfast machine draw`."""
+    from holdfast.machines.drawing.svg import svg
+    from holdfast.machines.files import load_file
+
+    return svg(load_file(ROOT / "examples" / "article.yml"))
+
+
+def resp() -> str:
+    """The commands of the Redis-protocol gateway, from its table."""
+    lines = [
+        "# Commands of the gateway",
+        "",
+        "What `holdfast resp` understands; [the guide](../resp.md) says how to use it. A command that changes",
+        "something replies after its commit.",
+    ]
+    for title, listed in GROUPS.items():
+        lines += ["", f"## {title}", "", "| command | does |", "|---|---|"]
+        for each in listed:
+            rate = f" At most {each.rate:,} calls a minute for each key." if each.rate else ""
+            usage = f"{each.name} {each.arguments}".strip().replace("|", "\\|")
+            lines.append(f"| `{usage}` | {each.summary}{rate} |")
+    return "\n".join([*lines, ""])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
+    "agent_states.md": agent_states,
     "settings.md": settings,
     "commands.md": commands,
+    "resp.md": resp,
     "api.md": api,
+    "routes.md": routes,
 }
 
 
 def main() -> None:
     pages = {FOLDER / name: NOTE + make() for name, make in PAGES.items()} | {README: figures()}
+    pages[FOLDER.parent / "machine-language.md"] = NOTE + language()
+    pages[FOLDER.parent / "images" / "machine-article.svg"] = picture()
+    pages[ROOT / "src" / "holdfast" / "machines" / "flatmachine.schema.json"] = schema_text()
     if "--check" not in sys.argv:
         for page, text in pages.items():
             page.write_text(text)

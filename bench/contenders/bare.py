@@ -1,7 +1,7 @@
 """The limit: the same work by a bare loop over asyncpg, on a table of its own.
 
-Claim up to 100, run each as a task, complete them under their leases; then the next. No heartbeats, no rescue, no
-routes, no retries.
+Claim a batch, run each as a task, complete them under their leases; then the next. No heartbeats, no rescue, no routes,
+no retries.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ where bare_job.seq = any($1::bigint[]) and bare_job.seq = e.seq and bare_job.tok
     and bare_job.state = 'running'
 returning bare_job.seq
 """
+# The form above is planned as a comparison of every job of the batch with every other. This one is not.
+COMPLETE_BY_JOIN = """
+update bare_job set state = 'succeeded', worker = null, lease_until = null, finished_at = now()
+from unnest($1::bigint[], $2::bigint[]) as e (seq, token)
+where bare_job.seq = e.seq and bare_job.token = e.token and bare_job.state = 'running'
+returning bare_job.seq
+"""
 MOST_IDLE = 1.0
 
 
@@ -74,6 +81,7 @@ async def work(order: Order) -> None:
         await noop(**json.loads(row["payload"]))
         return row["seq"], row["token"]
 
+    complete = COMPLETE_BY_JOIN if order.settings.get("join") else COMPLETE
     connection = await asyncpg.connect(order.url)
     hint = asyncio.Event()
     await connection.add_listener("bare", lambda *_: hint.set())
@@ -83,7 +91,7 @@ async def work(order: Order) -> None:
         rows = await connection.fetch(CLAIM, order.slot, order.settings["batch"])
         if rows:
             ended = await asyncio.gather(*(asyncio.create_task(attempt(row)) for row in rows))
-            await connection.fetch(COMPLETE, [seq for seq, _ in ended], [token for _, token in ended])
+            await connection.fetch(complete, [seq for seq, _ in ended], [token for _, token in ended])
         elif order.until_empty:
             return
         else:

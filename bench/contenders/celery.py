@@ -13,11 +13,11 @@ from bench.contenders.protocol import Order, gate, main, recorder, send_sync
 state: dict[str, Any] = {}
 
 
-def make_app(url: str) -> Celery:
-    app = Celery("bench", broker=url, set_as_current=True)
+def make_app(order: Order) -> Celery:
+    app = Celery("bench", broker=order.url, set_as_current=True)
     app.conf.update(
         task_ignore_result=True,
-        worker_prefetch_multiplier=64,
+        worker_prefetch_multiplier=order.settings.get("prefetch", 4),
         worker_hijack_root_logger=False,
         broker_connection_retry_on_startup=True,
         task_serializer="json",
@@ -35,14 +35,14 @@ def prepare(_order: Order) -> None:
 
 
 def enqueue(order: Order) -> None:
-    app = make_app(order.url)
+    app = make_app(order)
     noop = app.tasks["noop"]
     app.connection_for_write().ensure_connection(max_retries=1)
     send_sync(order, lambda numbers: noop.delay(numbers[0]))
 
 
 def work(order: Order) -> None:
-    app = make_app(order.url)
+    app = make_app(order)
 
     @worker_process_init.connect(weak=False)
     def open_board(**_: Any) -> None:

@@ -6,6 +6,7 @@ import logging
 
 from bench.contenders.protocol import Order, Ran, async_gate, main, recorder, say, send
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
 
@@ -19,13 +20,13 @@ async def noop(n: int) -> None:
 
 
 async def prepare(order: Order) -> None:
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     await hf.migrate()
 
 
 async def enqueue(order: Order) -> None:
-    hf.url = order.url
-    await hf.runtime().open()
+    hf.settings = hf.settings.override({"url": order.url})
+    await core_of(hf).runtime().open()
 
     job = noop.options(notify=False) if order.what == "quiet" else noop
 
@@ -43,10 +44,10 @@ async def work(order: Order) -> None:
     global ran  # noqa: PLW0603  one job function, one worker, one process
     ran = recorder(order)
     logging.basicConfig(level="WARNING")
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     hf.settings = Settings().override({name: str(value) for name, value in order.settings.items()})
-    await hf.runtime().open()
-    worker = hf.make_worker(Role(until="empty" if order.until_empty else "stopped"))
+    await core_of(hf).runtime().open()
+    worker = core_of(hf).make_worker(Role(until="empty" if order.until_empty else "stopped"))
     await async_gate()
     await worker.run()
     await hf.close()
@@ -59,8 +60,8 @@ async def idle(order: Order) -> None:
     workers = []
     for app in apps:
         app.job(name="noop")(_idle_noop)
-        await app.runtime().open()
-        workers.append(app.make_worker())
+        await core_of(app).runtime().open()
+        workers.append(core_of(app).make_worker())
         await workers[-1].start()
     await async_gate()
     for worker, app in zip(workers, apps, strict=True):

@@ -10,13 +10,14 @@ from typing import Any
 
 from bench.contenders.protocol import Order, async_gate, main, say
 from holdfast import Holdfast, JobContext
-from holdfast.agents.loop import RunLoop
+from holdfast.agents.runs.loop import RunLoop
+from holdfast.app import core_of
 from holdfast.clock import SystemClock
 from holdfast.events import TextDelta
 from holdfast.models import Answered, Request
-from holdfast.models.provider import provider as simulated
 from holdfast.models.script import Script, call, calls
 from holdfast.models.script import say as answer
+from holdfast.models.simulator import provider as simulated
 from holdfast.outcomes import Outcome
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
@@ -56,16 +57,14 @@ async def nap(number: int) -> int:
     return number
 
 
-hf.book.scripts["tools"] = Script(
-    calls(*(call("nap", number=number) for number in range(TOOLS_A_TURN))), answer("Rested.")
-)
+hf.script("tools", Script(calls(*(call("nap", number=number) for number in range(TOOLS_A_TURN))), answer("Rested.")))
 asker = hf.agent("asker", model=MODEL, tools=[look])
 sleeper = hf.agent("sleeper", model="scripted:tools", tools=[nap])
 talker = hf.agent("talker", model="scripted:")
 
 
 def _use(order: Order) -> None:
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     os.environ.setdefault("ANTHROPIC_API_KEY", "sk-ant-bench")
     hf.settings = Settings(provider_url=order.provider, public_topics=False).override(
         {name: str(value) for name, value in order.settings.items()}
@@ -100,11 +99,11 @@ async def work(order: Order) -> None:
     """Be a worker: warm, then let go, then until nothing is left."""
     _use(order)
     if order.what == "talker":
-        hf.book.substitute = Metronome(order.pause)
-    await hf.runtime().open()
+        core_of(hf).book.substitute = Metronome(order.pause)
+    await core_of(hf).runtime().open()
     if order.what == "asker":
         await _warm_up()
-    worker = hf.make_worker(Role(until="empty" if order.until_empty else "stopped"))
+    worker = core_of(hf).make_worker(Role(until="empty" if order.until_empty else "stopped"))
     await async_gate()
     await worker.run()
     await hf.close()
@@ -114,11 +113,11 @@ async def work(order: Order) -> None:
 async def turns(order: Order) -> None:
     """One run after the other; how much of each turn was our own time."""
     _use(order)
-    await hf.runtime().open()
+    await core_of(hf).runtime().open()
     await _warm_up()
-    watched = Watched(hf.book.open(MODEL))
-    hf.book.substitute = watched
-    worker = hf.make_worker()
+    watched = Watched(core_of(hf).book.open(MODEL))
+    core_of(hf).book.substitute = watched
+    worker = core_of(hf).make_worker()
     await worker.start()
     await async_gate()
     for number in range(order.n):
@@ -154,7 +153,7 @@ async def read(order: Order) -> None:
 async def _warm_up() -> None:
     """The SDK takes seconds to load, once a process."""
     request = Request(model=MODEL, max_tokens=16, messages=[{"role": "user", "content": "Hello"}], call="warm")
-    async for _ in hf.book.open(MODEL).stream(request, lambda _: None):
+    async for _ in core_of(hf).book.open(MODEL).stream(request, lambda _: None):
         pass
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from bench.contenders.protocol import Order, async_gate, main, say
 from holdfast import Compaction, Holdfast
-from holdfast.agents import turns
-from holdfast.agents.batches import submitting
-from holdfast.agents.batches.collecting import apply
+from holdfast.agents.batches import job
+from holdfast.agents.batches.results import apply
+from holdfast.agents.runs import turns
+from holdfast.app import core_of
 from holdfast.models.script import Script, call
 from holdfast.models.script import say as answer
 from holdfast.models.scripted import ScriptedModel
@@ -37,7 +38,7 @@ async def read_page(number: int) -> str:
     return WORD * 60
 
 
-hf.book.scripts.update(
+core_of(hf).book.scripts.update(
     final=Script(answer("Done, and that is all there is to say about it.")),
     tooled=Script(call("look", question="What is it?"), answer("Done.")),
     reader=Script(call("read_page", number=1), answer(WORD * 20)),
@@ -49,7 +50,7 @@ reader = hf.agent("reader", model="scripted:reader", tools=[read_page])
 
 
 def _use(order: Order) -> None:
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     given = {"public_topics": "false", "batch_wait": "1s", "batch_poll_interval": "1s", "max_concurrent_runs": "50"}
     hf.settings = Settings().override({**given, **{name: str(value) for name, value in order.settings.items()}})
 
@@ -59,13 +60,13 @@ async def collect(order: Order) -> None:
     _use(order)
     await hf.migrate()
     agent = {"final": final, "tooled": tooled}[order.what]
-    model = ScriptedModel(hf.book.scripts[order.what], batches=MemoryShelf(), batch_time=3600.0)
-    hf.book.substitute = model
+    model = ScriptedModel(core_of(hf).book.scripts[order.what], batches=MemoryShelf(), batch_time=3600.0)
+    core_of(hf).book.substitute = model
     laps: list[tuple[float, float]] = []
-    vars(submitting)["apply"] = _timed(apply, laps)
+    vars(job)["apply"] = _timed(apply, laps)
     for first in range(0, order.n, 500):
         await agent.enqueue_many([f"Question {n}?" for n in range(first, min(order.n, first + 500))], mode="batch")
-    worker = hf.make_worker(Role())
+    worker = core_of(hf).make_worker(Role())
     await worker.start()
     while sum(row.size for row in await hf.batches.list() if row.provider_id is not None) < order.n:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
@@ -95,7 +96,7 @@ async def compact(order: Order) -> None:
     """A session of 200,000 tokens; how long compacting it takes, with and without a summary."""
     _use(order)
     await hf.migrate()
-    worker = hf.make_worker(Role())
+    worker = core_of(hf).make_worker(Role())
     await worker.start()
     session = await hf.session("long")
     while (await session.compaction_stats(Compaction(count_tokens=False))).total_tokens < TOKENS:
@@ -125,7 +126,7 @@ async def budget(order: Order) -> None:
     await hf.migrate()
     laps: list[tuple[float, float]] = []
     turns.begin = _timed(turns.begin, laps)
-    worker = hf.make_worker(Role())
+    worker = core_of(hf).make_worker(Role())
     await worker.start()
     await async_gate()
     took = {}

@@ -6,6 +6,7 @@ import asyncio
 
 from bench.contenders.protocol import Order, Ran, async_gate, main, recorder, say, send
 from holdfast import Holdfast, Queue
+from holdfast.app import core_of
 from holdfast.settings import Settings
 
 SECONDS = 0.02  # that a job takes
@@ -32,13 +33,13 @@ JOBS = {"fair": fair, "plain": plain}
 
 
 async def prepare(order: Order) -> None:
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     await hf.migrate()
 
 
 async def flood(order: Order) -> None:
     """So many jobs of one tenant, whose numbers no board holds."""
-    hf.url = order.url
+    hf.settings = hf.settings.override({"url": order.url})
     await async_gate()
     job = JOBS[order.what].options(tenant=FLOOD)
     for first in range(0, order.n, order.chunk):
@@ -49,8 +50,8 @@ async def flood(order: Order) -> None:
 
 async def calm(order: Order) -> None:
     """A job of the other tenant every so often."""
-    hf.url = order.url
-    await hf.runtime().open()
+    hf.settings = hf.settings.override({"url": order.url})
+    await core_of(hf).runtime().open()
     job = JOBS[order.what].options(tenant=CALM)
 
     async def insert(numbers: list[int]) -> None:
@@ -63,9 +64,9 @@ async def calm(order: Order) -> None:
 async def work(order: Order) -> None:
     global ran  # noqa: PLW0603  one worker, one process
     ran = recorder(order)
-    hf.url = order.url
-    await hf.runtime().open()
-    worker = hf.make_worker()
+    hf.settings = hf.settings.override({"url": order.url})
+    await core_of(hf).runtime().open()
+    worker = core_of(hf).make_worker()
     await async_gate()
     await worker.run()
 

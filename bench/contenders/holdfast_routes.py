@@ -21,8 +21,8 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import NewJob, Route
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob, Route
 from holdfast.settings import Settings
 from holdfast.workers.registration import register, registration
 from holdfast.workers.role import Role
@@ -40,7 +40,8 @@ create table row_by_row (
 );
 create index row_by_row_claim on row_by_row (priority, seq) where state = 'pending';
 insert into row_by_row (seq, requires)
-select row_number() over (order by seq), array['job:' || kind] from holdfast.job where state = 'pending';
+select row_number() over (order by j.seq), array['job:' || j.kind]
+from holdfast.ready r join holdfast.job j on j.seq = r.seq;
 analyze row_by_row;
 """
 ROW_BY_ROW = """

@@ -1,4 +1,4 @@
-"""PgQueuer: asyncpg, its own queue manager, on the event loop its command uses."""
+"""PgQueuer: asyncpg, its own queue manager."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 
 import asyncpg
-import uvloop
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
@@ -49,4 +48,4 @@ async def work(order: Order) -> None:
 
 
 if __name__ == "__main__":
-    main({"prepare": prepare, "enqueue": enqueue, "fill": enqueue, "work": work}, loop=uvloop.new_event_loop)
+    main({"prepare": prepare, "enqueue": enqueue, "fill": enqueue, "work": work})

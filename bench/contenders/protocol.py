@@ -38,6 +38,7 @@ class Order:
     slot: int = 0
     provider: str = ""  # where the model provider is
     what: str = ""  # which of several kinds of work
+    loop: str = ""  # the event loop, where the contender has one: uvloop, or asyncio's own
     until_empty: bool = False  # leave when nothing is left, where the contender can
     settings: Mapping[str, int] = field(default_factory=dict)
 
@@ -122,13 +123,23 @@ def chunks(order: Order) -> Iterator[list[int]]:
         yield list(range(first, min(first + order.chunk, order.n)))
 
 
-def main(verbs: Mapping[str, Verb], *, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    """`python -m bench.contenders.NAME VERB ORDER`, on a loop of the contender's choice."""
+def main(verbs: Mapping[str, Verb]) -> None:
+    """`python -m bench.contenders.NAME VERB ORDER`."""
     verb, text = sys.argv[1:3]
-    doing = verbs[verb](Order(**json.loads(text)))
+    order = Order(**json.loads(text))
+    doing = verbs[verb](order)
     if doing is not None:
-        with asyncio.Runner(loop_factory=loop) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory(order)) as runner:
             runner.run(doing)
+
+
+def _loop_factory(order: Order) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if order.loop != "uvloop":
+        return None
+    import uvloop  # not in every contender's environment
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _calls(order: Order, board: Board | None) -> AsyncIterator[list[int]]:

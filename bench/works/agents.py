@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 
@@ -40,10 +41,10 @@ def measure(session: Session) -> None:
 
     def run(contender: Contender) -> None:
         with _provider(session, contender) as (url, provider):
-            _runs(session, contender, stores, url, provider)
-            _turns(session, contender, stores, url)
-        _tools(session, contender, stores)
-        _streams(session, contender, stores)
+            session.cell(contender, partial(_runs, session, contender, stores, url, provider))
+            session.cell(contender, partial(_turns, session, contender, stores, url))
+        session.cell(contender, partial(_tools, session, contender, stores))
+        session.cell(contender, partial(_streams, session, contender, stores))
 
     try:
         session.rounds(

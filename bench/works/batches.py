@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench import meter
 from bench.contenders import HOLDFAST, Contender
 from bench.contenders.protocol import Order
@@ -31,10 +33,11 @@ def measure(session: Session) -> None:
 
     def run(contender: Contender) -> None:
         for subject, what in ((FINAL, "final"), (TOOLED, "tooled")):
-            _collect(session, contender, stores, subject, what)
-        _play(session, contender, stores, "compact", n=0, figures={HYBRID: "hybrid", SUMMARY: "summarize"})
-        n = session.scale.agent_turns
-        _play(session, contender, stores, "budget", n=n, figures={UNBUDGETED: "without", BUDGETED: "budgeted"})
+            session.cell(contender, partial(_collect, session, contender, stores, subject, what))
+        played = partial(_play, session, contender, stores)
+        session.cell(contender, partial(played, "compact", n=0, figures={HYBRID: "hybrid", SUMMARY: "summarize"}))
+        figures = {UNBUDGETED: "without", BUDGETED: "budgeted"}
+        session.cell(contender, partial(played, "budget", n=session.scale.agent_turns, figures=figures))
 
     try:
         session.rounds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from functools import partial
 
 from bench import meter
 from bench.contenders import HOLDFAST, Contender
@@ -13,6 +13,7 @@ from bench.session import Session
 from bench.stores import filled
 
 ONE = Subject("enqueue.one", "enqueue, one by one", "jobs/s")
+DEFAULT = Subject("enqueue.default", "enqueue, one by one, as it comes", "jobs/s")
 EIGHT = Subject("enqueue.eight", "enqueue, 8 concurrent callers", "jobs/s")
 BULK = Subject("enqueue.bulk", "enqueue, 1,000 a call", "jobs/s")
 CLIENTS = Subject("enqueue.clients", "enqueue, 16 clients", "jobs/s")
@@ -25,35 +26,42 @@ WARM = 10  # calls, of what a process does once
 
 HOW = """
 One process, one caller, no worker; the clock starts after ten calls. One by one: each call returns before the next
-begins. 8 concurrent callers: the same call, made by eight tasks of one event loop, by Holdfast alone, whose calls then
-share their commits; three times as many jobs. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that
-have none are left out. 16 clients: as many processes, each of which enqueues one by one, all at once; in the same round
-the same with `notify=False`.
+begins; with uvloop, and, but for those far behind, as it comes on asyncio's own event loop. 8 concurrent callers: the
+same call, made by eight tasks of one event loop, by Holdfast alone, whose calls then share their commits; three times
+as many jobs. In bulk: 1,000 jobs a call, by the contender's own bulk call; those that have none are left out. 16
+clients: as many processes, each of which enqueues one by one, all at once; in the same round the same with
+`notify=False`.
 """
 
 
 def measure(session: Session) -> None:
+    def called(subject: Subject, contender: Contender, jobs: int, callers: int) -> None:
+        sample = rate(session, contender, jobs=jobs, chunk=1, callers=callers)
+        session.record(subject, contender.name, sample, note=contender.loop)
+
     def one(contender: Contender) -> None:
         jobs = session.scale.enqueue_one
-        session.record(ONE, contender.name, rate(session, contender, jobs=jobs, chunk=1))
+        cells = [partial(called, ONE, contender, jobs, 1)]
+        if contender.loop and not contender.slow:
+            cells.append(partial(called, DEFAULT, contender.as_it_comes, jobs, 1))
         if contender.name == HOLDFAST:  # in the same round, so that the two can be compared
-            sample = rate(session, contender, jobs=3 * jobs, chunk=1, callers=CALLERS)
-            session.record(EIGHT, contender.name, sample)
+            cells.append(partial(called, EIGHT, contender, 3 * jobs, CALLERS))
+        session.cells(contender, *cells)
 
     def bulk(contender: Contender) -> None:
         jobs = round(session.scale.enqueue_bulk * contender.pace)
         session.record(BULK, contender.name, rate(session, contender, jobs=jobs, chunk=CHUNK))
 
-    turn = cycle((CELLS, CELLS[::-1]))
-
     def clients(contender: Contender) -> None:
-        for subject, what in next(turn):
-            session.record(subject, contender.name, rate_of_clients(session, contender, what))
+        session.cells(contender, *(partial(at_once, subject, contender, what) for subject, what in CELLS))
+
+    def at_once(subject: Subject, contender: Contender, what: str) -> None:
+        session.record(subject, contender.name, rate_of_clients(session, contender, what))
 
     contenders = session.contenders("postgres", "redis")
     session.rounds(contenders, one)
-    session.rounds([each for each in contenders if each.bulk], bulk)
-    session.rounds([each for each in contenders if each.name == HOLDFAST], clients)
+    session.rounds([each for each in contenders if each.bulk], bulk, rounds=session.scale.long_rounds)
+    session.rounds([each for each in contenders if each.name == HOLDFAST], clients, rounds=session.scale.slow_rounds)
 
 
 def rate(session: Session, contender: Contender, *, jobs: int, chunk: int, callers: int = 1) -> Sample:

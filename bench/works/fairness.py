@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from bench import meter
 from bench.contenders import HOLDFAST, Contender
@@ -38,11 +39,16 @@ def measure(session: Session) -> None:
             (PLAIN, "plain", SHORT),
         ):
             session.progress.show(f"fairness: {ahead:,} jobs ahead, {what}")
-            sample = _wait(session, contender, stores, what, ahead)
-            session.record(subject, contender.name, sample, note=f"{ahead:,} jobs ahead")
+            session.cell(contender, partial(waited, contender, subject, what, ahead))
+
+    def waited(contender: Contender, subject: Subject, what: str, ahead: int) -> None:
+        sample = _wait(session, contender, stores, what, ahead)
+        session.record(subject, contender.name, sample, note=f"{ahead:,} jobs ahead")
 
     try:
-        session.rounds(session.contenders("postgres", only=frozenset({HOLDFAST})), run, rounds=session.scale.rounds)
+        session.rounds(
+            session.contenders("postgres", only=frozenset({HOLDFAST})), run, rounds=session.scale.slow_rounds
+        )
     finally:
         stores.close()
 

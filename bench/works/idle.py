@@ -21,12 +21,15 @@ CROWD_SERVER = Subject("crowd.server", "CPU of PostgreSQL for the crowd", "% of 
 
 PROCESSES = 4
 SETTLE = 5.0
+# Until most connections that only the start needed have closed.
+CROWD_SETTLE = 40.0
 CONNECTIONS = 5  # a worker's, at most: three that stay, two that close after half a minute
 LEFT = 50
 
 HOW = """
 One worker process by itself; then a crowd of registered workers, each with connections, presence and heartbeat of its
-own, in 4 processes. CPU is measured first; then PostgreSQL logs every statement for a while, and they are counted.
+own, in 4 processes, after 40 s of rest. CPU is measured first; then PostgreSQL logs every statement for a while, and
+they are counted.
 """
 
 STATEMENT = re.compile(r"LOG:  (?:execute|statement)\b")
@@ -59,19 +62,21 @@ def _watch(
 ) -> tuple[Sample, Sample, Sample]:
     """Statements a second and CPU of each worker, and CPU of the server for all of them."""
     order = Order(url=url, n=workers // processes)
-    limit = session.scale.limit + 2 * session.scale.idle_seconds
+    limit = session.scale.limit + CROWD_SETTLE + 2 * session.scale.idle_seconds
     with crew(Player.of(contender, "idle", order, limit=limit) for _ in range(processes)) as players:
         for player in players:
             player.expect("ready")
-        time.sleep(SETTLE)
+        time.sleep(SETTLE if workers == 1 else CROWD_SETTLE)
         theirs = {pid for player in players for pid in meter.family(player.pid)}
-        servers = meter.family(stores.server.pid)
-        before = meter.read(), meter.cpu_seconds(theirs), meter.cpu_seconds(servers)
+        servers = meter.own_cpu_seconds(meter.family(stores.server.pid))
+        before = meter.read(), meter.cpu_seconds(theirs)
         time.sleep(session.scale.idle_seconds)
-        after = meter.read(), meter.cpu_seconds(theirs), meter.cpu_seconds(servers)
-        statements = _statements(stores, session.scale.idle_seconds)
+        after = meter.read(), meter.cpu_seconds(theirs)
+        later = meter.own_cpu_seconds(meter.family(stores.server.pid))
+        statements = statements_each_second(stores, session.scale.idle_seconds)
     lap = meter.lap(before[0], after[0])
-    cpu, server = ((now - then) / lap.seconds for then, now in zip(before[1:], after[1:], strict=True))
+    cpu = (after[1] - before[1]) / lap.seconds
+    server = sum(used - servers.get(pid, 0.0) for pid, used in later.items()) / lap.seconds
     each = workers // processes * processes
     return (
         Sample.of(statements / each, lap),
@@ -80,7 +85,7 @@ def _watch(
     )
 
 
-def _statements(stores: PostgresStores, seconds: float) -> float:
+def statements_each_second(stores: PostgresStores, seconds: float) -> float:
     """How many statements a second PostgreSQL answers now."""
     log = stores.server.socket_directory / "server.log"
     stores.configure("log_statement", "all")

@@ -1,12 +1,13 @@
 """Holdfast: durable jobs and agents on the database you already have."""
 
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.contents import Document, Image
-from holdfast.agents.conversation import Session
-from holdfast.agents.definitions import Limits
-from holdfast.agents.handles import Agent, Run
-from holdfast.agents.reading import Turn
+from holdfast.agents.content import Document, Image
+from holdfast.agents.definition import Limits
 from holdfast.agents.tools import ServerTool, Tool, ToolContext
+from holdfast.agents.values.runs import Turn
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, RunFailed
 from holdfast.events import Event

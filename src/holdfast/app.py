@@ -1,4 +1,4 @@
-"""The app: one object that holds the definitions and joins the layers. It decides nothing.
+"""The app: the public calls, each handed to the part that does it. It decides nothing.
 
 Constructing it and decorating functions touches neither network nor database.
 """
@@ -6,60 +6,73 @@ Constructing it and decorating functions touches neither network nor database.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import sys
-import threading
-import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast import checking, durations
-from holdfast.agents.face import AgentFace
-from holdfast.agents.topics import TopicEvent, topics
-from holdfast.agents.why import why
+from holdfast import validation
+from holdfast.access.access import Access
+from holdfast.access.principals import WebAccess
+from holdfast.agents.api import upload
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.batches_list import BatchesList
+from holdfast.agents.api.closed_lanes import LanesList
+from holdfast.agents.api.declarations import AgentOptions, declare_agent
+from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.api.scheduled_runs import ScheduledRunOptions, schedule_run
+from holdfast.agents.api.session import Session, SessionOptions, new_session
+from holdfast.agents.content import Document, Image, Prompt
+from holdfast.agents.core import AgentsCore
+from holdfast.agents.events.topics import TopicEvent, topics
+from holdfast.agents.mcp.tools import McpOptions, McpTools
+from holdfast.agents.money.api import BudgetsList
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.people.rulings import AppInquiries
+from holdfast.agents.toolbox import ToolOptions
+from holdfast.agents.tools import Tool
+from holdfast.asgi import AsgiApp
+from holdfast.brokers import named_jobs
+from holdfast.brokers.broker import Broker, BrokerOptions, Brokers
+from holdfast.brokers.named_jobs import NamedJobOptions
 from holdfast.clock import Ports
-from holdfast.crons import next_tick
+from holdfast.declarations import (
+    CatchUp,
+    Declarations,
+    JobDecorator,
+    JobOptions,
+    ScheduleDecorator,
+    ScheduledJobOptions,
+)
 from holdfast.durations import Duration
-from holdfast.errors import BadSetting, MissingExtra, UsageError
+from holdfast.errors import MissingExtra, UsageError
 from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import JobFunction, OnDuplicate, unique_rule
-from holdfast.kernel import encoding, migrate
-from holdfast.kernel.database import Database, drive
+from holdfast.jobs import Job, JobFunction
+from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.ids import derived_id
-from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.schedules import NewSchedule
-from holdfast.kernel.waiting import check_channel
+from holdfast.machines.api import Machine, MachineOptions, Machines
+from holdfast.models.script import Script
 from holdfast.observe import Callback, EventStream, Listening
-from holdfast.queues import Queue, check_limits
-from holdfast.rates import rate
-from holdfast.runtime import Runtime
-from holdfast.sending import ToldIntake
-from holdfast.settings import Settings
-from holdfast.threads import LoopThread
-from holdfast.transactions import CallersTransaction, Intake, lend
-from holdfast.workers.addresses import SCRIPT
+from holdfast.pools.listing import Pools
+from holdfast.pools.policy import WorkerPool
+from holdfast.pools.pool import Pool, PoolOptions, policy_from
+from holdfast.queues import Queue
+from holdfast.renamed import Renamed
+from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
+from holdfast.resp.server import RespServer
+from holdfast.settings import DEFAULT_URL, Settings
+from holdfast.sync import Sync
 from holdfast.workers.context import JobContext
-from holdfast.workers.definitions import Definition, Isolation, Limits, Registry
-from holdfast.workers.isolation import ProcessPool, require_outside
 from holdfast.workers.role import Role
-from holdfast.workers.signatures import Signature
-from holdfast.workers.worker import Worker
-
-if TYPE_CHECKING:
-    from holdfast.telemetry import Meters, Tracers
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
-CatchUp = Literal["one", "all", "none"]
 
-
-class Holdfast(AgentFace):
+class Holdfast(Renamed):
     """Durable agents and jobs on one database: `url` says which, else `HOLDFAST_URL`, else a file in `.holdfast/`."""
 
     def __init__(
@@ -70,27 +83,38 @@ class Holdfast(AgentFace):
         embedded: bool = True,
         ports: Ports | None = None,
     ) -> None:
-        self.settings = settings or Settings.from_environment()
-        self.url = url or self.settings.url
-        self.registry = Registry()
-        self._policies: dict[str, Queue] = {}
-        self.jobs = Jobs(self)
-        self.workers = Workers(self)
-        self.queues = Queues(self)
-        self.schedules = Schedules(self)
-        self._embedded = embedded
-        self._ports = self.followed(ports or Ports())
-        self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
-        self._workers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Worker] = weakref.WeakKeyDictionary()
-        self._thread: LoopThread | None = None
-        self._threading = threading.Lock()  # callers without a loop may come on several threads
-        self._make_runtime: Callable[..., Runtime] = Runtime
-        self._bound = False  # to another database than its own, by `bound_to`
-        self._open_agents()
+        settings = settings or Settings.from_environment()
+        if url:
+            settings = replace(settings, url=url)
+        core = self._core = AgentsCore(settings, ports or Ports(), embedded=embedded)
+        self._declarations = Declarations(core)
+        self._mcp = McpTools(core)
+        self._machines = Machines(core)
+        self.jobs = Jobs(core)
+        self.queues = Queues(core)
+        self.schedules = Schedules(core)
+        self.workers = Workers(core)
+        self.pools = Pools(core)
+        self.agents = AgentsList(core)
+        self.sessions = SessionsList(core)
+        self.runs = RunsList(core)
+        self.batches = BatchesList(core)
+        self.inquiries = AppInquiries(core)
+        self.budgets = BudgetsList(core)
+        self.lanes = LanesList(core)
+        self._brokers = Brokers(core)
+        self.access = Access(core)
+        self.sync = Sync(core, self._mcp)
 
-    def followed(self, ports: Ports) -> Ports:
-        """The same ports, through which agents follow their jobs to the end."""
-        return replace(ports, followers=(self._following(),))
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; `settings.url` is the database. New settings that name no database keep it."""
+        return self._core.settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        keeps = settings.url == DEFAULT_URL
+        self._core.settings = replace(settings, url=self._core.settings.url) if keeps else settings
 
     @overload
     def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
@@ -105,26 +129,9 @@ class Holdfast(AgentFace):
     def job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
 
     @overload
-    def job(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        priority: int = 100,
-        requires: Iterable[str] = (),
-        isolate: Isolation | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        unique: str | None = None,
-        on_duplicate: OnDuplicate | None = None,
-        debounce: Duration | None = None,
-    ) -> JobDecorator: ...
+    def job(self, /, **options: Unpack[JobOptions]) -> JobDecorator: ...
 
-    def job(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[JobOptions]) -> Any:
         """Make a function a job: `@hf.job`, or `@hf.job(queue="images", timeout="2m", retry=Retry(attempts=5))`.
 
         `name` is its kind in the store (default: module.function). `timeout` limits one attempt, `deadline` all
@@ -137,9 +144,10 @@ class Holdfast(AgentFace):
         when the calls have been quiet for so long.
         """
         if function is not None:
-            return self._declare(function)
-        return lambda decorated: self._declare(decorated, **options)
+            return self._declarations.job(function, **options)
+        return lambda decorated: self._declarations.job(decorated, **options)
 
+    @overload
     def schedule(
         self,
         cron: str,
@@ -148,37 +156,170 @@ class Holdfast(AgentFace):
         catch_up: CatchUp = "one",
         name: str | None = None,
         args: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduledJobOptions],
+    ) -> ScheduleDecorator: ...
+
+    @overload
+    def schedule(
+        self,
+        cron: str,
+        *,
+        agent: Agent[Any] | str,
+        prompt: Prompt,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "one",
+        name: str | None = None,
+        **options: Unpack[ScheduledRunOptions],
+    ) -> None: ...
+
+    def schedule(
+        self,
+        cron: str,
+        *,
+        agent: Agent[Any] | str | None = None,
+        prompt: Prompt | None = None,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "one",
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> ScheduleDecorator:
+    ) -> ScheduleDecorator | None:
         """Make a function a job that the clock enqueues: `@hf.schedule("0 3 * * *", timezone="Europe/Athens")`.
 
         `cron` may also be "@daily" or "every 5m". After an outage `catch_up` enqueues one job for all that was missed
         ("one"), one for each ("all"), or none that is more than a minute late ("none"). A tick is enqueued once,
-        whatever happens. `args` are the function's arguments; the other options are those of `@hf.job`.
+        whatever happens. `args` are the function's arguments; the other options are those of `@hf.job`. A parameter
+        `scheduled_for: datetime` is given the tick, which is also `ctx.scheduled_for`.
+
+        With `agent` and `prompt` each tick starts one run of the agent instead, with the options of a run. The tick is
+        `scheduled_for` in the run's metadata: `hf.schedule("0 7 * * 1-5", agent=guide, prompt="Sum up the night.")`.
         """
-        next_tick(cron, timezone, 0)
-        if catch_up not in ("one", "all", "none"):
-            raise BadSetting(f'catch_up is "one", "all" or "none", not {catch_up!r}.')
-
-        def decorate(function: Any) -> JobFunction[Any, Any]:
-            job = function if isinstance(function, JobFunction) else self._declare(function, **options)
-            title = encoding.check_text(name or job.definition.kind, what="a schedule's name")
-            id = derived_id("schedule", title)
-            planned, route = job.new_job((), args or {}, id=id, settings=self.settings)
-            self.registry.schedules.append(NewSchedule(title, cron, timezone, catch_up, planned, route))
-            return job
-
-        return decorate
+        if agent is None and prompt is None:
+            return self._declarations.schedule(cron, timezone, catch_up, name, args, **options)
+        if agent is None or prompt is None or args is not None:
+            raise UsageError("a scheduled run needs agent= and prompt=, and takes no args=.")
+        rhythm: dict[str, Any] = {"timezone": timezone, "catch_up": catch_up, "name": name}
+        schedule_run(self._core, cron, agent, prompt, **rhythm, options=options)
+        return None
 
     def queue(self, name: str, policy: Queue) -> None:
         """Declare a queue's policy; jobs declared for that queue follow it. Declare it before them."""
-        encoding.check_text(name, what="a queue name")
-        late = [job.kind for job in self.registry.definitions.values() if job.queue == name]
-        if late and policy != self._policies.get(name):
-            raise UsageError(
-                f"job {late[0]!r} was declared for queue {name!r} before its policy: declare the queue first."
-            )
-        self._policies[name] = policy
+        self._declarations.queue(name, policy)
+
+    def pool(self, name: str, policy: WorkerPool | None = None, /, **options: Unpack[PoolOptions]) -> Pool:
+        """A pool of workers that grows and shrinks with its work: `async with hf.pool("render", min=0, max=8): ...`.
+
+        The options are those of `WorkerPool`. Its workers are tasks of this process, each with its own connections;
+        `launcher=` starts them elsewhere, as `Subprocesses("app:hf")` does, or `holdfast pool app:hf`.
+        """
+        launcher = options.pop("launcher", None)
+        if policy is not None and options:
+            raise UsageError("give a pool either a WorkerPool or its options, not both.")
+        return Pool(self._core, name, policy or policy_from(options), launcher)
+
+    @overload
+    def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+
+    @overload
+    def tool(self, /, **options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+    def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
+        """Make a typed function a tool that models may call: they read its docstring.
+
+        A class works too: its method `run` is what is called. `effect` says what calling it again would do: "read"
+        changes nothing, "idempotent" may be repeated with the same key, "once" is started at most once. `timeout`
+        limits one attempt; `retry` defaults to a second attempt at once. `requires` names capabilities its worker must
+        have, `concurrency` limits it across all workers, `isolate="process"` runs it where a timeout can kill it.
+        `defer` keeps its definition from the model until the agent's `tool_search` has found it.
+
+        `approve=True`, or a function of the call that says so, lets a call wait for a person, who has `within` to
+        decide before `otherwise` is done. A call of effect "once" whose outcome is unknown waits for a
+        person too; `unknown="report"` tells the model instead.
+        """
+        if function is not None:
+            return self._core.tools.declare(function, **options)
+        return lambda decorated: self._core.tools.declare(decorated, **options)
+
+    async def mcp(self, name: str, **options: Unpack[McpOptions]) -> list[Tool[Any, Any]]:
+        """Add the tools of an MCP server to this app: `await hf.mcp("files", command=["python", "-m", "files"])`.
+
+        `command` is started and spoken to on its standard streams, with `env` beside the few variables that are safe to
+        inherit; `url` is spoken to over streamable HTTP, with `headers`. The server is asked once for its tools; a tool
+        `read` of the server `files` is called `files_read`, or with another `prefix` ("" for none). `only` selects by
+        the server's names.
+
+        `effect` is that of all tools, `effects` that of single ones, by the server's names. Without either a tool that
+        the server calls read-only has "read", any other "idempotent". The other options are those of `@hf.tool`, for
+        each tool. Every process that works has to call this; `hf.sync.mcp` can do it while a module is imported.
+        """
+        return await self._mcp.declare(name, **options)
+
+    @overload
+    def agent(self, name: str, *, model: str, output: type[T], **options: Unpack[AgentOptions]) -> Agent[T]: ...
+
+    @overload
+    def agent(self, name: str, *, model: str, output: None = None, **options: Unpack[AgentOptions]) -> Agent[str]: ...
+
+    def agent(self, name: str, *, model: str, output: Any = None, **options: Unpack[AgentOptions]) -> Agent[Any]:
+        """Define an agent: a value, written as a version when it is first used.
+
+        `tools` are tools of this app, `ServerTool`s or the provider's own JSON; `agents` may be called like tools, each
+        call a run of its own. `output` is a type that the answer must have. `options` go to the model as they are
+        (`{"effort": "high"}`). `attempts` is how often one call of the model may fail. `tool_search` ("regex" or
+        "bm25") lets the model look for tools that are deferred. `fallbacks` are models that answer, in this order, when
+        the one before them cannot, declines, or has failed for `fallback_after` (None: for as long as a run waits for a
+        provider at all). An answer that `max_tokens` cut off is one by `on_max_tokens="stop"`;
+        "continue" lets the model continue, a few times, and "ask" lets a person say so.
+        """
+        return declare_agent(self._core, name, model, output, **options)
+
+    @overload
+    def machine(self, path: str | Path, *, output: type[T], **options: Unpack[MachineOptions]) -> Machine[T]: ...
+
+    @overload
+    def machine(
+        self, path: str | Path, *, output: None = None, **options: Unpack[MachineOptions]
+    ) -> Machine[dict[str, Any]]: ...
+
+    def machine(self, path: str | Path, *, output: Any = None, **options: Unpack[MachineOptions]) -> Machine[Any]:
+        """Load a machine from its file, check it and all machines that it runs, and let workers here play them.
+
+        `hooks` do its actions: a class, an object, a function of `(action, context)`, a list of these, or a mapping of
+        the names that the file uses. `machines` says which file a name in it stands for. `output` is a type that its
+        result must have. `BadMachine` lists every mistake, with its line and column. Needs `holdfast[machines]`.
+        """
+        return self._machines.declare(path, output, **options)
+
+    def script(self, name: str, script: Script) -> None:
+        """Let this script answer in place of a model, in this program.
+
+        `name` is that of a scripted model: after `hf.script("guide", …)` the model `scripted:guide` plays it. With the
+        name of a real model the script answers in its place, without a key and at its prices.
+        """
+        validation.instance(script, "script", Script)
+        self._core.book.add_script(name, script)
+
+    async def upload(self, path: str | Path, *, expires_in: Duration | None = None) -> Document | Image:
+        """Upload a file to the provider, and refer to it: an Image if it is a picture, else a Document.
+
+        The provider keeps it until it is deleted there, or for `expires_in` ("30d"; an hour to ninety days). Needs the
+        key to the provider here; `ModelFailure` when it does not take the file.
+        """
+        return await upload.upload(self._core.book, path, expires_in=expires_in)
+
+    def session(
+        self, key: str | None = None, *, tx: object | None = None, **options: Unpack[SessionOptions]
+    ) -> Session:
+        """The session with this key, made when it is first used or awaited; without a key, a new one.
+
+        `tenant` is whose it is, `parent` a session above it. `during` is its policy, when it is made, for messages that
+        come while a run is under way.
+        """
+        return new_session(self._core, key, tx=tx, **options)
+
+    def tenant(self, id: str) -> Tenant:
+        """The same app, seeing one tenant only: an id of another's is not found."""
+        return Tenant(self._core, id)
 
     async def signal(
         self, channel: str, payload: Any = None, *, key: str | None = None, tx: object | None = None
@@ -188,21 +329,56 @@ class Holdfast(AgentFace):
         Sent again with the same `key` it is the same signal, also after a job has taken it. With `tx`, a connection
         of the caller's, it is sent when that transaction commits.
         """
-        await self._signal(self.intake(tx), channel, payload, key)
+        await self._core.signal(channel, payload, key, self._core.intake(tx))
 
-    def signal_sync(
-        self, channel: str, payload: Any = None, *, key: str | None = None, tx: object | None = None
-    ) -> None:
-        """`signal` for code without an event loop; with `tx` it uses that connection, on this thread."""
-        if tx is None:
-            self.call(self.signal(channel, payload, key=key))
-        else:
-            drive(self._signal(self.intake(tx, sync=True), channel, payload, key))
+    async def enqueue(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        requires: Sequence[str] = (),
+        **options: Unpack[NamedJobOptions],
+    ) -> Job[Any]:
+        """Enqueue a job by its name: it waits for a broker, or for a worker that knows its kind.
 
-    async def _signal(self, intake: Intake, channel: str, payload: Any, key: str | None) -> None:
-        check_channel(channel)
-        text = encoding.encode(payload, what="a signal", cap=self.settings.result_cap)
-        await intake.signal(channel, text, key)
+        `payload` is JSON, or bytes. For a worker's function it is an object with the arguments by name. `requires`
+        names capabilities that the broker or worker must have, `attempts` how often it may be tried; the other options
+        are those of an enqueue. A kind that this program declares keeps what its declaration says.
+        """
+        return await named_jobs.enqueue(self._core, kind, payload, queue=queue, requires=requires, **options)
+
+    def broker(self, **options: Unpack[BrokerOptions]) -> Broker:
+        """Claim jobs without handlers: `async with hf.broker(queues=["mail"]) as broker: lease = await broker.claim()`.
+
+        It takes jobs of every kind from its `queues`, or only of the kinds in `capabilities` ("job:resize"), no more
+        than `slots` (20) at once. `renewal="manual"` leaves it to you to renew each lease; otherwise each is renewed
+        until it ends. `lease_ttl` is how long a claim holds without renewal.
+        """
+        return Broker(self._core, self._brokers, **options)
+
+    def resp(self, bind: str = DEFAULT_BIND, **options: Unpack[RespServing]) -> RespServer:
+        """Serve Redis clients: `async with hf.resp("127.0.0.1:6380"): ...`. Port 0 is any free one; `.port` says which.
+
+        `workers` maps worker ids to their keys, 64 hex digits each, beside those that `holdfast resp keys add` has
+        stored. `pop_form` is how BRPOP replies to a client that does not say: the value ("bulk"), or key and value
+        ("array").
+        """
+        return RespServer(self._core, serving(bind, **options))
+
+    async def approve(
+        self, id: str, *, digest: str | None = None, by: str = "", input: dict[str, Any] | None = None
+    ) -> Inquiry:
+        """`hf.inquiries.approve`: approve a call, or let a run continue."""
+        return await self.inquiries.approve(id, digest=digest, by=by, input=input)
+
+    async def deny(self, id: str, *, digest: str | None = None, by: str = "", message: str = "") -> Inquiry:
+        """`hf.inquiries.deny`: deny a call, or end a run that asked to continue."""
+        return await self.inquiries.deny(id, digest=digest, by=by, message=message)
+
+    async def answer(self, id: str, answer: Any, *, digest: str | None = None, by: str = "") -> Inquiry:
+        """`hf.inquiries.answer`: answer a question, or provide the result of a call."""
+        return await self.inquiries.answer(id, answer, digest=digest, by=by)
 
     @overload
     def events(self, *names: str, buffer: int = 1_000) -> EventStream: ...
@@ -210,47 +386,50 @@ class Holdfast(AgentFace):
     @overload
     def events(self, *names: str, after: str) -> AsyncIterator[TopicEvent]: ...
 
-    def events(self, *names: str, buffer: int = 1_000, after: str | None = None) -> Any:
+    @overload
+    def events(self, *names: str, to: Callback) -> Listening: ...
+
+    def events(self, *names: str, buffer: int = 1_000, after: str | None = None, to: Callback | None = None) -> Any:
         """What this app does in this process, as it happens: `async for event in hf.events("job.ended"): ...`.
 
         Without names, every event. A reader that falls more than `buffer` events behind loses its oldest ones.
 
-        With `after`, what happens to all runs in the store, whoever does it: the five public topics, from a cursor on
-        ("" is the beginning), and nothing is lost.
+        With `after`, what happens to all runs in the store, in any process: the five public topics, from a cursor on
+        ("" is the beginning, "now" the end), and nothing is lost.
+
+        With `to`, each event is given to that function, on the spot: it must be quick. Stop with `.stop()` or a `with`
+        block.
         """
+        if after is not None and to is not None:
+            raise UsageError("events are read from a cursor (after=) or given to a function (to=), not both.")
         if after is not None:
-            return topics(self._opened, self._ports, after, names)
-        return EventStream(self._ports.events, names, buffer=buffer)
-
-    async def _opened(self) -> Database:
-        runtime = self.runtime()
-        await runtime.open()
-        return runtime.database
-
-    def on_event(self, callback: Callback, *names: str) -> Listening:
-        """Call `callback` with each event, on the spot: it must be quick. Stop with `.stop()` or a `with` block."""
-        return self._ports.events.listen(callback, names)
-
-    def instrument(self, *, tracer_provider: Tracers | None = None, meter_provider: Meters | None = None) -> None:
-        """Trace and measure this app's jobs with OpenTelemetry, by these providers or by those of the process.
-
-        Call it once, in every process that enqueues or works. It needs `pip install 'holdfast[otel]'`.
-        """
-        try:
-            from holdfast.telemetry import instrument
-        except ModuleNotFoundError as missing:
-            raise MissingExtra("otel", "instrument()") from missing
-        if self._ports.events.spans is not None:
-            raise UsageError("this app is instrumented already; once is enough.")
-        instrument(self._ports.events, tracer_provider, meter_provider)
+            return topics(self._core.opened, self._core.ports, after, names)
+        if to is not None:
+            return self._core.ports.events.listen(to, names)
+        return EventStream(self._core.ports.events, names, buffer=buffer)
 
     async def why(self, id: str) -> str:
-        """What keeps a job or a run from getting on, in words; empty when nothing does."""
-        return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
+        """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""
+        return await self._core.why(id)
+
+    def web(self, **options: Unpack[WebAccess]) -> AsgiApp:
+        """The JSON API as an ASGI app, mountable under any path: `app.mount("/ops", hf.web(who=current_user))`.
+
+        `who` is given a request and returns a `Principal`, or None for nobody; without it, tokens and logins count.
+        `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only`
+        refuses every change. `hosts` are the names under which it answers. Needs the extra `http`.
+        """
+        try:
+            from holdfast.http.app import web
+        except ModuleNotFoundError as missing:
+            if missing.name not in ("fastapi", "starlette"):
+                raise
+            raise MissingExtra("http", "the web") from None
+        return web(self, **options)
 
     async def migrate(self, *, force: bool = False) -> list[str]:
-        """Bring the tables to this version; returns what was done. Refused beside live workers it leaves behind."""
-        database = connect(self.url, self.settings, self._ports)
+        """Migrate the tables to this version; says what it did. `MigrationRefused` if that would stop live workers."""
+        database = connect(self.settings.url, self.settings, self._core.ports)
         await database.connect()
         try:
             return await migrate.migrate(database, self.settings.schema, force=force)
@@ -259,8 +438,9 @@ class Holdfast(AgentFace):
 
     async def work(self, role: Role | None = None) -> None:
         """Be a worker until cancelled, or until the role's end is reached."""
-        await self.runtime().open()
-        await self.make_worker(role).run()
+        await self._core.opened()
+        self._core.tell_doubts()
+        await self._core.make_worker(role).run()
 
     def work_sync(self, role: Role | None = None) -> None:
         """`work` for a program without an event loop; Ctrl-C drains."""
@@ -273,36 +453,13 @@ class Holdfast(AgentFace):
 
         asyncio.run(work_and_close())
 
-    def make_worker(self, role: Role | None = None) -> Worker:
-        """A worker for this app on the running loop, not yet started."""
-        runtime = self.runtime()
-        return Worker(
-            self.registry,
-            runtime.database,
-            self.settings,
-            self._ports,
-            role=role,
-            processes=ProcessPool(self.settings.concurrency),
-        )
-
-    async def ensure_worker(self, *, adopting: bool = False) -> None:
-        """Start the embedded worker of this loop, once, if this app may have one and declares something for it.
-
-        `adopting`: also if it declares nothing, for agents that are in the store alone.
-        """
-        loop = asyncio.get_running_loop()
-        if not self._embedded or not (self.registry.definitions or adopting):
-            return
-        async with self.runtime().starting:
-            if loop not in self._workers:
-                await self.runtime().open()
-                worker = self.make_worker()
-                await worker.start()
-                self._workers[loop] = worker
+    async def ensure_worker(self) -> None:
+        """Start a worker in this process, unless it has one; not with `embedded=False`, nor if nothing is declared."""
+        await self._core.ensure_worker()
 
     async def __aenter__(self) -> Self:
-        await self.runtime().open()
-        await self.ensure_worker()
+        await self._core.opened()
+        await self._core.ensure_worker()
         return self
 
     async def __aexit__(
@@ -312,19 +469,7 @@ class Holdfast(AgentFace):
 
     async def close(self) -> None:
         """Drain the embedded worker of this loop and close its connections."""
-        loop = asyncio.get_running_loop()
-        worker = self._workers.pop(loop, None)
-        if worker is not None:
-            await worker.stop()
-        streams = self._streams.pop(loop, None)
-        if streams is not None:
-            await streams.close()
-        await self._loop.close()
-        await self._mcp.close()
-        await self.book.close()
-        runtime = self._runtimes.pop(loop, None)
-        if runtime is not None:
-            await runtime.close()
+        await self._core.close()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
@@ -332,168 +477,15 @@ class Holdfast(AgentFace):
         async with self:
             yield
 
-    def intake(self, tx: object | None, *, sync: bool = False) -> Intake:
-        """Who takes work in: the store as the running event loop uses it, or a transaction of the caller's.
 
-        With the latter the app needs no loop and opens nothing. `sync`: the call is not awaited.
-        """
-        if tx is None:
-            return self._told(self.runtime(), committed=True)
-        require_outside()
-        lent = lend(tx, self.url, self.settings, self._ports, sync=sync)
-        return self._told(CallersTransaction(lent, self.settings, self._ports), committed=False)
+def core_of(app: Holdfast) -> AgentsCore:
+    """What is behind the app's public calls: its registry, its models, the store as an event loop uses it.
 
-    def _told(self, intake: Intake, *, committed: bool) -> Intake:
-        return ToldIntake(intake, committed=committed) if self._ports.events.heard else intake
-
-    def runtime(self) -> Runtime:
-        """The store as the running event loop uses it."""
-        require_outside()
-        loop = asyncio.get_running_loop()
-        if loop not in self._runtimes:
-            database = connect(self.url, self.settings, self._ports)
-            self._runtimes[loop] = self._make_runtime(database, self.settings, self._ports, self._policies)
-        return self._runtimes[loop]
-
-    @contextmanager
-    def bound_to(
-        self, url: str, settings: Settings, ports: Ports, make_runtime: Callable[..., Runtime] = Runtime
-    ) -> Iterator[None]:
-        """For tests: be on another database until the block ends, with no embedded worker; then as before.
-
-        What was open before stays open, and is in use again afterwards. What is opened inside must be closed inside.
-        """
-        if self._bound:
-            raise UsageError(f"this app is bound to {self.url} by a test already; one lab at a time.")
-        inside: dict[str, Any] = {
-            "url": url,
-            "settings": settings,
-            "_ports": self.followed(ports),
-            "_embedded": False,
-            "_make_runtime": make_runtime,
-            "_runtimes": weakref.WeakKeyDictionary(),
-            "_workers": weakref.WeakKeyDictionary(),
-            "_thread": None,
-            "_streams": weakref.WeakKeyDictionary(),
-            "watched": weakref.WeakSet(),
-            "_bound": True,
-        }
-        before = {name: vars(self)[name] for name in inside}
-        vars(self).update(inside)
-        try:
-            yield
-        finally:
-            vars(self).update(before)
-
-    def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run one call for code without a loop, on the app's own thread."""
-        with self._threading:
-            if self._thread is None:
-                self._thread = LoopThread(self.close)
-            thread = self._thread
-        return thread.run(coroutine)
-
-    def close_sync(self) -> None:
-        """Drain the worker and close the connections that calls without a loop have opened."""
-        with self._threading:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop()
-
-    def _declare(  # noqa: PLR0913  the options of the decorator
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        priority: int = 100,
-        requires: Iterable[str] = (),
-        isolate: Isolation | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        unique: str | None = None,
-        on_duplicate: OnDuplicate | None = None,
-        debounce: Duration | None = None,
-    ) -> JobFunction[Any, Any]:
-        policy = self._policies.get(queue, Queue())
-        limit = policy.timeout if timeout is None else timeout
-        kind = encoding.check_text(name or kind_of(function), what="a job's name")
-        definition = Definition(
-            kind=kind,
-            function=function,
-            signature=Signature(kind, function),
-            queue=encoding.check_text(queue, what="a queue name"),
-            requires=checking.capabilities(requires),
-            retry=retry or policy.retry or RetryPolicy(),
-            timeout_us=None if limit is None else durations.microseconds(limit),
-            deadline_us=None if deadline is None else durations.microseconds(deadline),
-            priority=priority,
-            isolate=isolate,
-            limits=limits_of(f"job:{kind}", concurrency, rate, own=True)
-            or limits_of(f"queue:{queue}", policy.concurrency, policy.rate, own=False),
-            fair=policy.fair,
-            unique=unique_rule(unique, on_duplicate, debounce),
-        )
-        self.registry.add(definition)
-        return JobFunction(self, definition, function)
+    For tests, and for what is built on the app. It may change with any release.
+    """
+    return app._core
 
 
-class JobDecorator(Protocol):
-    """`@hf.job(...)`: keeps the function's parameters, but for the context, which the runtime supplies."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
-
-
-class ScheduleDecorator(Protocol):
-    """`@hf.schedule(...)`: what it decorates can also be enqueued by hand."""
-
-    @overload
-    def __call__(self, function: JobFunction[P, R], /) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
-
-
-def limits_of(lane: str, concurrency: int | None, starts: str | None, *, own: bool) -> Limits | None:
-    check_limits(concurrency, starts)
-    if concurrency is None and starts is None:
-        return None
-    pace = rate(starts) if starts is not None else None
-    return Limits(lane, own, concurrency, pace.interval_us if pace else None, pace.burst if pace else 1)
-
-
-def kind_of(function: Callable[..., Any]) -> str:
-    """`module.function`; a script run directly is named as the module a worker would import."""
-    module = function.__module__
-    if module in ("__main__", SCRIPT):
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        file = inspect.getfile(main) if hasattr(main, "__file__") else "main"
-        module = spec.name if spec else Path(file).stem
-    return f"{module}.{function.__qualname__}"
+def machines_of(app: Holdfast) -> Machines:
+    """The machines of the app, for what is built on it; see `core_of`."""
+    return app._machines

@@ -10,7 +10,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    # CLOCK_BOOTTIME goes on during suspend; a worker that slept through its lease must notice.
+    # CLOCK_BOOTTIME continues during suspend; a worker that slept through its lease must notice.
     _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def monotonic(self) -> float:
@@ -48,7 +48,6 @@ class Ports:
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(64)))
     events: Bus = field(default_factory=Bus)
-    followers: Sequence[Any] = ()  # of `kernel.database.Follower`: layers above that follow their jobs to the end
 
     def tell(self, name: str, measurements: Mapping[str, float | int], /, **metadata: Any) -> None:
         """Emit an event, if anybody listens. Where every job passes, ask `events.heard` before making its parts."""

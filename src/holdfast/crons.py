@@ -27,7 +27,7 @@ def next_tick(cron: str, timezone: str, after_us: int) -> int:
     if cron.startswith("every "):
         step = durations.microseconds(cron.removeprefix("every "))
         if step < 1_000_000:
-            raise BadSetting(f"{cron!r} is too often: a schedule fires at most once a second.")
+            raise BadSetting(f"{cron!r} fires too often: a schedule fires at most once a second.")
         return (after_us // step + 1) * step
     begin = (_EPOCH + timedelta(microseconds=after_us)).astimezone(zone)
     try:
@@ -37,7 +37,7 @@ def next_tick(cron: str, timezone: str, after_us: int) -> int:
             f'{cron!r} is not a cron expression ({problem}); write it like "0 3 * * *", "@daily" or "every 5m".'
         ) from None
     except StopIteration:
-        raise BadSetting(f"{cron!r} never comes.") from None
+        raise BadSetting(f"{cron!r} never fires.") from None
     return round((tick - _EPOCH) / timedelta(microseconds=1))
 
 
@@ -45,4 +45,4 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise BadSetting(f"{name!r} is not a time zone this machine knows; write it like Europe/Athens.") from None
+        raise BadSetting(f"{name!r} is not a time zone that this machine knows; write it like Europe/Athens.") from None

@@ -29,11 +29,11 @@ def microseconds(value: Duration) -> int:
     elif isinstance(value, str):
         total = _read(value)
     else:
-        raise BadSetting(f'a duration is text such as "10s" or a timedelta, not {value!r}.')
+        raise BadSetting(f'a duration must be text such as "10s" or a timedelta, not {value!r}.')
     if total < 0:
         raise BadSetting(f"a duration cannot be negative: {value!r}.")
     if total >= _TOO_LONG:
-        raise BadSetting(f"a duration is shorter than that: {value!r}.")
+        raise BadSetting(f"this duration is too long: {value!r}.")
     return total
 
 

@@ -1,16 +1,16 @@
-"""Every exception Holdfast raises, in three kinds that answer one question: should I call again?
+"""Every exception that Holdfast raises, in three kinds that answer one question: should I call again?
 
     HoldfastError
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
-      StoreRefused      the store is well and says no                             retry = "never"
-        LeaseLost  IdempotencyConflict  ParentCancelled  DuplicateWorker  RunFailed  SessionBusy  NothingToCompact
-        AlreadyDecided  DigestMismatch  BudgetUsedUp
+      StoreRefused      the store works and refuses the call                      retry = "never"
+        LeaseLost  IdempotencyConflict  RequestConflict  ParentCancelled  DuplicateWorker  PlaceLost  RunFailed
+        SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch  BudgetUsedUp  CursorPruned  NotUnderstood
         SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
-      Unavailable       the world failed; the same call may work in a moment      retry = "later"
-        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker
+      Unavailable       something outside failed; the same call may work later    retry = "later"
+        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker  GatewayUnavailable
 
-A message says what happened, to which thing, and what to do about it.
+A message says what happened, to which object, and what to do about it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class UsageError(HoldfastError):
 
 
 class StoreRefused(HoldfastError):
-    """The store is reachable and refuses; repeating the call gets the same answer."""
+    """The store works and refuses the call; repeating it gives the same answer."""
 
 
 class Unavailable(HoldfastError):
-    """Something outside failed; nothing was lost, and the same call may succeed later."""
+    """Something outside failed. Nothing was lost, and the same call may succeed later."""
 
     retry: ClassVar[RetryAdvice] = "later"
 
@@ -45,7 +45,7 @@ class BadUrl(UsageError):
 
 
 class MissingExtra(UsageError):
-    """An optional dependency is needed and not installed."""
+    """The call needs an optional dependency that is not installed."""
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs an extra: pip install 'holdfast[{extra}]'.")
@@ -56,11 +56,11 @@ class BadPayload(UsageError):
 
 
 class BadSetting(UsageError):
-    """A setting, option or duration has a value that makes no sense."""
+    """A setting, option or duration has an invalid value."""
 
 
 class UnknownJob(UsageError):
-    """This process has no handler of that kind."""
+    """This process has no handler for that kind of job."""
 
 
 class NotFound(UsageError):
@@ -68,17 +68,17 @@ class NotFound(UsageError):
 
 
 class LeaseLost(StoreRefused):
-    """The job moved on without us: stop the attempt and drop its result."""
+    """Another worker may have the job now: stop the attempt and drop its result."""
 
     def __init__(self, job: str, token: object) -> None:
         super().__init__(
-            f"job {job} is no longer leased under token {token}: expired, cancelled or re-claimed. "
-            f"If this repeats, raise lease_ttl or look for what blocks the worker's event loop."
+            f"job {job} is no longer leased under token {token}: it expired, was cancelled or was claimed again. "
+            f"If this repeats, raise lease_ttl or find out what blocks the worker's event loop."
         )
 
 
 class IdempotencyConflict(StoreRefused):
-    """The key was used before with another payload."""
+    """The key already belongs to a job with another payload."""
 
     def __init__(self, key: str, job: str) -> None:
         super().__init__(
@@ -88,8 +88,17 @@ class IdempotencyConflict(StoreRefused):
         self.job = job
 
 
+class RequestConflict(StoreRefused):
+    """The key of this request belongs to another request, or to one that is under way."""
+
+    retry: ClassVar[RetryAdvice] = "later"
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"key {key!r}: {why}")
+
+
 class ParentCancelled(StoreRefused):
-    """The parent was cancelled, so its family takes no new members."""
+    """The parent was cancelled, so it cannot start children."""
 
     def __init__(self, parent: str) -> None:
         super().__init__(f"job {parent} is cancelled or being cancelled; it cannot start children.")
@@ -100,18 +109,40 @@ class DuplicateWorker(StoreRefused):
 
     def __init__(self, worker: str, hostname: str, pid: int) -> None:
         super().__init__(
-            f"worker id {worker!r} is alive on {hostname} (pid {pid}). "
-            f"Stop that one first, or leave worker_id unset to get a fresh id."
+            f"worker id {worker!r} is already in use on {hostname} (pid {pid}). "
+            f"Stop that worker first, or leave worker_id unset to get a new id."
+        )
+
+
+class PlaceLost(StoreRefused):
+    """The pool has given this worker's place up: it took too long to start, or was stopped. Its process leaves."""
+
+    def __init__(self, worker: str, pool: str) -> None:
+        super().__init__(
+            f"worker {worker} has no place in pool {pool!r} any more: it started too late, or the pool was stopped. "
+            f"If this repeats, give the pool more time with boot=."
         )
 
 
 class RunFailed(StoreRefused):
-    """The job or run whose result was asked for ended as failed or cancelled, or without what was asked for."""
+    """The job or run failed or was cancelled, or ended without the requested result."""
 
-    def __init__(
-        self, job: str, state: str, error: object, type: str = "", *, what: str = "job", session: str | None = None
+    def __init__(  # noqa: PLR0913  the parts of what went wrong
+        self,
+        job: str,
+        state: str,
+        error: object,
+        type: str = "",
+        *,
+        what: str = "job",
+        session: str | None = None,
+        ended: bool = True,
+        shown: str | None = None,
     ) -> None:
-        super().__init__(f"{what} {job} ended as {state}: {error}")
+        """`ended`: the end is what went wrong; else `error` says all of it. `shown` is the error for the message, where
+        it must not have secrets or control characters."""
+        words = error if shown is None else shown
+        super().__init__(f"{what} {job} ended as {state}: {words}" if ended else f"{what} {job} {words}")
         self.job, self.state, self.error, self.type = job, state, error, type
         self.run = job if what == "run" else None  # its id, if it is one
         self.session = session  # of a run
@@ -119,24 +150,24 @@ class RunFailed(StoreRefused):
 
 
 class SessionBusy(StoreRefused):
-    """The session has a run under way, and the message was not to wait for its end."""
+    """The session has an active run, and the call does not wait for its end."""
 
     retry: ClassVar[RetryAdvice] = "later"
 
 
 class AlreadyDecided(StoreRefused):
-    """Somebody has decided this inquiry already, and otherwise."""
+    """Somebody has already decided this inquiry differently, or its time limit passed (`state` is "expired")."""
 
-    def __init__(self, inquiry: str, state: str, by: str | None) -> None:
-        super().__init__(f"inquiry {inquiry} is {state}{f', by {by}' if by else ''}: it is decided once.")
+    def __init__(self, inquiry: str, state: str, by: str | None, why: str = "an inquiry is decided only once.") -> None:
+        super().__init__(f"inquiry {inquiry} is {state}{f', by {by}' if by else ''}: {why}")
         self.inquiry, self.state = inquiry, state
 
 
 class DigestMismatch(StoreRefused):
-    """What is to be approved is not what was shown."""
+    """The arguments to approve are not the ones that were shown."""
 
     def __init__(self, inquiry: str) -> None:
-        super().__init__(f"the arguments of inquiry {inquiry} are not those of this digest: look at it again.")
+        super().__init__(f"the arguments of inquiry {inquiry} do not match this digest: look at the inquiry again.")
         self.inquiry = inquiry
 
 
@@ -145,17 +176,40 @@ class NothingToCompact(StoreRefused):
 
     def __init__(self, session: str, kept: int) -> None:
         super().__init__(
-            f"nothing in session {session} may be compacted: {kept} messages are protected or recent. "
-            f"Lower protected_tokens or preserve_last to touch more."
+            f"nothing in session {session} can be compacted: {kept} messages are protected or recent. "
+            f"Lower protected_tokens or preserve_last to compact more."
         )
 
 
 class BudgetUsedUp(StoreRefused):
-    """A budget does not hold what the call may cost."""
+    """A budget has less left than the call may cost."""
 
     def __init__(self, what: str, budget: str, words: str) -> None:
         super().__init__(f"{what}: {words}. Raise the budget (hf.budgets.set), or wait for its next period.")
         self.budget = budget
+
+
+class CursorPruned(StoreRefused):
+    """Retention removed events after this cursor; `upto` is the cursor to continue with."""
+
+    def __init__(self, cursor: str, upto: str) -> None:
+        super().__init__(
+            f"retention removed events after cursor {cursor}. Read the runs themselves (hf.runs.list), and continue "
+            f"with hf.events(after={upto!r}). The setting event_retention sets how long events are kept."
+        )
+        self.upto = upto
+
+
+class NotUnderstood(StoreRefused):
+    """This release does not understand something in the store; a newer release wrote it."""
+
+    retry: ClassVar[RetryAdvice] = "later"
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(
+            f"this release of holdfast does not understand {what}: {problem}. A newer release may have written it: "
+            f"upgrade this process, or let a process of that release do it."
+        )
 
 
 class SchemaTooOld(StoreRefused):
@@ -163,15 +217,15 @@ class SchemaTooOld(StoreRefused):
 
 
 class SchemaTooNew(StoreRefused):
-    """The database was migrated by a newer release than this code understands."""
+    """A newer release migrated the database, and this code does not understand it."""
 
 
 class MigrationRefused(StoreRefused):
-    """Workers are alive whose code could not use the migrated tables."""
+    """Live workers could not use the migrated tables."""
 
 
 class StoreUnfit(StoreRefused):
-    """The database, file or file system cannot give the guarantees Holdfast promises."""
+    """The database, file or file system cannot give the guarantees that Holdfast promises."""
 
 
 class StatementDrift(StoreRefused):
@@ -179,11 +233,11 @@ class StatementDrift(StoreRefused):
 
 
 class StoreUnavailable(Unavailable):
-    """The database cannot be reached; waiting calls may be repeated."""
+    """The database cannot be reached; try again later."""
 
 
 class StoreBusy(Unavailable):
-    """Someone else held the database too long."""
+    """Another program locked the database for too long."""
 
 
 class StoreFull(Unavailable):
@@ -197,8 +251,12 @@ class StoreCorrupt(Unavailable):
 
 
 class ResultTimeout(Unavailable):
-    """The job has not ended yet; it goes on, and may be asked again."""
+    """The job has not ended yet. It continues, and you can ask again."""
 
 
 class NoWorker(Unavailable):
-    """Nobody alive can serve this, and the caller did not want it to wait."""
+    """No live worker can serve this, and the caller did not want to wait."""
+
+
+class GatewayUnavailable(Unavailable):
+    """A gateway cannot be reached, or its stream ended before the turn had; ask again with the same turn id."""

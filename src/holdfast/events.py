@@ -5,31 +5,42 @@
             case TextDelta(text=text): print(text, end="")
             case RunEnded(result=result): print(result.usage.cost)
 
-`seq` numbers the events of a run without gap: give the last one you saw to `run.stream(after=…)` to go on from there.
+`seq` numbers the events of a run without gap: give the last one you saw to `run.stream(after=…)` to continue from
+there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from holdfast.errors import NotUnderstood
+from holdfast.kernel import stored_json
 from holdfast.results import Result
+from holdfast.values import as_json
+from holdfast.values.times import moment
+
+_BEGINNING = moment(0)
 
 
 @dataclass(kw_only=True)
 class Event:
-    """The root of all. `at` is when it was stored, in microseconds UTC."""
+    """The base class of all events. `at` is when the event was stored, in UTC."""
 
     run: str = ""
     seq: int = 0
-    at: int = 0
+    at: datetime = _BEGINNING
 
 
 @dataclass(kw_only=True)
 class RunCreated(Event):
+    """A run was accepted. A run below another has `parent_run_id`, and `depth` is how far below the root it is."""
+
     session_id: str = ""
     agent_name: str = ""
+    agent_id: str = ""
     run_mode: str = "streaming"
     parent_run_id: str | None = None
     depth: int = 0
@@ -37,10 +48,13 @@ class RunCreated(Event):
 
 @dataclass(kw_only=True)
 class RunStateChanged(Event):
+    """The run has moved from `previous_state` to `state`."""
+
     state: str = ""
     previous_state: str | None = None
     session_id: str = ""
     agent_name: str = ""
+    agent_id: str = ""
     parent_run_id: str | None = None
 
 
@@ -54,13 +68,15 @@ class ModeChosen(Event):
 
 @dataclass(kw_only=True)
 class TurnStarted(Event):
+    """The run is about to ask `model` for its turn."""
+
     turn: int = 0
     model: str = ""
 
 
 @dataclass(kw_only=True)
 class TurnRestarted(Event):
-    """Whatever was streamed of this turn is void: its worker died or the provider failed, and it starts again."""
+    """Discard what was streamed of this turn: its worker died or the provider failed, and the turn starts again."""
 
     turn: int = 0
     attempt: int = 0
@@ -68,6 +84,8 @@ class TurnRestarted(Event):
 
 @dataclass(kw_only=True)
 class TurnFailed(Event):
+    """An attempt to ask the model failed. `kind` is that of the `ModelFailure`; the run may try again."""
+
     turn: int = 0
     attempt: int = 0
     kind: str = ""
@@ -76,6 +94,8 @@ class TurnFailed(Event):
 
 @dataclass(kw_only=True)
 class TextDelta(Event):
+    """A piece of the model's text. `index` is the number of the block in the answer."""
+
     text: str = ""
     turn: int = 0
     index: int = 0
@@ -83,6 +103,8 @@ class TextDelta(Event):
 
 @dataclass(kw_only=True)
 class ThinkingDelta(Event):
+    """A piece of what the model thinks. `index` is the number of the block in the answer."""
+
     text: str = ""
     turn: int = 0
     index: int = 0
@@ -99,7 +121,7 @@ class InputDelta(Event):
 
 @dataclass(kw_only=True)
 class ModelChanged(Event):
-    """The run gave its model up, for a failure that was final or for a refusal; its next turn asks another."""
+    """The run switched to another model, after a final failure or a refusal; its next turn asks that one."""
 
     from_model: str = ""
     to_model: str = ""
@@ -108,6 +130,8 @@ class ModelChanged(Event):
 
 @dataclass(kw_only=True)
 class TurnEnded(Event):
+    """The model's answer is stored, with what it used. `cost_nano` is its price in billionths of a USD."""
+
     turn: int = 0
     stop_reason: str = ""
     input_tokens: int = 0
@@ -118,7 +142,41 @@ class TurnEnded(Event):
 
 
 @dataclass(kw_only=True)
+class AnswerRepaired(Event):
+    """Calls of the turn's answer had no id, the id of another call, or no name; each entry says which.
+
+    The answer is kept: such a call has an id of ours (`id`, in the place of `was`), and one without a name is answered
+    with an error.
+    """
+
+    turn: int = 0
+    calls: Any = ()
+
+
+@dataclass(kw_only=True)
+class ResultsRefused(Event):
+    """The provider refused what tools had returned, for example a picture it cannot read. The model reads that instead.
+
+    `calls` are the model's ids of those calls (`tool_use_id`), `message` is what the provider said.
+    """
+
+    turn: int = 0
+    calls: Any = ()
+    message: str = ""
+
+
+@dataclass(kw_only=True)
+class MessagesRetired(Event):
+    """These messages, by their ids, are kept but never sent again: the provider refused them, or a person did."""
+
+    messages: Any = ()
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
 class ToolCalled(Event):
+    """The model asks for a tool call. `call` is its id."""
+
     name: str = ""
     input: Any = None
     call: str = ""
@@ -127,6 +185,8 @@ class ToolCalled(Event):
 
 @dataclass(kw_only=True)
 class ToolEnded(Event):
+    """A tool call has ended; `state` says how."""
+
     name: str = ""
     call: str = ""
     state: str = ""
@@ -134,12 +194,12 @@ class ToolEnded(Event):
 
 @dataclass(kw_only=True)
 class ToolsCompleted(Event):
-    """Every call of the turn has ended; the run goes on."""
+    """Every call of the turn has ended; the run continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallView:
-    """A call of a tool as a person is shown it."""
+    """A call of a tool, as it is shown to a person."""
 
     name: str
     input: Any
@@ -159,6 +219,7 @@ class ApprovalRequested(Event):
     inquiry: str = ""
     kind: str = "approval"
     reason: str = ""
+    changed: dict[str, Any] | None = None  # by a person, before it ran: what the model had "asked" for, and "by" whom
 
 
 @dataclass(kw_only=True)
@@ -202,7 +263,7 @@ class RunEnded(Event):
 
 @dataclass(kw_only=True)
 class CompactionStarted(Event):
-    """Before its first call: what was said so far would not leave room, and is being summarised by `model`."""
+    """Before its first call: the history leaves too little room, and `model` summarises it now."""
 
     compaction: str = ""
     tokens_before: int = 0
@@ -211,7 +272,7 @@ class CompactionStarted(Event):
 
 @dataclass(kw_only=True)
 class Compacted(Event):
-    """`removed` messages have made room for a summary, or `pruned` outputs of tools for placeholders."""
+    """A summary replaced `removed` messages, or placeholders replaced `pruned` outputs of tools."""
 
     compaction: str = ""
     tokens_before: int = 0
@@ -219,6 +280,14 @@ class Compacted(Event):
     removed: int = 0
     pruned: int = 0
     model: str = ""
+
+
+@dataclass(kw_only=True)
+class EventsPruned(Event):
+    """Retention has removed the events `first` to `last`. This event is not stored: a reader gets it in their place."""
+
+    first: int = 0
+    last: int = 0
 
 
 @dataclass(kw_only=True)
@@ -241,6 +310,9 @@ _CLASSES: Mapping[str, type[Event]] = {
     "thinking_delta": ThinkingDelta,
     "input_delta": InputDelta,
     "turn_ended": TurnEnded,
+    "answer_repaired": AnswerRepaired,
+    "results_refused": ResultsRefused,
+    "messages_retired": MessagesRetired,
     "tool_called": ToolCalled,
     "tool_ended": ToolEnded,
     "tools_complete": ToolsCompleted,
@@ -251,29 +323,27 @@ _CLASSES: Mapping[str, type[Event]] = {
     "run_ended": RunEnded,
     "compaction_started": CompactionStarted,
     "compacted": Compacted,
+    "events_pruned": EventsPruned,
 }
 TYPES: Mapping[type[Event], str] = {kind: name for name, kind in _CLASSES.items()}
 
 
 def wire(event: Event) -> tuple[str, dict[str, Any]]:
-    """An event as it goes over a wire: its type, and its fields as JSON can have them."""
+    """An event as JSON, which streams and `--json` have alike: its type, and its fields."""
     if isinstance(event, UnknownEvent):
-        return event.type, {"run": event.run, "seq": event.seq, "at": event.at, **dict(event.data or {})}
-    data = {field.name: getattr(event, field.name) for field in fields(event)}
-    if isinstance(event, ApprovalRequested):
-        data["call"] = asdict(event.call)
-    if isinstance(event, RunEnded):
-        data["result"] = None if event.result is None else event.result.as_json()
-    return TYPES[type(event)], data
+        data = event.data if isinstance(event.data, Mapping) else {"data": event.data}
+        return event.type, {"run": event.run, "seq": event.seq, "at": as_json(event.at), **data}
+    return TYPES[type(event)], as_json(event)
 
 
 def event_of(run: str, seq: int, at: int, type: str, data: Mapping[str, Any]) -> Event:
     """A stored event as its class; fields that this release does not know are left out."""
     kind = _CLASSES.get(type)
-    if kind is None:
-        return UnknownEvent(run=run, seq=seq, at=at, type=type, data=data)
-    known = {field.name for field in fields(kind)} - {"run", "seq", "at"}
-    given = {name: value for name, value in data.items() if name in known}
-    if kind is ApprovalRequested:
-        given["call"] = CallView(**given["call"])
-    return kind(run=run, seq=seq, at=at, **given)
+    place: dict[str, Any] = {"run": run, "seq": seq, "at": moment(at)}
+    unknown = UnknownEvent(**place, type=type, data=data)
+    if kind is None or not isinstance(data, Mapping):
+        return unknown
+    try:
+        return stored_json.read(kind, {**data, **place}, what=f"event {seq} of run {run}")
+    except NotUnderstood:
+        return unknown

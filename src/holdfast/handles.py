@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from holdfast import validation
+from holdfast.core import Core
 from holdfast.crons import next_tick
-from holdfast.errors import NotFound, UsageError
-from holdfast.jobs import App, Job
-from holdfast.kernel import again, queues, reading, schedules, watch, workers
+from holdfast.errors import HoldfastError, NotFound, UsageError
+from holdfast.jobs import Job
+from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, Wanted, count_wanted
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
-from holdfast.kernel.queues import QueueStats
-from holdfast.kernel.reading import Page
-from holdfast.kernel.records import AttemptRow, DutyRow, JobRow, WorkerRow
-from holdfast.kernel.records_flow import LaneRow, QueueRow, ScheduleRow
-from holdfast.kernel.sightings import Change
-from holdfast.kernel.why import Reason, why
+from holdfast.kernel.leases import FOREVER
+from holdfast.kernel.ownership import cancel_advice
+from holdfast.kernel.queues import CAP
+from holdfast.kernel.states import known_state
+from holdfast.kernel.waiting import list_children
+from holdfast.kernel.why import why
+from holdfast.values.bulk import Bulk
+from holdfast.values.jobs import (
+    AttemptRecord,
+    JobChange,
+    JobRecord,
+    ReasonRecord,
+    attempt_of,
+    change_of,
+    job_of,
+    reason_of,
+)
+from holdfast.values.page import Page, cursor, page_of, part_of, place
+from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, counts_of, lane_of, queue_of
+from holdfast.values.schedules import ScheduleRecord, schedule_of
+from holdfast.values.times import moment
+from holdfast.values.workers import DutyRecord, WorkerRecord, duty_of, worker_of
+from holdfast.workers.context import Child
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_TOGETHER = 1_000  # jobs that one call changes
 
 
 class View:
     """What is in the store, of one kind."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Core) -> None:
         self._app = app
 
     async def _ask(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -44,24 +68,46 @@ class Jobs(View):
             raise UsageError(f"{id!r} is not a job id.")
         return Job(self._app, JobId(id.lower()), None)
 
-    async def get(self, id: str) -> JobRow:
+    async def get(self, id: str) -> JobRecord:
         return await self[id].refresh()
 
-    async def list(self, **filters: Any) -> Page:
-        """Newest first; filter by state, queue, kind, tenant; `before` and `limit` page.
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        look: int = queries.LOOK,
+    ) -> Page[JobRecord]:
+        """Jobs, the newest first.
 
-        One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. The page's
-        own `before` is where to go on, and None when there is nothing older.
+        One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. So a page may
+        be short and still have a `next`.
         """
-        return await self._ask(reading.list_jobs, **filters)
+        (before,) = (queries.NEWEST,) if after is None else place(after, int)
+        wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
+        rows = await self._ask(queries.list_jobs, **wanted, before=before, limit=validation.page(limit), look=look)
+        return Page(map(job_of, rows), next=None if rows.before is None else cursor(rows.before))
 
-    async def attempts(self, id: str) -> Sequence[AttemptRow]:
+    async def attempts(self, id: str) -> Sequence[AttemptRecord]:
+        """The attempts of a job that have ended."""
         row = await self.get(id)
-        return await self._ask(reading.list_attempts, row.seq)
+        return [attempt_of(each) for each in await self._ask(queries.list_attempts, row.seq)]
 
-    async def why(self, id: str, *, worker: str | None = None) -> Sequence[Reason]:
-        """What keeps a job from being run, by one worker or by any; empty when nothing does."""
-        return await self._ask(why, self[id].id, worker=worker)
+    async def children(self, id: str) -> Sequence[Child]:
+        """The children of a job, in the order in which it started them, each with its state and how it ended."""
+        rows = await self._ask(list_children, (await self.get(id)).seq)
+        return [
+            Child(row.id, row.kind, known_state(row.state).value, codec.decode(row.result), codec.decode(row.error))
+            for row in rows
+        ]
+
+    async def why(self, id: str, *, worker: str | None = None) -> Sequence[ReasonRecord]:
+        """Why one worker, or any worker, does not run the job; empty when nothing holds it back."""
+        return [reason_of(each) for each in await self._ask(why, self[id].id, worker=worker)]
 
     async def cancel(
         self,
@@ -74,10 +120,10 @@ class Jobs(View):
         reason: str = "cancelled by its owner",
         done: Callable[[Cancelled], None] | None = None,
     ) -> Cancelled:
-        """Cancel every live job that fits, and its family: how many ended at once, how many run and were asked.
+        """Cancel every live job that matches, with its family. Returns how many ended at once, and how many still run.
 
-        It works in transactions of a thousand jobs, each told to `done`; it may be stopped, repeated, and run beside
-        others. Without any condition it wants `all=True`. Jobs that are enqueued meanwhile stay.
+        It works in transactions of a thousand jobs, and calls `done` after each. You may stop it, repeat it, and run
+        several at once. Without any condition you must say `all=True`. Jobs that are enqueued meanwhile stay.
         """
         wanted = self.wanted(queue=queue, kind=kind, tenant=tenant, state=state, all=all)
         ended = asked = 0
@@ -88,7 +134,7 @@ class Jobs(View):
         return Cancelled(ended, asked)
 
     async def count_cancellable(self, *, cap: int, **conditions: Any) -> int:
-        """How many jobs `cancel` would cancel, their families aside; the count stops at `cap`."""
+        """How many jobs `cancel` would cancel, without their families; the count stops at `cap`."""
         return await self._ask(count_wanted, self.wanted(**conditions), cap=cap)
 
     def wanted(
@@ -100,94 +146,184 @@ class Jobs(View):
         state: str | None = None,
         all: bool = False,
     ) -> Wanted:
-        """What a bulk cancel means. Jobs of the runtime's own that others depend on are left alone."""
+        """What a bulk cancel selects. It skips the runtime's own jobs that other jobs depend on."""
         if state is not None and state not in LIVE:
             raise UsageError(f"jobs that are {state!r} cannot be cancelled; a state is one of {', '.join(LIVE)}.")
         if not all and (queue, kind, tenant, state) == (None, None, None, None):
-            raise UsageError("nothing says which jobs to cancel: name a queue, kind, tenant or state, or say all=True.")
-        kept = self._app.registry.kept
+            raise UsageError("you did not say which jobs to cancel: give a queue, kind, tenant or state, or all=True.")
+        kept = cancel_advice(self._app.registry.layers)
         if kind in kept:
-            raise UsageError(f"jobs of kind {kind} are not cancelled by hand: {kept[kind]}.")
+            raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")
         return Wanted(queue, kind, tenant, LIVE if state is None else (state,), tuple(sorted(kept)))
 
     async def retry(self, id: str) -> Job[Any]:
         """Enqueue an ended job again, as a new one that names it: same kind, queue, payload, metadata and limits."""
-        accepted = await self._ask(again.retry, self[id].id, new_id(self._app.runtime().ports))
+        accepted = await self._ask(rerun.retry, self[id].id, new_id(self._app.runtime().ports))
         return Job(self._app, accepted.id, None)
 
     async def retry_once(self, id: str) -> Job[Any] | None:
         """`retry`, unless this call has been made for that job before: then None."""
-        accepted = await self._ask(again.retry, self[id].id, derived_id("retry", self[id].id))
+        accepted = await self._ask(rerun.retry, self[id].id, derived_id("retry", self[id].id))
         return Job(self._app, accepted.id, None) if accepted.fresh else None
+
+    async def retry_some(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        after: str | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        """`retry_once` for a page of ended jobs, failed ones by default; with `dry_run` it only counts them."""
+        chosen = state or "failed"
+        if chosen in LIVE:
+            raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
+        page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
+        changed, refused = 0, dict[str, str]()
+        for job in [] if dry_run else page:
+            try:
+                changed += await self.retry_once(job.id) is not None
+            except HoldfastError as problem:
+                refused[job.id] = str(problem)
+        return Bulk(matched=len(page), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
+
+    async def cancel_some(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        dry_run: bool = False,
+        reason: str = "cancelled by its owner",
+    ) -> Bulk:
+        """Cancel about a thousand live jobs that match; `next` is "more" when there may be more, so call again.
+
+        What was cancelled is not found again. With `dry_run` it only counts them, up to 10,000.
+        """
+        conditions: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
+        if dry_run:
+            matched = await self.count_cancellable(cap=CAP, **conditions)
+            return Bulk(matched=matched, changed=0, refused={}, next=None, dry_run=True)
+        changed = 0
+        async for part in self._app.runtime().cancel_many(self.wanted(**conditions), reason):
+            changed += part.ended + part.asked
+            if changed >= _TOGETHER:
+                return Bulk(matched=changed, changed=changed, refused={}, next="more", dry_run=False)
+        return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
 class Workers(View):
     """The workers in the store."""
 
-    async def list(self, *, all: bool = False, limit: int = 1_000) -> Sequence[WorkerRow]:
-        """Live workers; with `all`, also those that stopped or were lost lately."""
-        return await self._ask(workers.list_workers, all=all, limit=limit)
+    async def list(self, *, all: bool = False, limit: int = 1_000, after: str | None = None) -> Page[WorkerRecord]:
+        """Live workers, the newest first; with `all`, also workers that stopped or were lost recently."""
+        (before,) = (FOREVER,) if after is None else place(after, int)
+        rows = await self._ask(workers.list_workers, all=all, before=before, limit=validation.page(limit))
+        return page_of(rows, limit, worker_of, lambda row: (row.seq,))
 
-    async def get(self, id: str) -> WorkerRow:
-        """The last incarnation of that id, alive or not."""
-        for row in await self.list(all=True, limit=10_000):
-            if row.id == id:
-                return row
-        raise NotFound(f"there is no worker {id!r} in this database.")
+    async def get(self, id: str) -> WorkerRecord:
+        """The last incarnation of the worker with that id, alive or not."""
+        rows = await self._ask(workers.list_workers, all=True, id=id, limit=1)
+        if not rows:
+            close = validation.did_you_mean(id, [row.id for row in await self.list(all=True)])
+            raise NotFound(f"there is no worker {id!r} in this database.{close}")
+        return worker_of(rows[0])
 
-    async def held(self, worker: WorkerRow) -> Sequence[Change]:
+    async def held(self, worker: WorkerRecord) -> Sequence[JobChange]:
         """The jobs it holds a lease on."""
-        return await self._ask(watch.held_by, worker.seq)
+        return [change_of(each) for each in await self._ask(watch.held_by, worker.seq)]
 
     async def drain(self, id: str) -> None:
-        """Ask a live worker to drain and leave."""
+        """Ask a live worker to drain and exit."""
         await self._ask(workers.ask_to_drain, id)
 
-    async def duties(self) -> Sequence[DutyRow]:
-        return await self._ask(workers.list_duties)
+    async def duties(self) -> Sequence[DutyRecord]:
+        """The duties, and who holds them."""
+        return [duty_of(row) for row in await self._ask(workers.list_duties)]
 
 
 class Queues(View):
     """The queues in the store: list them, count what is in them, pause and resume them."""
 
-    async def list(self) -> Sequence[QueueRow]:
-        return await self._ask(queues.list_queues)
+    async def list(self, *, limit: int = 1_000, after: str | None = None) -> Page[QueueRecord]:
+        """Queues by name."""
+        rows = await self._ask(queues.list_queues)
+        return part_of([queue_of(row) for row in rows], limit, after, lambda row: row.name)
 
-    async def stats(self) -> Sequence[QueueStats]:
-        """Every queue with its counts, each of which stops at 10,000; what finished is of the last minute."""
-        return await self._ask(queues.queue_stats)
+    async def get(self, name: str) -> QueueCounts:
+        """One queue with its counts; `NotFound` when there is none of that name."""
+        found = await self.stats()
+        for each in found:
+            if each.name == name:
+                return each
+        raise NotFound(queues.absent_queue(name, [each.name for each in found]))
 
-    async def lanes(self, *, queue: str | None = None, limit: int = 1_000) -> Sequence[LaneRow]:
-        """All lanes, or those that the jobs of one queue are in."""
-        lanes = await self._ask(queues.list_lanes, limit=limit)
-        return lanes if queue is None else watch.lanes_of(queue, lanes, await self._ask(watch.backlogs))
+    async def load(self, name: str) -> int:
+        """How many jobs of the queue wait for a worker or are run by one; 0 for a queue that nobody has used yet."""
+        found = [each for each in await self.stats() if each.name == name]
+        return sum(each.pending + each.running for each in found)
+
+    async def stats(self) -> Sequence[QueueCounts]:
+        """Every queue with its counts. Each count stops at 10,000; finished jobs are those of the last minute."""
+        return [counts_of(each) for each in await self._ask(queues.queue_stats)]
+
+    async def lanes(
+        self, *, queue: str | None = None, limit: int = 1_000, after: str | None = None
+    ) -> Page[LaneRecord]:
+        """Lanes by name: all of them, or those that the jobs of one queue are in."""
+        (last,) = ("",) if after is None else place(after, str)
+        rows = await self._ask(queues.list_lanes, queue=queue, after=last, limit=validation.page(limit))
+        return page_of(rows, limit, lane_of, lambda row: (row.name,))
 
     async def pause(self, name: str, *, reason: str = "") -> None:
-        """From now on nothing of this queue is claimed, on any worker; what runs goes on."""
+        """Pause the queue: no worker claims its jobs any more; running jobs continue."""
         await self._ask(queues.pause_queue, name, reason=reason)
 
     async def resume(self, name: str) -> bool:
-        """Let it be claimed again; False when it was not paused."""
+        """Resume the queue; False when it was not paused."""
         return await self._ask(queues.resume_queue, name)
 
 
 class Schedules(View):
     """The schedules in the store."""
 
-    async def list(self) -> Sequence[ScheduleRow]:
-        return await self._ask(schedules.list_schedules)
+    async def list(self, *, limit: int = 1_000, after: str | None = None) -> Page[ScheduleRecord]:
+        """Schedules by name."""
+        rows = await self._ask(schedules.list_schedules)
+        return part_of([schedule_of(row) for row in rows], limit, after, lambda row: row.name)
+
+    async def get(self, name: str) -> ScheduleRecord:
+        return schedule_of(await self._ask(schedules.find_schedule, name))
 
     async def pause(self, name: str) -> None:
         await self._ask(schedules.pause_schedule, name)
 
-    async def resume(self, name: str) -> int:
-        """Go on with the next tick; what the pause swallowed is not caught up. Returns when that tick is."""
-        return await self._ask(schedules.resume_schedule, name, next_tick)
+    async def resume(self, name: str) -> datetime:
+        """Resume with the next tick, without the ticks missed during the pause. Returns the time of that tick."""
+        return moment(await self._ask(schedules.resume_schedule, name, next_tick))
 
     async def run(self, name: str) -> Job[Any]:
-        """Enqueue its job once, now, beside its rhythm."""
+        """Enqueue its job once, now, in addition to its ticks."""
         id = await self._ask(schedules.run_now, name, new_id(self._app.runtime().ports))
         return Job(self._app, id, None)
 
-    async def remove(self, name: str) -> bool:
-        return await self._ask(schedules.remove_schedule, name)
+    async def delete(self, name: str) -> None:
+        """Delete a schedule. A worker whose program still declares it writes it again when it starts."""
+        if not await self._ask(schedules.delete_schedule, name):
+            await self._ask(schedules.find_schedule, name)  # which says that there is none, and which there are
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """`remove` is the earlier name of `delete`. It answers whether there was such a schedule."""
+            if name != "remove":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn(
+                "hf.schedules.remove is now hf.schedules.delete; the old name will be removed.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return partial(self._ask, schedules.delete_schedule)

@@ -1,4 +1,4 @@
-"""Observation: what this process does, told to whoever listens in it.
+"""Observation: what this process does, reported to listeners in the process.
 
 `EVENTS` is the contract: every event's name, measurements and metadata. A listener may be slow or broken, and the
 worker must not notice: what listens from afar has a buffer that drops, and what raises is logged once. While nobody
@@ -147,7 +147,7 @@ class Listening:
         except Exception:
             if not self._failed:
                 self._failed = True
-                log.exception("a listener failed at %s; it goes on, and its next failures are not logged", event.name)
+                log.exception("a listener failed at %s; its next failures are not logged", event.name)
 
     def stop(self) -> None:
         """Hear no more. Once is enough, twice does no harm."""

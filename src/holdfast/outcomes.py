@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast import durations
 from holdfast.durations import Duration
@@ -20,7 +21,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class TryAgain:
     """Failed this time. Another attempt follows `after` this long, or when the policy says, while any is left."""
 
     after: Duration | None = None
@@ -87,4 +88,13 @@ class Snooze(Exception):
         self.reason = reason
 
 
-Outcome = Done | Retry | Fail | Park | Settled | Cancel | Discard | Snooze
+Outcome = Done | TryAgain | Fail | Park | Settled | Cancel | Discard | Snooze
+
+if not TYPE_CHECKING:  # a type checker already says that there is no Retry here
+
+    def __getattr__(name: str) -> object:
+        if name == "Retry":
+            raise AttributeError(
+                "holdfast.outcomes.Retry is called holdfast.outcomes.TryAgain; holdfast.Retry is the policy of a job."
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,8 @@ class Queue:
 
     `concurrency` and `rate` limit all workers together: so many of its jobs at once, so many starts ("100/min").
     `fair` gives every tenant its turn, however much another has enqueued. `on_orphan` says what becomes of a job whose
-    worker died: run it again (default), or fail it as `instance_disconnected`. Finished jobs are kept for `keep`, and
+    worker died: run it again (default), or fail it as `instance_disconnected`. With `lost_counts` a lost lease is an
+    attempt like any other: one limit for both, and no pause before the next. Finished jobs are kept for `keep`, and
     no more of them than `keep_jobs`.
     """
 
@@ -32,6 +33,7 @@ class Queue:
     on_orphan: OnOrphan = "requeue"
     keep: Duration | None = None
     keep_jobs: int | None = None
+    lost_counts: bool = False
 
     def __post_init__(self) -> None:
         for given in (self.timeout, self.keep):

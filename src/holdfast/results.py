@@ -11,8 +11,9 @@ from holdfast.errors import RunFailed
 
 T = TypeVar("T")
 
-OutcomeName = Literal["answered", "refused", "truncated", "limited"]
+OutcomeName = Literal["answered", "refused", "truncated", "limited", "unfit"]
 OUTPUT_ERROR = "output_error"
+_SHOWN = 500  # characters of an answer that does not fit
 
 
 class Usage(NamedTuple):
@@ -30,6 +31,10 @@ class Usage(NamedTuple):
     def cost(self) -> Decimal:
         return Decimal(self.cost_nano) / 1_000_000_000
 
+    def as_json(self) -> dict[str, Any]:
+        """The same in plain values."""
+        return {**self._asdict(), "cost": str(self.cost)}
+
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens + self.cache_write_tokens + self.cache_read_tokens
@@ -45,7 +50,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """How a completed run ended. `output` is there for "answered" alone, so it is never half an object.
+    """How a completed run ended. Only "answered" has an `output`, so you never get an incomplete object.
 
     `usage` is what the run and every run below it have used; `turns` are its own.
     """
@@ -64,7 +69,6 @@ class Result(Generic[T]):
 
     def as_json(self) -> dict[str, Any]:
         """The result in plain values; `output` is as the model wrote it."""
-        usage = {**self.usage._asdict(), "cost": str(self.usage.cost)}
         refusal = None if self.refusal is None else {"category": self.refusal.category, **self.refusal.details}
         return {
             "run_id": self.run_id,
@@ -73,7 +77,7 @@ class Result(Generic[T]):
             "text": self.text,
             "output": self._output,
             "stop_reason": self.stop_reason,
-            "usage": usage,
+            "usage": self.usage.as_json(),
             "refusal": refusal,
             "limit": self.limit,
             "turns": self.turns,
@@ -83,16 +87,27 @@ class Result(Generic[T]):
     def output(self) -> T:
         """What the agent answered, as its `output` type; without one, the text.
 
-        `RunFailed` when there is none: of type "output_error" when the answer does not fit, else of the outcome's.
+        `RunFailed` when there is none: of type "output_error" when the answer does not fit, and then it says what is
+        wrong with it; else of the outcome's.
         """
+        if self.outcome == "unfit":
+            said = f"wrote an answer that is not of the requested type: {self.limit}{self._said()}"
+            raise self._without(said, OUTPUT_ERROR)
         if self.outcome != "answered":
-            raise self._without(f"it was {self.outcome}, so there is no output", self.outcome)
+            why = "" if self.limit is None else f" ({self.limit})"
+            raise self._without(f"was {self.outcome}{why}, so there is no output{self._said()}", self.outcome)
         if self._decode is None:
             return cast(T, self.text)
         try:
             return cast(T, self._decode(self._output, self.text))
         except ValueError as problem:  # pydantic's is one
-            raise self._without(f"its answer is not of the type that was asked for: {problem}", OUTPUT_ERROR) from None
+            said = f"was answered, but the answer is not of the requested type: {problem}{self._said()}"
+            raise self._without(said, OUTPUT_ERROR) from None
+
+    def _said(self) -> str:
+        """What the model wrote instead, as much of it as a message holds."""
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
+        return f". It wrote: {text!r}" if self.text else ""
 
     def _without(self, reason: str, type: str) -> RunFailed:
-        return RunFailed(self.run_id, "completed", reason, type, what="run", session=self.session_id)
+        return RunFailed(self.run_id, "completed", reason, type, what="run", session=self.session_id, ended=False)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
-from holdfast.grouping import Grouping, may_join
-from holdfast.kernel import reading, waiting
+from holdfast.group_commit import Grouping, may_join
+from holdfast.kernel import queries, waiting
 from holdfast.kernel.cancel import Cancelled, cancel, cancel_family
 from holdfast.kernel.cancel_many import Wanted, cancel_many
-from holdfast.kernel.database import Database, Operation, Transaction
+from holdfast.kernel.database import Database, Operation, Transacting, Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.records import Batch, EndedJob, JobRow, NewJob, Route
+from holdfast.kernel.rows import Batch, EndedJob, JobRow, NewJob, Route
+from holdfast.kernel.why import Reason, why
 from holdfast.queues import Queue
 from holdfast.settings import Settings
+from holdfast.slow_waits import SlowWaits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,12 +45,14 @@ class Runtime:
         self._written: dict[int, float] = {}
         self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
         self._grouping = Grouping(database, ports, settings.store_patience.total_seconds())
-        self.starting = asyncio.Lock()  # held by whoever starts this loop's embedded worker
+        self.starting = asyncio.Lock()  # held by the call that starts this loop's embedded worker
         self._opened = False
         self._opening = asyncio.Lock()
         self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
+        self._callers: Counter[JobId] = Counter()  # that wait for a job, by whatever means
         self._looking: asyncio.Task[None] | None = None
         self._new_interest = asyncio.Event()
+        self._slow = SlowWaits(ports, "job", self._why)
 
     async def open(self) -> None:
         async with self._opening:
@@ -62,6 +67,7 @@ class Runtime:
                     fair=queue.fair,
                     keep_us=queue.keep_us,
                     keep_jobs=queue.keep_jobs,
+                    lost_counts=queue.lost_counts,
                 )
             self._opened = True
 
@@ -69,7 +75,8 @@ class Runtime:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        self._give_up(StoreUnavailable("the app was closed while this result was awaited."))
+        await self._slow.close()
+        self._give_up(StoreUnavailable("the app was closed while you waited for this result."))
         await self._grouping.close()
         await self.database.close()
         self._opened = False
@@ -119,17 +126,37 @@ class Runtime:
 
     async def find(self, id: JobId) -> JobRow:
         await self.open()
-        return await self.database.transact(reading.find_job, id)
+        return await self.database.transact(queries.find_job, id)
 
     async def expect(self, id: JobId, limit: float | None) -> None:
         """Somebody is about to wait for this job, for so many seconds. Nothing to do here; a lab runs it."""
 
+    def is_awaited(self, id: JobId) -> bool:
+        """Whether a caller on this loop waits for the job, and so learns how it ended."""
+        return id in self._callers
+
+    @contextlib.contextmanager
+    def awaiting(self, id: JobId) -> Iterator[None]:
+        """Around a wait for a job, from the first question on."""
+        self._callers[id] += 1
+        try:
+            yield
+        finally:
+            self._callers[id] -= 1
+            if not self._callers[id]:
+                del self._callers[id]
+
     async def wait(self, id: JobId, limit: float | None) -> EndedJob:
         """Until the job has ended. All waits of this process share one query."""
+        with self.awaiting(id):
+            return await self._wait(id, limit)
+
+    async def _wait(self, id: JobId, limit: float | None) -> EndedJob:
         await self.expect(id, limit)
         await self.find(id)
         waiter: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(id, []).append(waiter)
+        self._slow.begin(waiter, id)
         self._new_interest.set()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="results")
@@ -137,8 +164,9 @@ class Runtime:
             async with asyncio.timeout(limit):
                 return await waiter
         except TimeoutError:
-            raise ResultTimeout(f"job {id} has not ended within {limit} s; it goes on, ask again.") from None
+            raise ResultTimeout(f"job {id} has not ended within {limit} s; it continues, so ask again.") from None
         finally:
+            self._slow.end(waiter)
             self._lose_interest(id, waiter)
 
     async def _look(self) -> None:
@@ -148,10 +176,10 @@ class Runtime:
                 self._new_interest.clear()
                 pause = _FIRST_LOOK
             try:
-                ended = await self.database.transact(reading.find_ended, list(self._awaited))
+                ended = await self.database.transact(queries.find_ended, list(self._awaited))
             except Unavailable:
                 ended = []
-            except Exception as problem:  # noqa: BLE001  whoever waits must hear of it, whatever it is
+            except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
                 self._give_up(problem)
                 return
             for job in ended:
@@ -159,10 +187,14 @@ class Runtime:
                     if not waiter.done():
                         waiter.set_result(job)
                 pause = _FIRST_LOOK
+            self._slow.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._new_interest.wait()
             pause = min(pause * 1.3, _LAST_LOOK)
+
+    async def _why(self, id: str) -> Sequence[Reason]:
+        return await self.database.transact(why, JobId(id))
 
     def _give_up(self, problem: Exception) -> None:
         for waiter in [waiter for waiters in self._awaited.values() for waiter in waiters]:
@@ -198,12 +230,6 @@ class Runtime:
     def _remember(self, routes: Collection[Route]) -> None:
         for route in routes:
             self._written[route.id] = self.ports.clock.monotonic()
-
-
-class Transacting(Protocol):
-    """The database, or whatever else runs operations in a transaction."""
-
-    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 async def accept(

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and metrics of jobs, for an app that was told to `instrument()`.
+"""OpenTelemetry: spans and metrics of jobs, for an app that you `instrument`.
 
 An enqueue is a producer span and every attempt a consumer span in a trace of its own, linked to the enqueue: a job may
 run much later, more than once, and in another process. Names of attributes are those of the conventions for messaging.
@@ -11,29 +11,39 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from opentelemetry import context as contexts
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
-
-from holdfast.kernel import encoding
-from holdfast.observe import TRACE, Bus, Event, Received, Sent
-from holdfast.outcomes import Cancel, Discard, Fail, Retry
+from holdfast.app import Holdfast, core_of
+from holdfast.errors import MissingExtra, UsageError
+from holdfast.kernel import codec
+from holdfast.observe import TRACE, Event, Received, Sent
+from holdfast.outcomes import Cancel, Discard, Fail, TryAgain
 from holdfast.version import VERSION
 
-Tracers = TracerProvider
-Meters = MeterProvider
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
+except ModuleNotFoundError as missing:
+    raise MissingExtra("otel", "holdfast.telemetry") from missing
 
 _NAME = "holdfast"
 _SYSTEM = {"messaging.system": "holdfast"}
 _SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600]
 
 
-def instrument(bus: Bus, tracers: TracerProvider | None, meters: MeterProvider | None) -> None:
-    """Trace and measure what passes this bus; without providers, by those of the process."""
-    bus.spans = JobSpans(trace.get_tracer(_NAME, VERSION, tracers))
-    bus.listen(JobMetrics(metrics.get_meter(_NAME, VERSION, meters)).note)
+def instrument(
+    app: Holdfast, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> None:
+    """Trace and measure the jobs of an app with OpenTelemetry, by these providers or by those of the process.
+
+    Call it once, in every process that enqueues or works. It needs `pip install 'holdfast[otel]'`.
+    """
+    bus = core_of(app).ports.events
+    if bus.spans is not None:
+        raise UsageError("this app is already instrumented; call instrument() only once.")
+    bus.spans = JobSpans(trace.get_tracer(_NAME, VERSION, tracer_provider))
+    bus.listen(JobMetrics(metrics.get_meter(_NAME, VERSION, meter_provider)).note)
 
 
 class JobSpans:
@@ -54,7 +64,7 @@ class JobSpans:
 
     @contextmanager
     def processing(self, received: Received) -> Iterator[AttemptSpan]:
-        # A worker may have been started inside some span; its jobs are no part of that.
+        # A worker may have been started inside some span; its jobs do not belong to that.
         sender = propagate.extract(_carrier(received.metadata), Context())
         origin = trace.get_current_span(sender).get_span_context()
         span = self._tracer.start_span(
@@ -87,14 +97,14 @@ class AttemptSpan:
         self._span = span
 
     def conclude(self, outcome: object | None) -> None:
-        self._span.set_attribute("holdfast.outcome", "lost" if outcome is None else type(outcome).__name__.lower())
+        self._span.set_attribute("holdfast.outcome", _word_for(outcome))
         match outcome:
             case None:
                 self._fail("lost", "its lease was lost; the result is dropped")
-            case Retry(_, message, type=kind, trace=stack):
+            case TryAgain(_, message, type=kind, trace=stack):
                 if stack:
-                    told = {"exception.message": str(message), "exception.stacktrace": stack}
-                    self._span.add_event("exception", {"exception.type": _exception(message), **told})
+                    details = {"exception.message": str(message), "exception.stacktrace": stack}
+                    self._span.add_event("exception", {"exception.type": _exception(message), **details})
                 self._fail(kind, message)
             case Fail(message, type=kind):
                 self._fail(kind, message)
@@ -168,8 +178,8 @@ def _described(operation: str, kind: str, queue: str) -> dict[str, str]:
 
 
 def _line(event: Event) -> dict[str, str]:
-    told = event.metadata
-    return {**_SYSTEM, "messaging.destination.name": told["queue"], "holdfast.kind": told["kind"]}
+    about = event.metadata
+    return {**_SYSTEM, "messaging.destination.name": about["queue"], "holdfast.kind": about["kind"]}
 
 
 def _attempt(event: Event) -> tuple[str, str]:
@@ -177,9 +187,16 @@ def _attempt(event: Event) -> tuple[str, str]:
 
 
 def _carrier(metadata: str) -> Mapping[str, str]:
-    stored = encoding.decode(metadata)
+    stored = codec.decode(metadata)
     carried = stored.get(TRACE) if isinstance(stored, dict) else None
     return carried if isinstance(carried, dict) else {}
+
+
+def _word_for(outcome: object | None) -> str:
+    """The outcome as dashboards know it: a `TryAgain` is still a "retry" there."""
+    if outcome is None:
+        return "lost"
+    return "retry" if isinstance(outcome, TryAgain) else type(outcome).__name__.lower()
 
 
 def _exception(message: object) -> str:

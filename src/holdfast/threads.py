@@ -28,10 +28,12 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise UsageError("this code already runs on the app's event loop: await the call without _sync.")
+            raise UsageError(
+                "this code already runs on the app's event loop: await the async call, run() in place of run_sync()."
+            )
         if os.getpid() != self._process:
             coroutine.close()
-            raise UsageError("this process was forked off one that had used the app: make the app after the fork.")
+            raise UsageError("this process was forked from one that had used the app: create the app after the fork.")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def stop(self) -> None:

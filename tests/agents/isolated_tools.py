@@ -22,3 +22,8 @@ def spins() -> str:
     """Holds its process for ever."""
     while True:
         pass
+
+
+def leaks() -> str:
+    """Raises what its environment knows."""
+    raise RuntimeError(f"refused: {os.environ['LEAKED_KEY']}")

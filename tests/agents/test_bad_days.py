@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunFailed
-from holdfast.agents import reading
 from holdfast.agents.lanes import lane_of
 from holdfast.agents.tools import ServerTool
+from holdfast.app import core_of
 from holdfast.events import TurnFailed
-from holdfast.models.provider import Provider, simulator
-from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
+from holdfast.models.script import Script, block, call, ends, refuse, say, think, truncate
+from holdfast.models.simulator import Provider, simulator
 from holdfast.settings import Settings
 from holdfast.testing import Labs
 from tests.support.agents import MODEL, ByModel, Noting, audit, results, settle, snapshot
@@ -57,7 +57,6 @@ class Fault:
     do: dict[str, Any]
     kind: str
     unknown: int = 1
-    script: Script = HERE
 
 
 PASSING = {
@@ -70,21 +69,15 @@ PASSING = {
     "error after 200": Fault({"error_event": {"after": 3}}, "overloaded"),
     "another error after 200": Fault({"error_event": {"after": 3, "type": "api_error"}}, "server"),
     "malformed": Fault({"malformed": {"after": 3}}, "malformed"),
-    "two calls of one id": Fault(
-        {"duplicate_ids": True},
-        "malformed",
-        script=Script(calls(call("add", a=1, b=2), call("add", a=3, b=4)), say("Here I am.")),
-    ),
 }
 
 
 async def test_what_passes_is_tried_again_and_ends_as_if_nothing_had_happened(provided: Labs) -> None:
     models = {name: snapshot(number) for number, name in enumerate(PASSING)}
-    script = ByModel({models[name]: fault.script for name, fault in PASSING.items()})
     rules = [{"match": {"model": models[name], "nth": 1}, "do": fault.do} for name, fault in PASSING.items()]
-    async with provider(script, *rules) as running:
+    async with provider(HERE, *rules) as running:
         hf = an_app(running.url, max_concurrent_streaming_runs=20)
-        agent = hf.agent("steady", model=MODEL, tools=[add_of(hf)])
+        agent = hf.agent("steady", model=MODEL)
         lab = await provided.use(hf)
         runs = {name: await agent.enqueue("Hello?", model=model) for name, model in models.items()}
         await settle(lab, *runs.values())
@@ -220,12 +213,31 @@ async def test_what_a_person_must_mend_waits_for_a_person(provided: Labs, do: di
         assert {(await run.refresh()).state for run in runs} == {"pending"}
         assert running.state.stats["sent"] <= len(runs)  # those that were asked before the first answer
         running.state.rules.clear()
-        (lane,) = await hf.runtime().transact(reading.list_lanes)
-        assert (lane.name, lane.person) == (lane_of(hf.book.credential(MODEL), MODEL), 1)
-        await hf.runtime().transact(reading.open_lane, lane.name)
+        (lane,) = await hf.lanes.list()
+        assert (lane.name, lane.person) == (lane_of(core_of(hf).book.credential(MODEL), MODEL), 1)
+        await hf.lanes.open(lane.name)
         await settle(lab, *runs)
         assert [(await run.result()).text for run in runs] == ["Thank you.", "Thank you."]
         await audit(hf, running)
+
+
+async def test_what_one_agent_may_not_do_closes_the_lane_for_nobody(provided: Labs) -> None:
+    """The provider refuses one feature of one request: the others of that model go on."""
+    words = "refused by rule: this workspace has no access to code execution"
+    async with provider(
+        Script(say("Gladly.")), {"match": {"nth": 1}, "do": {"status": 403, "message": words}}
+    ) as running:
+        hf = an_app(running.url)
+        agent = hf.agent("some", model=MODEL, attempts=1)
+        lab = await provided.use(hf)
+        run = await agent.enqueue("One")
+        (row,) = await settle(lab, run)
+        assert (row.state, row.error_type) == ("failed", "streaming_error")
+        assert words in (row.error or "")
+        assert await hf.lanes.list() == []
+        other = await agent.enqueue("Two")
+        await lab.drain()
+        assert (await other.result()).text == "Gladly."
 
 
 async def test_a_bad_request_fails_once(provided: Labs) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Retry
+from holdfast.app import core_of
 from holdfast.errors import UsageError
 
 HERE = "sqlite:///never.db"
@@ -29,8 +30,8 @@ HERE = "sqlite:///never.db"
         ("description", None, "description"),
         ("options", [1], "options"),
         ("metadata", [1], "metadata is a dict"),
-        ("output", 5, "output is a type"),
-        ("output", {"type": "object"}, "output is a type"),
+        ("output", 5, "output must be a type"),
+        ("output", {"type": "object"}, "output must be a type"),
         ("priority", "x", "priority"),
         ("priority", 2**40, "priority"),
         ("queue", "", "a queue name"),
@@ -46,7 +47,7 @@ def test_an_agent_is_checked_when_it_is_defined(field: str, value: Any, words: s
     hf = Holdfast(HERE)
     with pytest.raises(UsageError, match=words):
         hf.agent("desk", **{"model": "claude-opus-5-5", field: value})
-    assert hf.defined == {}
+    assert core_of(hf).defined == {}
 
 
 async def test_a_stored_agent_is_checked_too(hf: Holdfast) -> None:
@@ -60,7 +61,7 @@ async def test_a_stored_agent_is_checked_too(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("isolate", "thread", 'isolate is "process"'),
+        ("isolate", "thread", 'isolate must be "process"'),
         ("approve", "yes", "approve is"),
         ("approve", 5, "approve is"),
         ("retry", 3, r"retry is Retry\(…\)"),
@@ -70,7 +71,7 @@ async def test_a_stored_agent_is_checked_too(hf: Holdfast) -> None:
         ("concurrency", 0, "concurrency"),
         ("concurrency", "x", "concurrency"),
         ("timeout", 5, "a duration"),
-        ("name", 5, "no name for a tool"),
+        ("name", 5, "not a valid tool name"),
     ],
 )
 def test_a_tool_is_checked_when_it_is_declared(field: str, value: Any, words: str) -> None:
@@ -82,13 +83,13 @@ def test_a_tool_is_checked_when_it_is_declared(field: str, value: Any, words: st
 
     with pytest.raises(UsageError, match=words):
         hf.tool(**{field: value})(weather)
-    assert hf.registry.definitions == {}
+    assert core_of(hf).registry.definitions == {}
 
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("isolate", "thread", 'isolate is "process"'),
+        ("isolate", "thread", 'isolate must be "process"'),
         ("retry", 3, r"retry is Retry\(…\)"),
         ("requires", "gpu", "requires is a list"),
         ("priority", "x", "priority"),

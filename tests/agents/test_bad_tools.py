@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast import Cancel, Discard, Holdfast, Retry, Snooze
-from holdfast.agents.contents import Document, Image, readable
+from holdfast.agents.content import Document, Image, readable
 from holdfast.agents.tools import ToolContext
 from holdfast.models.script import call, calls, say
 from tests.agents import isolated_tools
 from tests.support.agents import results, scripted
-from tests.support.apps import MakeApp
+from tests.support.apps import MakeApp, eventually
 
 ONCE = Retry.none()
 
@@ -236,3 +239,63 @@ def test_text_that_is_no_text_becomes_readable() -> None:
     assert readable({"a\x00": ["\ud83d\ude00", "\ud800x", 1, None, "plain"]}) == {
         "a\ufffd": ["\N{GRINNING FACE}", "\ufffdx", 1, None, "plain"]
     }
+
+
+def threads() -> int:
+    return sum(thread.name == "holdfast-call" for thread in threading.enumerate())
+
+
+async def test_sync_tools_that_hang_use_up_their_own_threads_and_no_more(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hung thread cannot be stopped: it keeps its place, and calls beyond are refused by name."""
+    hf, freed, before = make_app(max_concurrent_tools=3, heartbeat="200ms"), threading.Event(), threads()
+
+    @hf.tool(timeout="50ms", retry=Retry(attempts=2, base="0s"))
+    def blocks() -> str:
+        """Blocks its thread."""
+        freed.wait(60)
+        return "done"
+
+    @hf.tool
+    def well() -> str:
+        """Is well."""
+        return "well"
+
+    many = calls(*[call("blocks")] * 20, *[call("well")] * 5)
+    agent = hf.agent("brave", model=scripted(hf, many, call("blocks"), say("on we go")), tools=[blocks, well])
+    await hf.ensure_worker()
+    try:
+        run = await agent.enqueue("Go")
+        while len(await results(hf, run.session_id)) < 25:
+            assert threads() - before <= 8
+            await asyncio.sleep(0)
+        told = [block["content"] for block in await results(hf, run.session_id)]
+        assert told[20:25] == ["well"] * 5, "no other tool is disturbed"
+        refused = [text for text in told[:20] if text != "timed out after 50ms"]
+        assert len(refused) >= 16
+        assert re.search(r"tool:blocks was not started: [234] \([234] in tool:blocks\) of this worker's 8", refused[-1])
+        assert 'isolate="process"' in refused[0]
+        assert (await run.result()).text == "on we go"
+        assert 2 <= threads() - before <= 4
+
+        async def warned() -> bool:
+            return "a call of tool:blocks was abandoned and has not returned: " in caplog.text
+
+        async def shown() -> bool:
+            (row,) = await hf.workers.list()
+            hanging = row.lines.get("hanging")
+            return hanging is not None and hanging.slots == 8 and hanging.active >= 2
+
+        await eventually(warned)
+        await eventually(shown)
+    finally:
+        freed.set()
+
+    async def returned() -> bool:
+        return threads() == before
+
+    await eventually(returned)
+    again = hf.agent("again", model=scripted(hf, call("blocks"), say("ok")), tools=[blocks])
+    result = await again.run("Go")
+    assert [block["content"] for block in await results(hf, result.session_id)] == ["done"]

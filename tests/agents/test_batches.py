@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,14 +14,16 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, RunFailed
-from holdfast.agents.batches import submissions
+from holdfast.agents.batches import steps
+from holdfast.app import core_of
 from holdfast.clock import Ports
+from holdfast.errors import UsageError
 from holdfast.events import ModeChosen, RunStateChanged
 from holdfast.kernel.ids import new_id
 from holdfast.models.prices import cost
-from holdfast.models.provider import Provider, simulator
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.simulator import Provider, simulator
 from holdfast.models.spool import MemoryShelf
 from holdfast.settings import Settings
 from holdfast.testing import Lab, Labs
@@ -34,7 +38,7 @@ async def provided_batches(
 ) -> AsyncIterator[tuple[Lab, Provider]]:
     """A lab whose app asks a simulated provider that lives by the lab's clock."""
     lab = await labs.use(hf)
-    ports = hf.runtime().ports
+    ports = core_of(hf).runtime().ports
     async with simulator(script=script, rules=rules, ports=ports, batch_seconds=batch_seconds) as provider:
         hf.settings = replace(hf.settings, provider_url=provider.url)
         yield lab, provider
@@ -63,7 +67,7 @@ def bill(provider: Provider) -> Decimal:
 
 
 async def recorded(hf: Holdfast) -> Decimal:
-    (used,) = await hf.used()
+    (used,) = await hf.budgets.used()
     return used.cost
 
 
@@ -112,12 +116,12 @@ async def test_a_tool_loop_goes_on_across_batches(provided: Labs) -> None:
         assert await recorded(hf) == bill(provider)
 
 
-async def test_a_deadline_chooses_and_says_why(provided: Labs) -> None:
+async def test_the_time_for_an_answer_chooses_and_says_why(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     async with provided_batches(provided, hf) as (lab, provider):
-        soon = await agent.enqueue("Say a", deadline="20m")
-        later = await agent.enqueue("Say b", deadline="12h")
+        soon = await agent.enqueue("Say a", answer_within="20m")
+        later = await agent.enqueue("Say b", answer_within="12h")
         await pass_time(lab, soon, later)
         modes = {}
         for run in (soon, later):
@@ -126,6 +130,39 @@ async def test_a_deadline_chooses_and_says_why(provided: Labs) -> None:
         assert "20m is left" in modes["streaming"]
         assert "half the price" in modes["batch"]
         assert len(provider.batches) == 1
+
+
+async def test_a_deadline_of_a_run_is_when_its_answer_is_wanted_and_warns(hf: Holdfast) -> None:
+    late: Any = {"deadline": "12h"}
+    agent = hf.agent("late", model="scripted:")
+    with pytest.warns(DeprecationWarning, match=r"answer_within= instead of deadline=.*limits=Limits\(time=…\)"):
+        run = await agent.enqueue("Hello", **late)
+    other = await agent.enqueue("Hello", answer_within="12h")
+    assert (await run.refresh()).mode == (await other.refresh()).mode == "batch"
+
+
+async def test_the_warning_of_a_deadline_names_the_line_of_the_program(hf: Holdfast) -> None:
+    late: Any = {"deadline": "12h"}
+    refused: Any = {**late, "tx": object()}
+    agent = hf.agent("late", model="scripted:")
+    stored = hf.agents[(await hf.agents.put(agent)).id]
+    session, tenant = hf.session("a"), hf.tenant("acme")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        await agent.enqueue("Hello", **late)
+        await agent.enqueue_many(["Hello"], **late)
+        await asyncio.to_thread(lambda: agent.enqueue_sync("Hello", **late))
+        await stored.enqueue("Hello", **late)
+        await session.send("Hello", agent, **late)
+        await tenant.enqueue(agent, "Hello", **late)
+        with pytest.raises(UsageError, match="commit, then wait"):
+            await agent.run("Hello", **refused)
+        with pytest.raises(UsageError, match="commit, then wait"):
+            await stored.run("Hello", **refused)
+        with pytest.raises(UsageError, match="commit, then wait"):
+            await asyncio.to_thread(lambda: agent.run_sync("Hello", **refused))
+    told = [(each.category, each.filename) for each in said if "deadline" in str(each.message)]
+    assert told == [(DeprecationWarning, __file__)] * 9
 
 
 async def test_a_run_is_streamed_when_its_time_runs_out(provided: Labs) -> None:
@@ -141,7 +178,7 @@ async def test_a_run_is_streamed_when_its_time_runs_out(provided: Labs) -> None:
         lab,
         provider,
     ):
-        run = await agent.enqueue("Go", deadline="2h")
+        run = await agent.enqueue("Go", answer_within="2h")
         await pass_time(lab, run, step="10m")
         assert (await run.result()).text == "done"
         chosen = [event for event in await run.events() if isinstance(event, ModeChosen)]
@@ -249,7 +286,7 @@ async def test_ap_47_a_request_that_is_refused_fails_its_run_alone(provided: Lab
     rules = [
         {
             "match": {"path": "/v1/messages/batches", "method": "POST"},
-            "do": {"error": {"every": 2, "type": "invalid_request_error"}},
+            "do": {"error": {"every": 2, "type": "invalid_request_error", "message": "max_tokens: 9 > 8, no more"}},
         }
     ]
     async with provided_batches(provided, hf, rules=rules) as (lab, _):
@@ -257,9 +294,14 @@ async def test_ap_47_a_request_that_is_refused_fails_its_run_alone(provided: Lab
         await pass_time(lab, *runs)
         assert sorted(run.state or "" for run in runs) == ["completed", "completed", "failed", "failed"]
         failed = next(run for run in runs if run.state == "failed")
-        with pytest.raises(RunFailed, match="invalid_request_error") as caught:
+        with pytest.raises(RunFailed, match=r"invalid_request_error.*max_tokens: 9 > 8, no more") as caught:
             await failed.result()
         assert caught.value.error_type == "batch_error"
+        row = await failed.refresh()
+        assert row.error_type == "batch_error"
+        assert "max_tokens: 9 > 8, no more" in (row.error or ""), "the provider's own words are stored"
+        (turn,) = await failed.turns()
+        assert "max_tokens: 9 > 8, no more" in turn.error["message"]
 
 
 async def test_what_never_succeeds_fails_when_its_attempts_are_used_up(provided: Labs) -> None:
@@ -276,7 +318,7 @@ async def test_one_request_the_provider_cannot_take_does_not_sink_the_rest(provi
     """A submit that is refused as a whole is halved until what it is refused for stands alone."""
     hf = app()
     agent = hf.agent("writer", model=MODEL)
-    hf.book.substitute = model = Picky()
+    core_of(hf).book.substitute = model = Picky()
     lab = await provided.use(hf)
     runs = [await agent.enqueue("bad" if n == 3 else f"Say {n}", mode="batch") for n in range(6)]
     await pass_time(lab, *runs)
@@ -361,7 +403,10 @@ async def test_ap_06_modes_are_claimed_apart(provided: Labs) -> None:
     lab = await provided.use(hf, Script(say("hello")))
     batched = [await agent.enqueue("Go", mode="batch") for _ in range(3)]
     streamed = [await agent.enqueue("Go") for _ in range(3)]
-    served = hf.registry.line_of(["agent:writer"]), hf.registry.line_of(["agent:writer", "system:batch"])
+    served = (
+        core_of(hf).registry.slots_of(["agent:writer"]),
+        core_of(hf).registry.slots_of(["agent:writer", "system:batch"]),
+    )
     assert served == ("runs", "batched")
     await lab.drain()
     assert {run.state for run in streamed} == {"completed"}
@@ -407,7 +452,7 @@ class Poisonous(ScriptedModel):
 async def test_an_answer_that_cannot_be_stored_fails_its_run_alone(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
-    hf.book.substitute = Poisonous()
+    core_of(hf).book.substitute = Poisonous()
     lab = await provided.use(hf)
     runs = [await agent.enqueue("poison" if n == 1 else f"Say {n}", mode="batch") for n in range(4)]
     await pass_time(lab, *runs)
@@ -421,8 +466,8 @@ async def test_a_batch_that_came_late_takes_nothing_from_the_one_in_its_place(pr
     hf = app()
     agent = hf.agent("writer", model=MODEL, attempts=1)
     lab = await provided.use(hf)
-    ports = hf.runtime().ports
-    hf.book.substitute = model = Poisonous(ports=ports, batch_time=300.0)
+    ports = core_of(hf).runtime().ports
+    core_of(hf).book.substitute = model = Poisonous(ports=ports, batch_time=300.0)
     runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(3)]
     await lab.drain()
     await lab.clock.advance("10s")
@@ -430,8 +475,8 @@ async def test_a_batch_that_came_late_takes_nothing_from_the_one_in_its_place(pr
     (row,) = await hf.batches.list()
     assert row.state == "processing"
     late = await model.submit_batch(model.submitted[0], call="late", total=1.0, answered=lambda _: None)
-    assert await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(ports))
-    assert not await hf.runtime().transact(submissions.disown, row.id, late.id, new_id(ports))
+    assert await core_of(hf).runtime().transact(steps.disown, row.id, late.id, new_id(ports))
+    assert not await core_of(hf).runtime().transact(steps.disown, row.id, late.id, new_id(ports))
     model.empty = {late.id}  # it was cancelled before anything was answered
     await model.cancel_batch(late.id)
     await lab.drain()

@@ -7,41 +7,42 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Holdfast, Limits, Run
-from holdfast.agents.batches import submissions
-from holdfast.agents.system import BATCH, system_job
+from holdfast import Agent, Holdfast, Limits
+from holdfast.agents.batches import steps
+from holdfast.agents.system_jobs import BATCH, system_job
+from holdfast.app import core_of
 from holdfast.errors import LeaseLost, StoreUnavailable, UsageError
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.models import truncate
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf
 from holdfast.testing import Labs
 from tests.agents.test_batches import Poisonous, app, pass_time, provided_batches
-from tests.support.agents import MODEL
+from tests.support.agents import MODEL, in_run_state
 from tests.support.apps import MakeApp, eventually, working
 
 
 async def test_a_worker_that_adopts_an_agent_serves_its_batches_too(make_app: MakeApp) -> None:
     defines, serves = make_app(embedded=False), make_app(batch_wait="10ms")
     agent = defines.agent("ann", model="scripted:x")
-    serves.book.scripts["x"] = Script(say("hello"))
+    serves.script("x", Script(say("hello")))
     run = await agent.enqueue("Go", mode="batch")
-    await serves.ensure_worker(adopting=True)
-    await eventually(lambda: _is(run, "completed"))
+    await core_of(serves).ensure_worker(adopting=True)
+    await in_run_state(run, "completed")
     assert await run.text() == "hello"
 
 
 async def test_a_worker_that_adopts_an_agent_ends_what_nobody_decides(make_app: MakeApp) -> None:
     defines, serves = make_app(embedded=False), make_app()
     agent = defines.agent("ann", model="scripted:x", on_max_tokens="ask", limits=Limits(within="10ms"))
-    serves.book.scripts["x"] = Script(truncate("so far"))
+    serves.script("x", Script(truncate("so far")))
     run = await agent.enqueue("Go")
-    await serves.ensure_worker(adopting=True)
-    await eventually(lambda: _is(run, "completed"))
+    await core_of(serves).ensure_worker(adopting=True)
+    await in_run_state(run, "completed")
     assert (await run.refresh()).outcome == "truncated"
 
 
@@ -52,7 +53,11 @@ async def test_who_serves_an_agent_decides_what_follows_from_its_answers(make_ap
 
     def desk(wait: str) -> tuple[Holdfast, Agent[str]]:
         hf = make_app(embedded=False, batch_wait=wait)
-        hf.book.shelf, hf.book.scripts["d"], hf.book.per_call = shelf, script, Decimal("0.02")
+        core_of(hf).book.shelf, core_of(hf).book.scripts["d"], core_of(hf).book.per_call = (
+            shelf,
+            script,
+            Decimal("0.02"),
+        )
 
         @hf.tool(effect="read", approve=lambda call: call.input["amount"] > 50)
         def refund(amount: int) -> str:
@@ -64,11 +69,12 @@ async def test_who_serves_an_agent_decides_what_follows_from_its_answers(make_ap
     hf, agent = desk("1h")
     run = await agent.enqueue("Go", mode="batch")
     async with working(hf):
-        await eventually(lambda: _is(run, "batch_submitting"))
+        await in_run_state(run, "batch_submitting")
     other = make_app(embedded=False)
-    other.book.shelf, other.book.scripts["d"] = shelf, script
+    core_of(other).book.shelf = shelf
+    other.script("d", script)
     other.agent("other", model="scripted:d")
-    other.registry.adopts = False
+    core_of(other).registry.adopts = False
     (batch,) = await hf.batches.list()
     await _play_at_once(other, batch.id)
     async with working(other):
@@ -78,7 +84,7 @@ async def test_who_serves_an_agent_decides_what_follows_from_its_answers(make_ap
     assert [(turn.state, turn.unknown) for turn in await run.turns()] == [("batched", 1)]
     again, _ = desk("10ms")
     async with working(again):
-        await eventually(lambda: _is(run, "completed"))
+        await in_run_state(run, "completed")
     turns = await run.turns()
     assert [(turn.state, turn.unknown, turn.usage.cost) for turn in turns] == [("completed", 0, Decimal("0.01"))] * 2
     assert await hf.inquiries.list(state=None) == []
@@ -93,7 +99,9 @@ async def test_after_its_key_was_replaced_a_batch_is_read_with_the_new_one(
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = ScriptedModel(batches=MemoryShelf(), ports=hf.runtime().ports, batch_time=60.0)
+    core_of(hf).book.substitute = ScriptedModel(
+        batches=MemoryShelf(), ports=core_of(hf).runtime().ports, batch_time=60.0
+    )
     run = await agent.enqueue("Say a", mode="batch")
     await lab.drain()
     if replaced == "after it":
@@ -103,11 +111,38 @@ async def test_after_its_key_was_replaced_a_batch_is_read_with_the_new_one(
     await lab.clock.advance("61s")
     await lab.drain()
     assert run.state in ("batch_submitting", "batch_processing")
-    assert "no worker with the key" in await run.why()
+    assert "no worker with its key" in await run.why()
     await pass_time(lab, run)
     assert (await run.result()).text == "Say a"
     (batch,) = await hf.batches.list()
-    assert (batch.state, batch.credential) == ("ended", hf.book.credential(MODEL))
+    assert (batch.state, batch.credential) == ("ended", core_of(hf).book.credential(MODEL))
+
+
+@pytest.mark.usefixtures("keyless")
+async def test_a_worker_without_a_key_leaves_batches_under_the_key_that_they_were_made_with(
+    labs: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves other agents, so it takes part in batches."""
+    hf = app()
+    agent, _ = hf.agent("writer", model=MODEL), hf.agent("free", model="scripted:")
+    lab = await labs.use(hf)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
+    substitute = ScriptedModel(batches=MemoryShelf(), ports=core_of(hf).runtime().ports, batch_time=60.0)
+    core_of(hf).book.substitute = substitute
+    made_with = core_of(hf).book.credential(MODEL)
+    run = await agent.enqueue("Say a", mode="batch")
+    await lab.drain()
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    core_of(hf).book.substitute = None
+    for _ in range(4):
+        await lab.clock.advance("20m")
+        await lab.drain()
+    (batch,) = await hf.batches.list()
+    assert (run.state, batch.credential) == ("batch_submitting", made_with)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
+    core_of(hf).book.substitute = substitute
+    await pass_time(lab, run)
+    assert (await run.result()).text == "Say a"
 
 
 async def test_a_batch_that_others_have_not_submitted_is_left_to_them(
@@ -117,17 +152,17 @@ async def test_a_batch_that_others_have_not_submitted_is_left_to_them(
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = model = Poisonous(ports=hf.runtime().ports)
+    core_of(hf).book.substitute = model = Poisonous(ports=core_of(hf).runtime().ports)
     run = await agent.enqueue("Say a", mode="batch")
     await lab.drain()
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-others")
-    kept = hf.registry.definitions.pop("agent:writer")
-    hf.registry.adopts = False
+    kept = core_of(hf).registry.definitions.pop("agent:writer")
+    core_of(hf).registry.adopts = False
     for _ in range(4):
         await lab.clock.advance("20m")
         await lab.drain()
     assert (run.state, model.submitted) == ("batch_submitting", [])
-    hf.registry.definitions["agent:writer"] = kept
+    core_of(hf).registry.definitions["agent:writer"] = kept
     await pass_time(lab, run)
     assert (await run.result()).text == "Say a"
 
@@ -144,7 +179,7 @@ async def test_the_job_of_a_batch_is_not_cancelled_by_hand(provided: Labs) -> No
         await lab.clock.advance("10s")
         await lab.drain()
         for _ in range(2):  # if its job ends all the same, it gets another
-            assert await hf.runtime().cancel(JobId(await _job_of(hf)), "by some other way") == "cancelled"
+            assert await core_of(hf).runtime().cancel(JobId(await _job_of(hf)), "by some other way") == "cancelled"
             await agent.enqueue("Say b")  # a worker comes, and cleans up
             await lab.drain()
         await pass_time(lab, run)
@@ -164,11 +199,11 @@ async def test_a_batch_shows_what_it_has_gathered(provided: Labs) -> None:
 
 
 async def test_a_request_that_no_batch_can_carry_fails_alone(provided: Labs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(steps, "MOST_BYTES", 10_000)
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = ScriptedModel(batches=MemoryShelf())
+    core_of(hf).book.substitute = ScriptedModel(batches=MemoryShelf())
     runs = [await agent.enqueue("x" * 10_000 if n == 1 else f"Say {n}", mode="batch") for n in range(3)]
     await pass_time(lab, *runs)
     assert [run.state for run in runs] == ["completed", "failed", "completed"]
@@ -183,38 +218,39 @@ async def test_what_an_overtaken_worker_knows_is_taken_before_anybody_searches(
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = model = Poisonous(ports=hf.runtime().ports, batch_time=30.0)
+    core_of(hf).book.substitute = model = Poisonous(ports=core_of(hf).runtime().ports, batch_time=30.0)
     runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(3)]
-    taking, late = submissions.take, [True]
+    taking, late = steps.take, [True]
 
     async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool:
         if late and late.pop():
             raise LeaseLost(lease.id, lease.fence)
         return await taking(tx, lease, id, provider_id)
 
-    monkeypatch.setattr(submissions, "take", take)
+    monkeypatch.setattr(steps, "take", take)
     await pass_time(lab, *runs)
     assert [(await run.result()).text for run in runs] == ["Say 0", "Say 1", "Say 2"]
     assert (late, len(model.submitted), len(await hf.batches.list())) == ([], 1, 1)
     assert {turn.unknown for run in runs for turn in await run.turns()} == {0}
 
 
+@pytest.mark.long
 async def test_what_was_submitted_is_taken_when_the_store_is_back(
     provided: Labs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = model = Poisonous(ports=hf.runtime().ports)
+    core_of(hf).book.substitute = model = Poisonous(ports=core_of(hf).runtime().ports)
     run = await agent.enqueue("Say a", mode="batch")
-    taking, away = submissions.take, [1, 2, 3]
+    taking, away = steps.take, [1, 2, 3]
 
     async def take(*args: Any) -> bool:
         if away and away.pop():
             raise StoreUnavailable("the store is away")
         return await taking(*args)
 
-    monkeypatch.setattr(submissions, "take", take)
+    monkeypatch.setattr(steps, "take", take)
     await pass_time(lab, run)
     assert (await run.result()).text == "Say a"
     (row,) = await hf.batches.list()
@@ -225,10 +261,6 @@ async def _job_of(hf: Holdfast) -> str:
     """The id of the job that plays the only batch."""
     (job,) = [job for job in await hf.jobs.list(kind=BATCH) if job.finished_at is None]
     return job.id
-
-
-async def _is(run: Run[str], state: str) -> bool:
-    return (await run.refresh()).state == state
 
 
 async def _has_ended(hf: Holdfast, batch: str) -> bool:
@@ -242,5 +274,5 @@ async def _play_at_once(hf: Holdfast, batch: str) -> None:
         job, route = system_job(BATCH, id, {"batch": batch})
         await enqueue(tx, [job], [route])
 
-    await hf.runtime().open()
-    await hf.runtime().transact(add, new_id(hf.runtime().ports))
+    await core_of(hf).runtime().open()
+    await core_of(hf).runtime().transact(add, new_id(core_of(hf).runtime().ports))

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Limits
+from holdfast.agents.batches import steps
 from holdfast.agents.lanes import close_lane
-from holdfast.agents.reading import open_lane
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.events import ModeChosen
+from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
 from holdfast.models.batches import BatchLine
 from holdfast.models.failures import Kind
@@ -43,7 +45,7 @@ class Refusing(ScriptedModel):
 
 async def refusing(labs: Labs, hf: Holdfast, seconds: float = 0.0, kind: Kind = "overloaded") -> tuple[Lab, Refusing]:
     lab = await labs.use(hf)
-    hf.book.substitute = model = Refusing(hf.runtime().ports, seconds, kind)
+    core_of(hf).book.substitute = model = Refusing(core_of(hf).runtime().ports, seconds, kind)
     return lab, model
 
 
@@ -58,6 +60,7 @@ async def test_an_outage_is_waited_for(provided: Labs, kind: Kind) -> None:
     assert model.refused > 10
 
 
+@pytest.mark.long
 async def test_an_outage_longer_than_our_patience_fails_the_runs_with_the_reason(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
@@ -117,6 +120,34 @@ async def test_what_was_cancelled_before_the_submit_is_not_bought(provided: Labs
     assert {row.state for row in await hf.batches.list()} == {"ended"}
 
 
+class Late(ScriptedModel):
+    """Refuses a batch for ever, while a worker that was overtaken finds that an earlier submit has arrived."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        super().__init__(batches=MemoryShelf(), ports=core_of(hf).runtime().ports)
+        self._core = core_of(hf)
+        self.refused = 0
+
+    async def submit_batch(self, items: Any, *, call: str, **more: Any) -> Any:
+        self.refused += 1
+        status = await super().submit_batch(items, call=call, **more)
+        orphan = new_id(self._core.ports)
+        await self._core.runtime().transact(steps.disown, call.partition("/")[0], status.id, orphan)
+        raise ModelFailure("bad_request", "this was sent twice", bought="no")
+
+
+async def test_a_refused_submit_does_not_fail_what_an_earlier_one_has_bought(provided: Labs) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    lab = await provided.use(hf)
+    core_of(hf).book.substitute = model = Late(hf)
+    run = await agent.enqueue("Say", mode="batch")
+    await pass_time(lab, run)
+    assert (run.state, model.refused) == ("completed", 1)
+    (batch,) = await hf.batches.list()
+    assert batch.state == "ended"
+
+
 async def doubts(run: Any) -> list[tuple[str, int]]:
     return [(turn.state, turn.unknown) for turn in await run.turns()]
 
@@ -125,7 +156,7 @@ async def doubts(run: Any) -> list[tuple[str, int]]:
 async def test_a_result_that_never_comes_counts_as_one_that_may_have_been_bought(
     provided: Labs, cancelled: bool
 ) -> None:
-    """At the last attempt too, and when nobody waits for it any more."""
+    """At the last attempt too, and when no run waits for it any more."""
     hf = app()
     agent = hf.agent("writer", model=MODEL, attempts=1)
     rules = [{"match": {"path": "/v1/messages/batches", "method": "POST"}, "do": {"missing": {"every": 1}}}]
@@ -145,16 +176,15 @@ async def test_a_result_that_never_comes_counts_as_one_that_may_have_been_bought
 
 
 class Unusable(ScriptedModel):
-    """Answers with calls that cannot be told apart, or with a usage that nobody can add up."""
+    """Answers with something that is not made of blocks, or with a usage that nobody can add up."""
 
     def __init__(self, usage: Any = None) -> None:
         super().__init__(batches=MemoryShelf())
         self.usage = usage
 
     async def batch_results(self, id: str) -> Any:
-        call = {"type": "tool_use", "id": "a", "name": "x", "input": {}}
         async for line in super().batch_results(id):
-            message = {**(line.message or {}), "content": [call, call]}
+            message = {**(line.message or {}), "content": ["no block"]}
             if self.usage is not None:
                 message |= {"content": [], "usage": self.usage}
             yield line._replace(message=message)
@@ -164,7 +194,7 @@ class Unusable(ScriptedModel):
 async def test_an_answer_that_cannot_be_used_is_accounted(provided: Labs, attempts: int) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL, attempts=attempts)
-    hf.book.substitute = Unusable()
+    core_of(hf).book.substitute = Unusable()
     lab = await provided.use(hf)
     await hf.budgets.set("10")
     run = await agent.enqueue("Say", mode="batch")
@@ -172,7 +202,7 @@ async def test_an_answer_that_cannot_be_used_is_accounted(provided: Labs, attemp
     row = await run.refresh()
     assert (row.state, row.error_type) == ("failed", "batch_error")
     assert await doubts(run) == [("completed", attempts - 1)]
-    (used,) = await hf.used()
+    (used,) = await hf.budgets.used()
     (budget,) = await hf.budgets.list()
     assert used.cost == budget.spent > 0
     assert budget.reserved == 0
@@ -181,7 +211,7 @@ async def test_an_answer_that_cannot_be_used_is_accounted(provided: Labs, attemp
 async def test_an_answer_whose_usage_cannot_be_read_is_one_that_may_have_been_bought(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL, attempts=1)
-    hf.book.substitute = Unusable({"input_tokens": "many"})
+    core_of(hf).book.substitute = Unusable({"input_tokens": "many"})
     lab = await provided.use(hf)
     run = await agent.enqueue("Say", mode="batch")
     await pass_time(lab, run)
@@ -201,7 +231,7 @@ class Contradictory(ScriptedModel):
 async def test_an_answer_counts_whatever_else_is_said_of_it(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
-    hf.book.substitute = Contradictory(batches=MemoryShelf())
+    core_of(hf).book.substitute = Contradictory(batches=MemoryShelf())
     lab = await provided.use(hf)
     run = await agent.enqueue("Say", mode="batch")
     await pass_time(lab, run)
@@ -244,7 +274,7 @@ async def test_a_run_whose_time_limit_leaves_no_time_for_a_batch_is_streamed(pro
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     async with provided_batches(provided, hf) as (lab, provider):
-        run = await agent.enqueue("Say a", deadline="12h", limits=Limits(time="10m"))
+        run = await agent.enqueue("Say a", answer_within="12h", limits=Limits(time="10m"))
         await lab.drain()
         assert (await run.result()).text == "Say a"
         assert provider.batches == []
@@ -256,13 +286,13 @@ async def test_a_closed_lane_holds_a_run_in_batch_mode_that_streams(provided: La
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     async with provided_batches(provided, hf) as (lab, provider):
-        lane = f"{hf.book.credential(MODEL)}/{MODEL}"
-        await hf.runtime().transact(close_lane, lane, None, person=True, reason="the key is wrong")
-        run = await agent.enqueue("Say a", deadline="2h", delay="90m")
+        lane = f"{core_of(hf).book.credential(MODEL)}/{MODEL}"
+        await core_of(hf).runtime().transact(close_lane, lane, None, person=True, reason="the key is wrong")
+        run = await agent.enqueue("Say a", answer_within="2h", delay="90m")
         await lab.clock.advance("91m")
         await lab.drain()
         assert (run.state, provider.lines) == ("pending", [])
-        await hf.runtime().transact(open_lane, lane)
+        await hf.lanes.open(lane)
         await pass_time(lab, run)
         assert (await run.result()).text == "Say a"
 
@@ -285,7 +315,7 @@ async def test_what_a_download_never_brings_is_asked_again(provided: Labs) -> No
     hf = app()
     agent = hf.agent("writer", model=MODEL)
     lab = await provided.use(hf)
-    hf.book.substitute = model = Cut(batches=MemoryShelf())
+    core_of(hf).book.substitute = model = Cut(batches=MemoryShelf())
     runs = [await agent.enqueue(f"Say {n}", mode="batch") for n in range(4)]
     await pass_time(lab, *runs, step="2m", times=100)
     assert [(await run.result()).text for run in runs] == [f"Say {n}" for n in range(4)]
@@ -308,12 +338,13 @@ class Away(ScriptedModel):
             yield line
 
 
+@pytest.mark.long
 async def test_results_are_waited_for_as_long_as_the_provider_is_away(provided: Labs) -> None:
     """They are paid for, and kept for weeks."""
     hf = app()
     agent = hf.agent("writer", model=MODEL, attempts=1)
     lab = await provided.use(hf)
-    hf.book.substitute = Away(hf.runtime().ports, 5 * 3600)
+    core_of(hf).book.substitute = Away(core_of(hf).runtime().ports, 5 * 3600)
     run = await agent.enqueue("Say a", mode="batch")
     await pass_time(lab, run, step="10m")
     assert (await run.result()).text == "Say a"

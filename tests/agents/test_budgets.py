@@ -10,7 +10,8 @@ from decimal import Decimal
 import pytest
 
 from holdfast import Holdfast, Snooze
-from holdfast.agents.handles import Agent
+from holdfast.agents.api.agent import Agent
+from holdfast.app import core_of
 from holdfast.errors import BadSetting, NotFound, UsageError
 from holdfast.models.prices import Price
 from holdfast.models.script import Script, call, say
@@ -62,7 +63,7 @@ async def test_a_day_begins_anew(provided: Labs) -> None:
                 break
             spent += 1
         assert spent >= 1
-        assert "budget of everybody" in await hf.why(run.id)
+        assert "budget of everyone" in await hf.why(run.id)
         await lab.clock.advance("24h")
         await settle(lab, run)
         assert (await run.result()).text == "hello"
@@ -88,16 +89,17 @@ async def test_a_person_may_let_a_run_go_beyond_its_budget(provided: Labs, allow
     assert {each.spent for each in await hf.budgets.list()} == {result.usage.cost}  # beyond it is counted too
 
 
+@pytest.mark.long
 async def test_fifty_runs_at_once_do_not_overspend(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """At no moment is more spent and reserved than the budget has, and what is recorded is what was spent."""
     from holdfast.models.scripted import ScriptedModel
 
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
     hf = make_app(max_concurrent_streaming_runs=50)
-    hf.book.substitute = ScriptedModel(Script(*[call("look")] * 8, say("done")))
+    core_of(hf).book.substitute = ScriptedModel(Script(*[call("look")] * 8, say("done")))
     agent = looker(hf, max_tokens=500)
     budget = await hf.budgets.set("0.12", tenant="acme", policy="end")
-    most = hf.book.most_nano(MODEL, 400, 500)
+    most = core_of(hf).book.most_nano(MODEL, 400, 500)
     runs = [await agent.enqueue(f"Go {number}", tenant="acme") for number in range(50)]
     await hf.ensure_worker()
     watching = asyncio.ensure_future(_watch(hf, budget.id))
@@ -178,22 +180,22 @@ async def test_usage_is_told_apart(provided: Labs) -> None:
     await lab.clock.advance("24h")
     await settle(lab, run)
     await (await agent.enqueue("Go", tenant="other")).result()
-    (total,) = await hf.used()
+    (total,) = await hf.budgets.used()
     assert (total.turns, total.tenant, total.day) == (4, "", None)
-    by_tenant = {each.tenant: each.cost for each in await hf.used("tenant", "model")}
+    by_tenant = {each.tenant: each.cost for each in await hf.budgets.used("tenant", "model")}
     assert by_tenant["acme"] == (await run.result()).usage.cost
     assert sum(by_tenant.values()) == total.cost
-    days = await hf.used("day", tenant="acme")
+    days = await hf.budgets.used("day", tenant="acme")
     assert [str(each.day) for each in days] == ["2026-11-16", "2026-11-15"]
-    assert [each.agent for each in await hf.used("agent")] == ["waiter"]
-    assert await hf.used(since=datetime(2030, 1, 1, tzinfo=UTC)) == []
-    with pytest.raises(UsageError, match="told apart by"):
-        await hf.used("moon")  # type: ignore[arg-type]
+    assert [each.agent for each in await hf.budgets.used("agent")] == ["waiter"]
+    assert await hf.budgets.used(since=datetime(2030, 1, 1, tzinfo=UTC)) == []
+    with pytest.raises(UsageError, match="grouped by"):
+        await hf.budgets.used("moon")  # type: ignore[arg-type]
 
 
 async def test_a_summary_is_paid_from_the_budget_too(hf: Holdfast) -> None:
     agent, _ = talker(hf)
-    hf.prices = [
+    hf.budgets.prices = [
         Price(model="scripted:sum", kind=kind, tier="standard", since=date(2026, 1, 1), usd=Decimal(10))
         for kind in ("input", "output")
     ]
@@ -205,4 +207,4 @@ async def test_a_summary_is_paid_from_the_budget_too(hf: Holdfast) -> None:
     (after,) = await hf.budgets.list()
     assert done.cost_nano > 0
     assert after.spent - before.spent == Decimal(done.cost_nano) / 10**9
-    assert (await hf.used("agent"))[0].agent == "(compaction)"
+    assert (await hf.budgets.used("agent"))[0].agent == "(compaction)"

@@ -11,10 +11,11 @@ import apsw
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Agent, Run
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.script import Script, call, say
-from holdfast.redacting import REDACTED, Redactor, is_secret_name
+from holdfast.redaction import REDACTED, Redactor, is_secret_name
 from holdfast.testing import Lab, Labs
 
 KEY = "sk-ant-api03-abcdefghijklmnop"
@@ -114,11 +115,8 @@ async def test_no_secret_and_no_path_is_in_the_file(labs: Labs, tmp_path: Path) 
     assert "api03" not in said
     async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
         row = await capsule.runs.get(run.id)
-        assert (row.variables, row.metadata) == (
-            f'{{"customer":42,"token":"{REDACTED}"}}',
-            f'{{"password":"{REDACTED}"}}',
-        )
-        assert "red" in (await capsule.sessions.get(row.session)).metadata
+        assert (row.variables, row.metadata) == ({"customer": 42, "token": REDACTED}, {"password": REDACTED})
+        assert (await capsule.sessions.get(row.session)).metadata == {"api_key": REDACTED, "team": "red"}
 
 
 async def test_secrets_are_found_where_programs_put_them_and_the_rest_is_replayed(labs: Labs, tmp_path: Path) -> None:
@@ -148,14 +146,14 @@ async def test_secrets_are_found_where_programs_put_them_and_the_rest_is_replaye
         assert re.findall(rb"\w*hunter\d\w*|aHVudGVyMg", data) == []
     async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as capsule:
         (told,) = await capsule.runs[run.id].calls()
-        assert json.loads(json.loads(told.output or ""))["session_token"] == REDACTED
-        assert json.loads(told.input)["password"] == REDACTED
+        assert json.loads(told.output)["session_token"] == REDACTED
+        assert told.input["password"] == REDACTED
         (agent_row,) = await capsule.agents.list()
         (version,) = await capsule.agents.versions(agent_row.id)
-        definition = json.loads(version.definition)
+        definition = version.definition
         assert definition["options"]["mcp_servers"][0] == options["mcp_servers"][0] | {"authorization_token": REDACTED}
         assert definition["tools"][0]["schema"]["properties"]["password"] == {"type": "string"}
-        replayed = await capsule.replay(run.id)
+        replayed = await capsule.runs.replay(run.id)
         assert (replayed.differences, replayed.known_requests) == ((), 0)
     await lab.close()
     await labs.use(hf, Script.cassette(tmp_path / "run.json", strict=True))
@@ -194,6 +192,10 @@ async def test_nothing_in_a_capsule_is_alive(labs: Labs, tmp_path: Path) -> None
         assert "awaiting_input" in str(row.error)
         assert [job.state for job in await capsule.jobs.list()] == ["cancelled", "cancelled"]
         assert [inquiry.state for inquiry in await capsule.inquiries.list(state=None)] == ["withdrawn"]
+    file = apsw.Connection(str(tmp_path / "run.db"))
+    places = [list(file.execute(f"select count(*) from {table}")) for table in ("ready", "later", "lease", "ended")]
+    file.close()
+    assert places == [[(0,)], [(0,)], [(0,)], [(2,)]]
     assert (await run.refresh()).state == "awaiting_input"
 
 
@@ -202,12 +204,12 @@ async def test_what_cannot_be_exported_is_said(labs: Labs, tmp_path: Path) -> No
     lab = await labs.use(house.hf, house.script)
     run = await played(lab, house)
     (child,) = await run.children()
-    with pytest.raises(UsageError, match="which began it all"):
+    with pytest.raises(UsageError, match="the root of both"):
         await house.hf.runs[child.id].export(tmp_path / "run.db")
     with pytest.raises(NotFound):
         await house.hf.tenant("other").runs[run.id].export(tmp_path / "run.db")
     (tmp_path / "run.db").write_text("mine")
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         await run.export(tmp_path / "run.db")
     assert (tmp_path / "run.db").read_text() == "mine"
 

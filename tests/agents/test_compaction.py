@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from holdfast import Compaction, Holdfast
+from holdfast.agents import queries
+from holdfast.agents.compaction import commit
+from holdfast.app import core_of
 from holdfast.errors import BadSetting, NotFound, NothingToCompact, UsageError
 from holdfast.events import Compacted, CompactionStarted
+from holdfast.kernel.database import Transaction
 from holdfast.models import ModelFailure
 from holdfast.models.script import Script, refuse, say
 from holdfast.models.scripted import ScriptedModel
@@ -63,8 +68,8 @@ async def test_ap_52_what_survives_and_what_is_recorded(hf: Holdfast) -> None:
     for row in (first, second):
         assert (row.state, row.model, row.summary, row.attempts) == ("done", "scripted:sum", SUMMARY, 1)
         assert row.tokens_before > (row.tokens_after or 0) > 0
-        assert row.duration_us is not None
-        assert row.duration_us >= 0
+        assert row.duration is not None
+        assert row.duration >= timedelta()
         assert row.input_tokens > 0
     assert first.removed == 11
     assert [row.id for row in await session.compactions()] == [second.id, first.id]
@@ -86,8 +91,37 @@ async def test_ap_53_what_is_sent_afterwards_is_a_conversation(hf: Holdfast) -> 
     assert kinds == ["text", "text", "tool_use", "tool_result", "text", "text", "thinking", "tool_use", "tool_result"]
     assert SUMMARY in sent[0]["content"][0]["text"]
     assert sent[0]["content"][1]["text"] == "Question 2?"
-    session_row = await hf.runtime().transact(_generation, session.id)
+    session_row = await core_of(hf).runtime().transact(_generation, session.id)
     assert session_row == done.id
+
+
+@pytest.mark.parametrize("strategy", ["summarize", "hybrid"])
+async def test_ap_53_a_compaction_that_breaks_off_has_changed_nothing(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, strategy: Any
+) -> None:
+    """AP-53: the store fails when all of it is written and not committed; afterwards it is done as if nothing had."""
+    agent, model = talker(hf)
+    session = await hf.session("s")
+    await talk(session, agent, 3)
+    before = await sent_now(hf, session), await session.messages(archived=True)
+    tell = commit._tell
+
+    async def breaking(tx: Transaction, intent: Any, type: str, data: Any) -> None:
+        await tell(tx, intent, type, data)
+        if type == "compacted":
+            raise RuntimeError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "_tell", breaking)
+        with pytest.raises(RuntimeError, match="cut off"):
+            await session.compact(replace(SMALL, strategy=strategy))
+    assert (await sent_now(hf, session), await session.messages(archived=True)) == before
+    assert "done" not in {row.state for row in await session.compactions()}
+    await talk(session, agent, 1)  # a strict model takes it as it was
+    done = await session.compact(replace(SMALL, strategy=strategy))
+    assert done.state == "done"
+    await talk(session, agent, 1)
+    assert len(model.asked("scripted:sum")) == (2 if strategy == "summarize" else 0)
 
 
 async def test_ap_54_outputs_make_room_without_a_model(hf: Holdfast) -> None:
@@ -137,7 +171,7 @@ async def test_restore_goes_back_step_by_step_and_thinking_comes_back(hf: Holdfa
     assert await sent_now(hf, session) == pruned
     await session.restore()
     assert await sent_now(hf, session) == original
-    with pytest.raises(UsageError, match="no compaction that could be undone"):
+    with pytest.raises(UsageError, match="no compaction to undo"):
         await session.restore()
     await talk(session, agent, 1)
     sent = model.asked("scripted:talk")[-2].messages
@@ -174,7 +208,7 @@ async def test_what_a_summary_costs_is_part_of_what_the_session_used(hf: Holdfas
     assert "Question 0?" in str(asked.messages)
     assert "characters left out" in str(asked.messages), "long outputs are shortened for the summariser"
     await session.delete()
-    assert await hf.runtime().transact(_count_compactions, session.id) == []
+    assert await core_of(hf).runtime().transact(_count_compactions, session.id) == []
 
 
 async def test_near_the_limit_the_provider_counts_and_when_it_cannot_the_estimate_stands_that_once(
@@ -255,16 +289,14 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 
 async def _generation(tx: Any, session: str) -> str:
-    from holdfast.agents.statements import Compactions
+    from holdfast.agents.compaction.statements import CompactionsSql
 
-    row = await tx.one(Compactions.find_generation, id=session)
+    row = await tx.one(CompactionsSql.find_generation, id=session)
     return str(row.generation)
 
 
 async def _count_compactions(tx: Any, session: str) -> list[Any]:
-    from holdfast.agents.statements import Compactions
-
-    return list(await tx.many(Compactions.list_compactions, session=session, limit=10))
+    return list(await queries.list_compactions(tx, session, limit=10))
 
 
 async def test_stats_of_a_session_that_the_provider_compacts_are_told(hf: Holdfast) -> None:
@@ -286,10 +318,10 @@ def test_what_is_no_compaction_is_refused_where_the_agent_is_defined(wrong: Any)
 
 
 async def test_an_unknown_summariser_is_refused_where_the_agent_is_defined(hf: Holdfast) -> None:
-    with pytest.raises(UsageError, match="claude-nope"):
-        hf.agent("a", model="scripted:a", compaction=Compaction(summarizer="claude-nope"))
-    with pytest.raises(UsageError, match="claude-nope"):
-        await hf.agents.create("b", model="scripted:a", compaction={"summarizer": "claude-nope"})
+    with pytest.raises(UsageError, match="claude-mythos-preview"):
+        hf.agent("a", model="scripted:a", compaction=Compaction(summarizer="claude-mythos-preview"))
+    with pytest.raises(UsageError, match="claude-mythos-preview"):
+        await hf.agents.create("b", model="scripted:a", compaction={"summarizer": "claude-mythos-preview"})
 
 
 def test_the_seeds_word_for_a_summary_is_understood() -> None:

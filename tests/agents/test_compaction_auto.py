@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Compaction, Holdfast
+from holdfast.app import core_of
 from holdfast.events import Compacted, CompactionStarted
 from holdfast.models import ModelFailure
 from holdfast.models.script import Script, block, calls, refuse, say
@@ -53,7 +54,7 @@ async def test_a_worker_that_adopts_an_agent_compacts_for_it_too(make_app: MakeA
     here, there = make_app(embedded=False), make_app(embedded=False)
     agent, _ = talker(here, compaction=replace(TIGHT, trigger=0.2, preserve_last=0, protected_tokens=0))
     talker(there)
-    del there.registry.definitions["agent:talker"]
+    del core_of(there).registry.definitions["agent:talker"]
     async with working(there):
         session = await here.session("s")
         await (await session.send("One?", agent)).result()
@@ -176,7 +177,7 @@ async def test_wherever_a_worker_dies_the_history_is_whole_and_no_stored_summary
 async def test_the_providers_own_compaction_is_asked_for_and_its_block_kept_as_it_came(hf: Holdfast) -> None:
     made = block("compaction", content="What was said.", encrypted_content="opaque", signature="s")
     script = Noting(calls(made, say("Yes.")))
-    hf.book.scripts["own"] = script
+    hf.script("own", script)
     agent = hf.agent("own", model="scripted:own", compaction=Compaction(strategy="provider", window=100_000))
     session = await hf.session("s")
     await agent.run("One?", session=session)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import Compaction, Holdfast, Limits, Session
-from holdfast.agents.handles import Agent
+from holdfast.agents.api.agent import Agent
+from holdfast.app import core_of
 from holdfast.errors import BudgetUsedUp, RunFailed
 from holdfast.models import ModelFailure
 from holdfast.models.script import Script, call, refuse, say
@@ -27,7 +28,7 @@ def chatty(hf: Holdfast, summary: Any = None, **options: Any) -> tuple[Agent[str
     """An agent whose sessions grow fast, and the model that plays it and its summariser."""
     scripts = {"scripted:talk": Script(lambda _: say("rain " * 100)), "scripted:sum": Script(summary or say(SUMMARY))}
     model = Strict(scripts)
-    hf.book.substitute = model
+    core_of(hf).book.substitute = model
     return hf.agent("chatty", model="scripted:talk", **{"max_tokens": 500, "compaction": TIGHT, **options}), model
 
 
@@ -220,7 +221,7 @@ async def test_a_run_that_is_cancelled_while_it_is_summarised_leaves_nothing_res
         for _ in range(4):
             await (await session.send("q " * 300, agent)).result()
         await hf.budgets.set("5", session=session)
-        hf.book.per_call = Decimal("0.01")
+        core_of(hf).book.per_call = Decimal("0.01")
         model.models["scripted:sum"] = gated = Gated(say(SUMMARY))
         run = await session.send(LONG, agent)
 

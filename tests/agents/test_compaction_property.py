@@ -11,21 +11,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Compaction, Holdfast
+from holdfast.agents.compaction.compaction_rows import HistoryBlock
 from holdfast.agents.compaction.partition import partition, prune, read, units
-from holdfast.agents.compaction.records import HistoryBlock
-from holdfast.agents.history import Message, merged, messages
-from holdfast.agents.records import WindowBlock
-from holdfast.agents.storing import add_message
+from holdfast.agents.messages import add_message
+from holdfast.agents.rows import WindowBlock
+from holdfast.agents.runs.history import SentMessage, merged, messages
+from holdfast.app import core_of
 from holdfast.errors import NothingToCompact
 from holdfast.kernel.database import Transaction
 from holdfast.models.facts import facts_for
-from holdfast.models.provider.pairing import check_conversation
-from holdfast.models.provider.refusing import Refused
 from holdfast.models.script import Script, say
+from holdfast.models.simulator.conversation import check_conversation
+from holdfast.models.simulator.refusal import Refused
 from tests.support.compaction import SUMMARY, sent_now
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
-PROMPT = Message("user", [{"type": "text", "text": "And now?"}])
+PROMPT = SentMessage("user", [{"type": "text", "text": "And now?"}])
 
 _numbers = itertools.count()
 
@@ -115,7 +116,7 @@ configs = st.builds(
 
 def rows_of(history: Sequence[Sequence[tuple[str, list[dict[str, Any]]]]], marked: set[int]) -> list[HistoryBlock]:
     """A history as the store would read it."""
-    from holdfast.agents.storing import encode_block
+    from holdfast.agents.messages import encode_block
 
     rows: list[HistoryBlock] = []
     ordinal = 0
@@ -133,11 +134,14 @@ def rows_of(history: Sequence[Sequence[tuple[str, list[dict[str, Any]]]]], marke
 
 def check(rows: Sequence[HistoryBlock]) -> None:
     """The provider takes it, with the next question after it."""
-    said = [Message(each["role"], each["content"]) for each in messages([WindowBlock(*row[:7]) for row in rows], "now")]
+    said = [
+        SentMessage(each["role"], each["content"]) for each in messages([WindowBlock(*row[:7]) for row in rows], "now")
+    ]
     sent = [{"role": each.role, "content": each.blocks} for each in merged([*said, PROMPT])]
     check_conversation({"messages": sent}, facts_for("scripted:"))
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(histories, marks, configs)
 def test_whatever_is_taken_out_pairs_stay_whole(history: Any, marked: set[int], config: Compaction) -> None:
@@ -170,17 +174,17 @@ def test_whatever_is_taken_out_pairs_stay_whole(history: Any, marked: set[int], 
 async def test_what_is_stored_is_accepted_and_comes_back_byte_for_byte(
     hf: Holdfast, history: Any, child: Any, marked: set[int], several: list[Compaction]
 ) -> None:
-    hf.book.scripts["sum"] = Script(say(SUMMARY))
+    hf.script("sum", Script(say(SUMMARY)))
     session = await hf.session(f"s{next(_numbers)}")
     branches = [(said, "") for said in history] + [(said, "child") for said in child]
     for number, (said, branch) in enumerate(branches):
         numbered = [(kind, turn, blocks) for turn, (kind, blocks) in enumerate(said)]
-        await hf.runtime().transact(store, Line(f"{session.id}-{number}", session.id, branch, numbered))
+        await core_of(hf).runtime().transact(store, Line(f"{session.id}-{number}", session.id, branch, numbered))
     for number, message in enumerate(await session.messages()):
         if number in marked:
             await session.preserve(message)
     states = [await sent_now(hf, session)]
-    beside = await hf.runtime().transact(beside_of, session.id)
+    beside = await core_of(hf).runtime().transact(beside_of, session.id)
     check(states[0])
     for config in several:
         parts = partition(read(states[-1]), config)
@@ -200,7 +204,7 @@ async def test_what_is_stored_is_accepted_and_comes_back_byte_for_byte(
         states.pop()
         await session.restore()
         assert await sent_now(hf, session) == states[-1]
-    assert await hf.runtime().transact(beside_of, session.id) == beside
+    assert await core_of(hf).runtime().transact(beside_of, session.id) == beside
 
 
 async def store(tx: Transaction, run: Line) -> None:
@@ -210,9 +214,9 @@ async def store(tx: Transaction, run: Line) -> None:
 
 async def beside_of(tx: Transaction, session: str) -> list[Any]:
     """What other branches would send."""
-    from holdfast.agents.statements import Messages
+    from holdfast.agents.statements import MessagesSql
 
-    return list(await tx.many(Messages.window, session=session, branch="child"))
+    return list(await tx.many(MessagesSql.window, session=session, branch="child"))
 
 
 def test_a_server_tools_use_and_result_stay_together_across_ours() -> None:

@@ -35,7 +35,7 @@ async def test_a_run_that_begins_during_a_compaction_keeps_its_history(hf: Holdf
     run = await agent.run("Meanwhile?", session=session)
     before = await sent_now(hf, session)
     gated.gate.set()
-    with pytest.raises(SessionBusy, match="something was said"):
+    with pytest.raises(SessionBusy, match="messages were added or marked"):
         await compacting
     assert await sent_now(hf, session) == before
     (row,) = await session.compactions()
@@ -57,7 +57,7 @@ async def test_nothing_is_compacted_while_a_run_is_under_way(make_app: MakeApp) 
         run = await session.send("And?", slow)
         await talking.reached(1)
         for refused in (session.compact(SMALL), session.compact(replace(SMALL, strategy="summarize"))):
-            with pytest.raises(SessionBusy, match="under way"):
+            with pytest.raises(SessionBusy, match="has an active run"):
                 await refused
         assert await session.compactions() == []
         talking.gate.set()
@@ -104,7 +104,7 @@ async def test_of_two_compactions_one_is_applied_and_both_are_paid(hf: Holdfast,
     await gated.reached(2)
     gated.gate.set()
     ended = await asyncio.gather(*both, return_exceptions=True)
-    assert sorted(type(each).__name__ for each in ended) == ["CompactionRow", "SessionBusy"]
+    assert sorted(type(each).__name__ for each in ended) == ["CompactionRecord", "SessionBusy"]
     rows = await session.compactions()
     assert [(row.removed, row.unknown) for row in rows if row.state == "done"] == [(8, 0)]
     assert sum(row.output_tokens for row in rows) == 2 * in_tokens(SUMMARY)

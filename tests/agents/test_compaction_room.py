@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Compaction, Holdfast, Limits
-from holdfast.agents.handles import Agent
-from holdfast.agents.history import CONTINUE
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.runs.history import CONTINUE
+from holdfast.app import core_of
 from holdfast.models.script import Script, call, ends, refuse, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Lab, Labs
@@ -26,7 +27,7 @@ def speaker(hf: Holdfast, script: Script, **options: Any) -> tuple[Agent[str], S
         return "wind " * words
 
     model = Strict({"scripted:talk": script, "scripted:sum": Script(say(SUMMARY))})
-    hf.book.substitute = model
+    core_of(hf).book.substitute = model
     agent = hf.agent(
         "speaker", model="scripted:talk", tools=[look], **{"max_tokens": 500, "compaction": TIGHT, **options}
     )

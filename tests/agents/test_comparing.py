@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.forks.comparing import Comparison, as_dict
+from holdfast.agents.forks.comparison import Comparison, as_dict
 from holdfast.errors import NotFound
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Labs
@@ -83,6 +83,7 @@ async def test_what_differs_is_marked(labs: Labs) -> None:
     assert json.loads(json.dumps(told))["tools"][0]["b"]["output"] == "12"
 
 
+@pytest.mark.long
 async def test_a_fork_of_a_fork_has_the_calls_of_all_before_it_once(labs: Labs) -> None:
     clerk = Clerk()
     steps = (_asked, call("stock", of="1"), call("stock", of="2"), call("stock", of="3"), say("done"))

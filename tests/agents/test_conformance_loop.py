@@ -7,21 +7,33 @@ import json
 import random
 from typing import Any
 
+import pytest
+
 from holdfast import Holdfast, Retry, Snooze
-from holdfast.agents.serving import run_definition
+from holdfast.agents.adoption import run_definition
+from holdfast.agents.runs import turns
+from holdfast.agents.runs.commit import Answer, Decision
+from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.statements import CallsSql, RunsSql
 from holdfast.agents.tools import ToolContext
+from holdfast.app import core_of
+from holdfast.errors import StoreUnavailable
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.waiting import park
 from holdfast.models.script import call, calls, ends, say, truncate
 from holdfast.testing import Labs
-from tests.support.agents import Noting, results, scripted, settle
-from tests.support.apps import MakeApp, eventually, working
+from holdfast.values.times import moment
+from tests.support.agents import Gated, Noting, results, scripted, settle
+from tests.support.apps import MakeApp, eventually, outcomes, working
 
 NEVER: dict[str, Any] = {"poll_interval": "10m", "sweep_interval": "10m"}
 SOON = "50s"  # far below ten minutes, far above what it takes
 
 
 def noting(app: Holdfast, *steps: Any) -> tuple[str, Noting]:
-    name = f"n{len(app.book.scripts)}"
-    app.book.scripts[name] = script = Noting(*steps)
+    name = f"n{len(core_of(app).book.scripts)}"
+    script = Noting(*steps)
+    app.script(name, script)
     return f"scripted:{name}", script
 
 
@@ -59,7 +71,7 @@ async def test_ap_13_calls_and_their_state_come_together(make_app: MakeApp) -> N
     """AP-13: whoever sees pending_tools sees every call of the turn."""
     hf, hands = make_app(embedded=False), make_app(embedded=False)
 
-    @hands.tool
+    @hands.tool(queue="hands")  # a pool of its own, so the run is played without it
     def dig(n: int) -> int:
         """Dig."""
         return n
@@ -67,7 +79,7 @@ async def test_ap_13_calls_and_their_state_come_together(make_app: MakeApp) -> N
     asked = [call("dig", n=1), call("dig", n=2), call("dig", n=3)]
     model = scripted(hf, calls(*asked), say("done"))
     stored = await hands.agents.create("a", model=model, tools=["dig"])
-    hf.registry.add(run_definition("a", hf._play, queue="default", requires=(), priority=100))
+    core_of(hf).registry.add(run_definition("a", core_of(hf).play, queue="default", requires=(), priority=100))
     run = await hf.agents[stored.id].enqueue("Go")
     seen: set[tuple[str, int]] = set()
     async with working(hf):
@@ -79,10 +91,49 @@ async def test_ap_13_calls_and_their_state_come_together(make_app: MakeApp) -> N
 
         await eventually(parked)
         assert [made.state for made in await run.calls()] == ["pending"] * 3
-        hands.registry.adopts = False
+        core_of(hands).registry.adopts = False
         async with working(hands):
             assert await run.text() == "done"
     assert not [pair for pair in seen if pair[0] == "pending_tools" and pair[1] != 3]
+
+
+async def test_ap_13_a_commit_that_breaks_off_leaves_no_call_behind(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP-13: the store fails when the calls are written and the run is not parked; the answer is not bought again."""
+    hf = make_app(embedded=False)
+    core_of(hf).book.substitute = model = Gated(calls(*(call("dig", n=n) for n in range(3))), say("done"), waits=0)
+    commit = turns.commit
+    found: list[tuple[str, int, int]] = []
+    broken: list[str] = []
+
+    async def watched(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+        run = await tx.one(RunsSql.find_run, id=play.run.id)
+        assert run is not None
+        children = await tx.many(CallsSql.calls_of, run=run.id, turn=None)
+        found.append((run.state, run.turns, len(children)))
+        return await commit(tx, play, answer, decision)
+
+    async def breaking(tx: Transaction, *given: Any, **options: Any) -> None:
+        if not broken:
+            broken.append("off")
+            raise StoreUnavailable("cut in the middle of the commit")
+        await park(tx, *given, **options)
+
+    monkeypatch.setattr(turns, "commit", watched)
+    monkeypatch.setattr(turns, "park", breaking)
+
+    @hf.tool
+    def dig(n: int) -> int:
+        """Dig."""
+        return n
+
+    run = await hf.agent("a", model="scripted:", tools=[dig]).enqueue("Go")
+    async with working(hf):
+        assert await run.text() == "done"
+    assert found == [("streaming", 0, 0), ("streaming", 0, 0), ("streaming", 1, 3)]
+    assert (model.calls, len(await run.calls())) == (2, 3)
+    assert [(turn.attempts, turn.unknown) for turn in await run.turns()] == [(1, 0), (1, 0)]
 
 
 async def test_ap_14_ap_15_ap_16_tools_that_end_together_wake_the_run_once(make_app: MakeApp) -> None:
@@ -300,7 +351,7 @@ async def test_ap_25_a_tool_that_failed_comes_back_when_its_policy_says(labs: La
     assert (pending.state, done.state) == ("pending", "completed")
     job = await hf.jobs.get(pending.id)
     assert job.due_at is not None
-    assert job.due_at - lab.clock.wall_us() == 1_000_000
+    assert job.due_at == moment(lab.clock.wall_us() + 1_000_000)
     assert "not yet" in str((await hf.jobs.attempts(pending.id))[-1].error)
     await lab.clock.advance("1s")
     await lab.drain()
@@ -331,6 +382,10 @@ async def test_ap_28_ap_29_a_call_that_waits_is_not_taken_early_and_its_run_is_n
     run = await agent.enqueue("Go")
     for count in (1, 2):
         await lab.drain()
+        (slept,) = await run.calls()
+        job = await hf.jobs.get(slept.id)
+        assert (job.attempts, job.due_at) == (0, moment(lab.clock.wall_us() + 3_600_000_000))
+        assert await outcomes(hf, slept.id) == ["snoozed"] * count
         await lab.clock.advance("59m")
         await lab.drain()
         assert tried == [1] * count
@@ -338,3 +393,6 @@ async def test_ap_28_ap_29_a_call_that_waits_is_not_taken_early_and_its_run_is_n
     await lab.drain()
     assert ((await run.result()).text, tried) == ("ok", [1, 1, 1])
     assert (await hf.jobs.get(run.id)).rescues == 0
+    (slept,) = await run.calls()
+    assert await outcomes(hf, slept.id) == ["snoozed", "snoozed", "succeeded"]
+    assert (await hf.jobs.get(slept.id)).attempts == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import pytest
 
 from holdfast import Holdfast, RunFailed
 from holdfast.agents.tools import ToolContext
+from holdfast.app import core_of
 from holdfast.events import TurnRestarted
 from holdfast.kernel.workers import lose_workers
-from holdfast.models.script import call, calls, ends, say
+from holdfast.models.script import Script, call, calls, ends, say
 from holdfast.models.witness import read_witness
 from holdfast.settings import Settings
 from holdfast.testing import Labs
 from tests.conftest import Place
 from tests.support.agents import Gated, results, scripted, settle
-from tests.support.apps import MakeApp, eventually, working
+from tests.support.apps import MakeApp, eventually, happens, outcomes, working
+from tests.support.compaction import Strict
 
 FEW = {"sqlite": 14, "postgres": 3}  # places to be killed at; tests/agents/test_crashes.py takes them all
 
@@ -56,7 +59,7 @@ async def test_ap_33_a_run_ends_as_if_its_worker_had_not_been_killed(labs: Labs,
 async def test_ap_34_a_worker_that_leaves_hands_its_run_over(make_app: MakeApp) -> None:
     """AP-34: in flight at the model, it is never failed; the next worker plays the turn again."""
     hf = make_app(embedded=False, drain_grace="50ms")
-    hf.book.substitute = model = Gated(say("handed over"), waits=1)
+    core_of(hf).book.substitute = model = Gated(say("handed over"), waits=1)
     run = await hf.agent("a", model="scripted:").enqueue("Go")
     async with working(hf):
         await model.reached(1)
@@ -115,7 +118,7 @@ async def test_ap_36_ap_37_a_run_without_progress_is_taken_back_and_the_late_ans
         sweep_interval="100ms",
         max_rescue_attempts=100,
     )
-    hf.book.substitute = model = Gated(say("in the end"), waits=1)
+    core_of(hf).book.substitute = model = Gated(say("in the end"), waits=1)
     run = await hf.agent("a", model="scripted:").enqueue("Go")
     async with working(hf):
         assert await run.text() == "in the end"
@@ -144,17 +147,23 @@ async def test_ap_38_the_last_rescue_fails_the_run(make_app: MakeApp) -> None:
         rescue_interval="100ms",
         duty_ttl="200ms",
         sweep_interval="100ms",
-        max_rescue_attempts=1,
+        max_rescue_attempts=2,
+        rescue_backoff="50ms",
     )
-    hf.book.substitute = model = Gated(say("too late"))
+    core_of(hf).book.substitute = model = Gated(say("too late"))
     run = await hf.agent("a", model="scripted:").enqueue("Go", session="s")
     async with working(hf):
         with pytest.raises(RunFailed) as caught:
             await run.result()
+        asked = model.calls
         model.gate.set()
+        assert await (await hf.agent("b", model="scripted:").enqueue("And now?", session="s")).text() == "too late"
     row = await run.refresh()
     assert (row.state, row.error_type, caught.value.type) == ("failed", "rescue_failed", "rescue_failed")
-    assert (await hf.jobs.get(run.id)).rescues >= 1
+    assert (asked, (await hf.jobs.get(run.id)).rescues) == (3, 3), "two rescues, and the third detection is the last"
+    assert await outcomes(hf, run.id) == ["lost"] * 3
+    (turn,) = await run.turns()
+    assert (turn.attempts, turn.unknown) == (3, 3)
 
 
 async def test_ap_41_after_a_run_that_failed_in_a_call_the_session_goes_on(hf: Holdfast) -> None:
@@ -175,13 +184,51 @@ async def test_ap_41_after_a_run_that_failed_in_a_call_the_session_goes_on(hf: H
     assert result.text == "still here"
 
 
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+async def test_ap_41_a_run_that_ends_in_the_middle_of_its_tools_leaves_a_session_that_the_provider_takes(
+    make_app: MakeApp, how: str
+) -> None:
+    """AP-41: refused when its results are sent, or cancelled while a tool runs; the model is strict."""
+    hf = make_app(embedded=False, heartbeat="200ms")
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @hf.tool
+    async def look(n: int) -> int:
+        """Look."""
+        begun.set()
+        if n and how == "cancelled":
+            async with asyncio.timeout(60):
+                await gate.wait()
+        return n
+
+    uses = calls(call("look", n=0), call("look", n=1))
+    model = Strict({"scripted:a": Script(uses), "scripted:b": Script(say("still here"))})
+    core_of(hf).book.substitute = model
+    run = await hf.agent("a", model="scripted:a", tools=[look]).enqueue("Go", session="s")
+    async with working(hf):
+        if how == "cancelled":
+            await happens(begun)
+            await run.cancel()
+        with pytest.raises(RunFailed):
+            await run.result()
+        told = await results(hf, run.session_id)
+        assert len(told) == 2
+        assert how == "refused" or told[1]["is_error"]
+        again = await hf.agent("b", model="scripted:b", tools=[look]).enqueue("And now?", session="s")
+        assert await again.text() == "still here"
+        gate.set()
+    sent = model.asked("scripted:b")[0].messages
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert [block["type"] for block in sent[2]["content"]] == ["tool_result", "tool_result", "text"]
+
+
 async def test_ap_42_a_worker_given_up_for_lost_comes_back_and_serves_agents(make_app: MakeApp) -> None:
     """AP-42: its row goes, it registers again by itself, with what it can do."""
     hf = make_app(embedded=False, heartbeat="100ms")
     agent = hf.agent("a", model=scripted(hf, say("back")))
     async with working(hf) as worker:
         before = worker.seq
-        await hf.runtime().database.transact(lose_workers, gone=[before], reason="a mistake")
+        await core_of(hf).runtime().database.transact(lose_workers, gone=[before], reason="a mistake")
 
         async def back() -> Any:
             return [row for row in await hf.workers.list() if row.seq != before and row.presence]
@@ -198,7 +245,7 @@ async def test_ap_43_ap_45_workers_go_on_when_the_database_drops_every_connectio
     """AP-43, AP-45: a run in flight ends, later ones are heard of; without a restart. A file has nothing to drop."""
     spared = [] if place.url.startswith("sqlite") else backends(place.direct)
     hf = make_app(embedded=False, heartbeat="200ms", duty_ttl="400ms", poll_interval="1h")
-    hf.book.substitute = model = Gated(call("look"), say("survived"), waits=1)
+    core_of(hf).book.substitute = model = Gated(call("look"), say("survived"), waits=1)
 
     @hf.tool
     def look() -> str:
@@ -306,7 +353,7 @@ async def test_tools_are_told_which_attempt_they_are(hf: Holdfast) -> None:
 
 async def test_cancel_ends_a_call_to_the_model(make_app: MakeApp) -> None:
     hf = make_app(embedded=False, heartbeat="500ms")
-    hf.book.substitute = model = Gated(say("never"))
+    core_of(hf).book.substitute = model = Gated(say("never"))
     run = await hf.agent("a", model="scripted:").enqueue("Go")
     async with working(hf):
         await model.reached(1)

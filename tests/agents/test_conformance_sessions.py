@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, RunFailed
-from holdfast.agents import reading
+from holdfast.agents import queries
+from holdfast.app import core_of
 from holdfast.errors import IdempotencyConflict, NotFound, ResultTimeout
 from holdfast.events import ToolCalled
 from holdfast.models.script import call, calls, ends, say
@@ -70,6 +71,9 @@ async def test_ap_49_one_name_may_stand_for_several_agents(hf: Holdfast) -> None
         await hf.agents.get("clerk", metadata={"place": "a"})
     assert [row.id for row in await hf.agents.list(metadata={"place": "a"})] == [made["a"].id]
     assert len(await hf.agents.list(name="clerk")) == 3
+    assert [await hf.agents.count(name=name) for name in ("clerk", "nobody")] == [3, 0]
+    assert await hf.agents.count(metadata={"place": "a"}) == 1
+    assert await hf.agents.count() == len(await hf.agents.list())
     assert (await hf.agents[made["a"].id].run("Who?")).text == "I am of a"
     assert (await hf.agents[made["b"].id].run("Who?")).text == "I am of b"
 
@@ -79,6 +83,18 @@ async def test_ap_49_agents_declared_here_with_one_name_are_told_apart_too(hf: H
     one = hf.agent("clerk", model=scripted(hf, say("one")), metadata={"n": 1})
     two = hf.agent("clerk", model=scripted(hf, say("two")), metadata={"n": 2})
     assert [(await agent.run("Who?")).text for agent in (one, two, one)] == ["one", "two", "one"]
+    for agent, name in ((one, "first"), (two, "second")):  # as a delegate, which is found by the id of its agent
+        lead = hf.agent(name, model=scripted(hf, call("clerk", task="Who?"), say("asked")), agents=[agent])
+        run = await lead.enqueue("Go")
+        assert await run.text() == "asked"
+        (child,) = await run.children()
+        assert child.output["text"] == ("one" if agent is one else "two")
+    for number, agent in ((1, one), (2, two)):
+        row = await hf.agents.get("clerk", metadata={"n": number})
+        assert [each.id for each in await hf.agents.list(name="clerk", metadata={"n": number})] == [row.id]
+        told = await hf.agents[row.id].run("Who?")
+        assert told.text == (await agent.run("Who?")).text
+        assert (await hf.runs.get(told.run_id)).agent == row.id
 
 
 async def test_ap_50_fifty_who_create_one_agent_get_one(make_app: MakeApp) -> None:
@@ -96,11 +112,11 @@ async def test_ap_50_fifty_who_create_one_agent_get_one(make_app: MakeApp) -> No
 async def test_ap_55_waiting_for_a_run(make_app: MakeApp) -> None:
     """AP-55: at once when it has ended; an error says which run and why; a wait can be given up."""
     hf = make_app(embedded=False)
-    hf.book.substitute = model = Gated(say("done"))
+    core_of(hf).book.substitute = model = Gated(say("done"))
     run = await hf.agent("a", model="scripted:").enqueue("Go")
     async with working(hf):
         await model.reached(1)
-        with pytest.raises(ResultTimeout, match="it goes on"):
+        with pytest.raises(ResultTimeout, match="it continues"):
             await run.result(timeout="10ms")
         wait = asyncio.create_task(run.result())
         await asyncio.sleep(0)
@@ -110,7 +126,7 @@ async def test_ap_55_waiting_for_a_run(make_app: MakeApp) -> None:
         assert (await run.refresh()).state == "streaming"
         model.gate.set()
         assert await run.text() == "done"
-        hf.book.substitute = None
+        core_of(hf).book.substitute = None
         failing = await hf.agent("b", model=scripted(hf, ends("mystery", say("?")))).enqueue("Go", session="s")
         with pytest.raises(RunFailed) as caught:
             await failing.result()
@@ -152,7 +168,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
     inner = hf.agent("inner", model=scripted(hf, say("ok")))
     model = scripted(hf, calls(call("look"), call("inner", task="x")), say("done"))
     outer = hf.agent("outer", model=model, tools=[look], agents=[inner])
-    await hf.runtime().open()
+    await core_of(hf).runtime().open()
     listener = None if place.url.startswith("sqlite") else await psycopg.AsyncConnection.connect(place.direct)
     if listener is not None:
         await listener.set_autocommit(True)
@@ -165,7 +181,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
         await hf.close()  # changes are announced after their commits: this tells the last of them
         heard = await all_heard(listener, prefix)
     else:
-        rows = await hf.runtime().transact(reading.topics_after, (0, 0, 0), 1_000)
+        rows = await core_of(hf).runtime().transact(queries.topics_after, (0, 0, 0), 1_000)
         heard = [(row.topic, json.loads(row.data)) for row in rows]
     if not public and listener is not None:
         assert heard == []
@@ -177,7 +193,11 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
         by_topic[topic].append(payload)
     row = await run.refresh()
     created = {"run_id": run.id, "session_id": row.session, "agent_name": "outer", "run_mode": "streaming"}
-    assert by_topic["run_created"][0] == {**created, "parent_run_id": None, "depth": 0}
+    assert by_topic["run_created"][0] == {**created, "agent_id": row.agent, "parent_run_id": None, "depth": 0}
+    assert {(each["run_id"], each["agent_id"]) for each in by_topic["run_state"]} == {
+        (run.id, row.agent),
+        (child.id, child.agent),
+    }
     assert by_topic["run_created"][1]["run_id"] == child.id
     assert (by_topic["run_created"][1]["parent_run_id"], by_topic["run_created"][1]["depth"]) == (run.id, 1)
     states = [each["state"] for each in by_topic["run_state"] if each["run_id"] == run.id]
@@ -185,7 +205,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
     before = [each["previous_state"] for each in by_topic["run_state"] if each["run_id"] == run.id]
     assert before == ["pending", "streaming", "pending_tools", "pending", "streaming"]
     assert {frozenset(each) for each in by_topic["run_state"]} == {
-        frozenset({"run_id", "session_id", "agent_name", "state", "previous_state", "parent_run_id"})
+        frozenset({"run_id", "session_id", "agent_name", "agent_id", "state", "previous_state", "parent_run_id"})
     }
     final = {"session_id": row.session, "state": "completed"}
     assert {"run_id": run.id, **final, "parent_run_id": None, "parent_tool_execution_id": None} in by_topic[
@@ -209,6 +229,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
             "tool_name": "look",
             "is_agent_tool": False,
             "agent_name": None,
+            "agent_id": None,
         },
         delegated.id: {
             "execution_id": delegated.id,
@@ -216,6 +237,7 @@ async def test_ap_56_outside_listeners_hear_the_five_topics(
             "tool_name": "inner",
             "is_agent_tool": True,
             "agent_name": "inner",
+            "agent_id": child.agent,
         },
     }
 

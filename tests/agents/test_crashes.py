@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents import reading
+from holdfast.agents import queries
 from holdfast.agents.tools import ToolContext
+from holdfast.app import core_of
 from holdfast.events import RunEnded, TextDelta, TurnRestarted
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.witness import read_witness
@@ -34,6 +35,7 @@ def app(tmp_path: Path) -> Holdfast:
     return app
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_run_survives_a_crash_at_every_commit(app: Holdfast, labs: Labs, tmp_path: Path) -> None:
@@ -45,9 +47,13 @@ async def test_a_run_survives_a_crash_at_every_commit(app: Holdfast, labs: Labs,
         starts[ctx.idempotency_key] += 1
         return f"looked up {word}"
 
-    app.book.scripts["clerk"] = Script(say("the clerk is done"))
-    app.book.scripts["boss"] = Script(
-        calls(call("look_up", word="cat"), call("look_up", word="dog"), call("clerk", task="find owl")), say("all done")
+    app.script("clerk", Script(say("the clerk is done")))
+    app.script(
+        "boss",
+        Script(
+            calls(call("look_up", word="cat"), call("look_up", word="dog"), call("clerk", task="find owl")),
+            say("all done"),
+        ),
     )
     clerk = app.agent("clerk", model="scripted:clerk")
     boss = app.agent("boss", model="scripted:boss", tools=[look_up], agents=[clerk])
@@ -75,7 +81,7 @@ async def everything_is_whole(app: Holdfast, run: str) -> None:
     rows = [row, *await app.runs[run].children()]
     assert [each.agent_name for each in rows] == ["boss", "clerk"]
     for each in rows:
-        found = await app.runtime().database.transact(reading.list_messages, each.session, branch=each.branch)
+        found = await core_of(app).runtime().database.transact(queries.list_messages, each.session, branch=each.branch)
         told = [Said(message.role, message.run_id, message.blocks) for message in found]
         assert [message.role for message in told] == ["user", "assistant"] * each.turns
         assert not broken_exchange(told, open_tail=False)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Run
-from holdfast.errors import UsageError
+from holdfast.agents.api.run import Run
+from holdfast.agents.definition import AgentSpec
+from holdfast.app import core_of
+from holdfast.errors import BadSetting, UsageError
 from holdfast.events import Event, ModelChanged, TurnFailed
-from holdfast.models.provider import simulator
+from holdfast.models import ModelFailure
+from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, Step, call, ends, refuse, say, think
+from holdfast.models.scripted import ScriptedModel
+from holdfast.models.simulator import simulator
 from holdfast.testing import Labs
 from tests.agents.test_races import intercept
 from tests.support.agents import ByModel, Noting, audit, scripted, settle
@@ -57,7 +62,7 @@ async def test_a_model_has_all_its_attempts_before_it_is_given_up(hf: Holdfast, 
     rules = [rule(FIRST, status=500), rule(SECOND, status=500)]
     async with simulator(script=Script(say("never")), rules=rules) as provider:
         hf.settings = hf.settings.override({"provider_url": provider.url})
-        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], attempts=3)
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], fallback_after=None, attempts=3)
         lab = await provided.use(hf)
         run = await agent.enqueue("Go")
         (row,) = await settle(lab, run)
@@ -72,7 +77,7 @@ async def test_a_model_has_all_its_attempts_before_it_is_given_up(hf: Holdfast, 
 async def test_an_outage_is_waited_for_as_long_as_patience_lasts(hf: Holdfast, provided: Labs) -> None:
     async with simulator(script=Script(say("up")), rules=[rule(FIRST, overloaded=True)]) as provider:
         hf.settings = hf.settings.override({"provider_url": provider.url, "provider_patience": "10m"})
-        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND])
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], fallback_after=None)
         lab = await provided.use(hf)
         run = await agent.enqueue("Go")
         await lab.drain()
@@ -135,7 +140,7 @@ async def test_what_is_wrong_with_a_request_is_wrong_everywhere(hf: Holdfast, pr
 
 async def test_the_next_model_is_asked_what_one_declined(hf: Holdfast) -> None:
     second = Noting(say("gladly"))
-    hf.book.scripts["second"] = second
+    hf.script("second", second)
     agent = hf.agent("a", model=scripted(hf, ends("refusal", say("I would"))), fallbacks=["scripted:second"])
     run = await agent.enqueue("Go", session="s")
     await hf.ensure_worker()
@@ -184,23 +189,143 @@ async def test_a_loop_of_tools_goes_on_with_another_model(hf: Holdfast, provided
         await audit(hf, provider)
 
 
-@pytest.mark.parametrize("how", ["refusal", "failure", "lane"])
-async def test_what_was_thought_in_a_loop_binds_it_to_its_model(hf: Holdfast, provided: Labs, how: str) -> None:
+@pytest.mark.parametrize("how", ["refusal", "failure", "lane", "outage"])
+async def test_inside_a_loop_the_next_model_goes_on_without_what_was_thought(
+    hf: Holdfast, provided: Labs, how: str
+) -> None:
     last: Step = refuse() if how == "refusal" else say("never")
-    script = ByModel({FIRST: Script(think("Hm."), call("look"), last), SECOND: Script(say("no"), say("no"))})
-    do: dict[str, Any] = {"refusal": {}, "failure": {"status": 404}, "lane": {"status": 402}}[how]
-    rules = [{"match": {"model": FIRST, "nth": 2}, "do": do}] if do else []
+    second = Noting(say("no"), say("it was seen"))
+    script = ByModel({FIRST: Script(think("Hm."), call("look"), last), SECOND: second})
+    ways: dict[str, Any] = {"failure": {"status": 404}, "lane": {"status": 402}, "outage": {"overloaded": True}}
+    later = range(60, 1, -1) if how in ways else ()  # every call but the first
+    rules = [{"match": {"model": FIRST, "nth": nth}, "do": ways[how]} for nth in later]
     async with simulator(script=script, rules=rules) as provider:
         hf.settings = hf.settings.override({"provider_url": provider.url})
         agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], tools=[_looking(hf)])
         lab = await provided.use(hf)
         run = await agent.enqueue("Go")
+        (row,) = await settle(lab, run)
+        assert (row.state, row.outcome, await run.text()) == ("completed", "answered", "it was seen")
+        assert changes(await run.events()) == [(FIRST, SECOND)]
+        kinds = [[block["type"] for block in each["content"]] for each in second.bodies[-1]["messages"]]
+        assert kinds == [["text"], ["tool_use"], ["tool_result"]]
+        await audit(hf, provider)
+
+
+OUTAGES: dict[str, dict[str, Any]] = {
+    "overloaded": {"overloaded": True},
+    "rate limit": {"status": 429, "retry_after": 8},
+    "rate limit of unknown length": {"status": 429},
+    "server": {"status": 500},
+    "timeout": {"status": 504},
+    "cut": {"cut": {"events": 1}},
+}
+
+
+@pytest.mark.parametrize("how", OUTAGES)
+async def test_a_model_that_has_failed_for_long_is_given_up_however_it_fails(
+    hf: Holdfast, provided: Labs, how: str
+) -> None:
+    async with simulator(script=Script(say("up")), rules=[rule(FIRST, **OUTAGES[how])]) as provider:
+        hf.settings = hf.settings.override({"provider_url": provider.url})
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], attempts=1_000)
+        lab = await provided.use(hf)
+        begun = lab.clock.wall_us()
+        run = await agent.enqueue("Go")
+        await lab.pass_time(run)
+        took = (lab.clock.wall_us() - begun) / 1e6
+        assert (await run.refresh()).state == "completed"
+        assert 20 <= took <= 31, took
+        events = await run.events()
+        assert changes(events) == [(FIRST, SECOND)]
+        assert all(event.reason for event in events if isinstance(event, ModelChanged))
+        await audit(hf, provider)
+
+
+async def test_how_long_a_model_may_fail_is_the_agent_s(hf: Holdfast, provided: Labs) -> None:
+    async with simulator(script=Script(say("up")), rules=[rule(FIRST, overloaded=True)]) as provider:
+        hf.settings = hf.settings.override({"provider_url": provider.url})
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND], fallback_after="5m")
+        lab = await provided.use(hf)
+        begun = lab.clock.wall_us()
+        run = await agent.enqueue("Go")
         await lab.drain()
-        row = await run.refresh()
-        assert changes(await run.events()) == []
-        assert {line["model"] for line in provider.lines} == {FIRST}
-        ends = {"refusal": ("completed", "refused"), "failure": ("failed", None), "lane": ("pending", None)}
-        assert (row.state, row.outcome) == ends[how]
+        assert f"after 5m of failures it switches to {SECOND}" in await run.why()
+        await lab.pass_time(run)
+        assert (await run.refresh()).state == "completed"
+        assert 300 <= (lab.clock.wall_us() - begun) / 1e6 <= 301
+
+
+async def test_one_failure_after_a_long_wait_gives_nothing_up(hf: Holdfast, labs: Labs) -> None:
+    """What counts is how long a model fails, not how long it was asked."""
+
+    class Slow(ScriptedModel):
+        calls = 0
+
+        async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+            self.calls += 1
+            if self.calls == 1:
+                for _ in range(30):
+                    await lab.clock.advance("2s")
+                raise ModelFailure("cut", "the connection ended before the answer did")
+            async for event in super().stream(request, answered):
+                yield event
+
+    agent = hf.agent("a", model=FIRST, fallbacks=[SECOND])
+    lab = await labs.use(hf)
+    core_of(hf).book.substitute = Slow(Script(say("up")))
+    run = await agent.enqueue("Go")
+    await lab.pass_time(run)
+    assert [model for model, *_ in await models(run)] == [FIRST]
+    assert changes(await run.events()) == []
+
+
+async def test_nobody_waits_behind_a_lane_that_is_closed_for_too_long(hf: Holdfast, provided: Labs) -> None:
+    rules = [rule(FIRST, status=429, retry_after=300)]
+    async with simulator(script=Script(say("up")), rules=rules) as provider:
+        hf.settings = hf.settings.override({"provider_url": provider.url})
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND])
+        alone = hf.agent("alone", model=FIRST)
+        lab = await provided.use(hf)
+        runs = [await agent.enqueue("Go")]
+        await lab.drain()
+        runs += [await agent.enqueue("Go"), await agent.enqueue("Go")]
+        waits = await alone.enqueue("Go")
+        await lab.drain()
+        assert {(await run.refresh()).state for run in runs} == {"completed"}
+        assert [changes(await run.events()) for run in runs] == [[(FIRST, SECOND)]] * 3
+        assert (await waits.refresh()).state == "pending"
+        asked = [line["model"] for line in provider.lines if line["event"] == "sent"]
+        assert asked.count(FIRST) == 1
+
+
+@pytest.mark.long
+async def test_who_waits_behind_a_lane_that_is_closed_again_and_again_asks_another_model(
+    hf: Holdfast, provided: Labs
+) -> None:
+    rules = [rule(FIRST, status=429, retry_after=9)]
+    async with simulator(script=Script(say("up")), rules=rules) as provider:
+        hf.settings = hf.settings.override({"provider_url": provider.url})
+        agent = hf.agent("a", model=FIRST, fallbacks=[SECOND])
+        lab = await provided.use(hf)
+        runs = [await agent.enqueue("Go") for _ in range(15)]
+        begun = lab.clock.wall_us()
+        await lab.pass_time(*runs)
+        assert {(await run.refresh()).state for run in runs} == {"completed"}
+        assert (lab.clock.wall_us() - begun) / 1e6 <= 33
+
+
+async def test_a_definition_without_the_option_is_stored_as_before(hf: Holdfast) -> None:
+    """So that a release that does not know the option can read it, and it is the same version to both."""
+    plain = hf.agent("a", model=FIRST, fallbacks=[SECOND]).spec
+    assert "fallback_after" not in plain.text()
+    assert AgentSpec.parse(plain.text()) == plain
+    for chosen in ("2m", None):
+        spec = hf.agent("b", model=FIRST, fallbacks=[SECOND], fallback_after=chosen).spec
+        assert AgentSpec.parse(spec.text()) == spec
+        assert "fallback_after" in spec.text()
+    with pytest.raises(BadSetting):
+        hf.agent("c", model=FIRST, fallback_after="soon").spec  # noqa: B018
 
 
 async def test_thinking_of_an_earlier_run_binds_nobody(hf: Holdfast, provided: Labs) -> None:
@@ -275,27 +400,27 @@ async def test_done_again_after_a_lost_answer_it_changes_nothing(
 async def _close(hf: Holdfast, model: str) -> None:
     from holdfast.agents.lanes import close_lane, lane_of
 
-    lane = lane_of(hf.book.credential(model), model)
-    await hf.runtime().transact(close_lane, lane, None, person=True, reason="no money")
+    lane = lane_of(core_of(hf).book.credential(model), model)
+    await core_of(hf).runtime().transact(close_lane, lane, None, person=True, reason="no money")
 
 
 async def test_fallbacks_are_checked_like_models(hf: Holdfast) -> None:
-    with pytest.raises(UsageError, match="nothing is known of model 'claude-nobody'"):
-        hf.agent("a", model=FIRST, fallbacks=["claude-nobody"])
+    with pytest.raises(UsageError, match="claude-mythos-preview was retired"):
+        hf.agent("a", model=FIRST, fallbacks=["claude-mythos-preview"])
     with pytest.raises(UsageError, match="does not take temperature"):
         hf.agent("b", model="claude-haiku-4-5", options={"temperature": 0.5}, fallbacks=[FIRST])
     with pytest.raises(UsageError, match="named twice"):
         hf.agent("c", model=FIRST, fallbacks=[SECOND, FIRST])
     with pytest.raises(UsageError, match="a list of models"):
         hf.agent("d", model=FIRST, fallbacks=SECOND)
-    with pytest.raises(UsageError, match="nothing is known of model 'claude-nobody'"):
-        await hf.agents.create("e", model=FIRST, fallbacks=["claude-nobody"])
+    with pytest.raises(UsageError, match="claude-mythos-preview was retired"):
+        await hf.agents.create("e", model=FIRST, fallbacks=["claude-mythos-preview"])
     row = await hf.agents.create("f", model="scripted:", fallbacks=[FIRST])
     assert (await hf.agents[row.id].load()).spec.fallbacks == (FIRST,)
 
 
 async def test_a_run_s_own_model_comes_first(hf: Holdfast) -> None:
-    hf.book.scripts["own"] = Script(refuse())
+    hf.script("own", Script(refuse()))
     one, two = scripted(hf, say("one")), scripted(hf, say("two"))
     agent = hf.agent("a", model=one, fallbacks=[two, "scripted:own"])
     result = await agent.run("Go", model="scripted:own")

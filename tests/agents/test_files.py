@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.contents import EXPIRES, Document, Image
-from holdfast.agents.files import present
+from holdfast.agents.content import EXPIRES, Document, Image
+from holdfast.agents.file_references import present
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, BadSetting, UsageError
-from holdfast.models.provider import Provider, simulator
 from holdfast.models.script import Script, call, say, think
+from holdfast.models.simulator import Provider, simulator
 from holdfast.testing import Lab, Labs
 from tests.support.agents import MODEL, Noting, audit, results, scripted, settle
 
@@ -89,7 +89,8 @@ async def test_an_expired_file_is_replaced_by_a_sentence(desk: Desk, report: Pat
     assert before["messages"][0]["content"][1]["source"]["file_id"] == document.file_id
     assert EXPIRES not in str(desk.script.bodies)
     gone = {"type": "text", "text": f"[The file {document.file_id} has expired: it can no longer be read.]"}
-    assert after["messages"][0]["content"][1] == gone == last["messages"][0]["content"][1]
+    assert after["messages"][0]["content"][1] == gone | {"cache_control": {"type": "ephemeral"}}
+    assert last["messages"][0]["content"][1] == gone
     kinds = [[block["type"] for block in each["content"]] for each in last["messages"] if each["role"] == "assistant"]
     assert kinds == [["text"], ["thinking", "text"]], "what was thought before other words is left out"
     prints = [(await desk.hf.runs[run.id].turns())[0] for run in (first, second, third)]
@@ -150,13 +151,13 @@ async def test_references_are_checked(hf: Holdfast, tmp_path: Path) -> None:
 
 async def test_an_upload_needs_a_provider_that_keeps_files(hf: Holdfast, provided: Labs, report: Path) -> None:
     await provided.use(hf, Script(say("x")))
-    with pytest.raises(UsageError, match="keeps no files"):
+    with pytest.raises(UsageError, match="cannot store files"):
         await hf.upload(report)
 
 
 async def test_how_long_a_file_is_kept_is_checked_here(desk: Desk, report: Path) -> None:
     for wrong in ("59m", "91d"):
-        with pytest.raises(BadSetting, match="an hour to ninety days"):
+        with pytest.raises(BadSetting, match="between one hour and ninety days"):
             await desk.hf.upload(report, expires_in=wrong)
     assert desk.provider.state.cabinet.uploads == 0
 

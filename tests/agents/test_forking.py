@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Agent, Run
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.app import core_of
 from holdfast.errors import IdempotencyConflict, NotFound, UsageError
 from holdfast.models.script import Script, call, calls, say, think
 from holdfast.testing import Lab, Labs
@@ -70,13 +72,13 @@ async def test_a_session_is_forked_whole_and_each_goes_its_own_way(labs: Labs) -
     fork = await session.fork(key="b")
     assert (fork.id != session.id, fork.key) == (True, "b")
     assert await texts(desk.hf, fork.id) == [("prompt", "One"), ("answer", "hello")]
-    assert (await fork.refresh()).metadata == '{"for":"ann"}' or "ann" in (await fork.refresh()).metadata
+    assert (await fork.refresh()).metadata == {"for": "ann"}
     await fork.send("Two", desk.agent)
     await lab.drain()
     assert [text for _, text in await texts(desk.hf, fork.id)] == ["One", "hello", "Two", "hello"]
     assert [text for _, text in await texts(desk.hf, session.id)] == ["One", "hello"]
     assert (await session.fork(key="b")).id == fork.id
-    with pytest.raises(UsageError, match="no fork of session"):
+    with pytest.raises(UsageError, match="not a fork of session"):
         await fork.fork(key="a")
 
 
@@ -275,7 +277,7 @@ async def test_where_a_run_cannot_be_forked_is_said(labs: Labs) -> None:
     for at in (0, 6, -1):
         with pytest.raises(UsageError):
             await run.fork(at)
-    with pytest.raises(UsageError, match="last word"):
+    with pytest.raises(UsageError, match="ended with turn"):
         await run.fork(5)
     with pytest.raises(UsageError, match="tools is one of"):
         await run.fork(tools="never")  # type: ignore[arg-type]
@@ -329,7 +331,7 @@ async def test_a_child_agent_is_answered_from_the_record(labs: Labs) -> None:
     assert (fork.state, desk.did) == ("completed", ["book 4A"])
     assert await fork.children() == []
     (child,) = await run.children()
-    with pytest.raises(UsageError, match="which began it all"):
+    with pytest.raises(UsageError, match="the root of both"):
         await desk.hf.runs[child.id].fork()
     asked = await run.fork(tools="ask")
     await lab.drain()
@@ -372,7 +374,7 @@ class Thinker:
         self.strict = Strict(
             {"scripted:": Script(*steps, think(thought[2]), say("x")), "scripted:b": Script(*steps, say("y"))}
         )
-        self.desk.hf.book.substitute = self.strict
+        core_of(self.desk.hf).book.substitute = self.strict
 
     def thoughts(self, request: int) -> list[str]:
         messages = self.strict.requests[request].messages

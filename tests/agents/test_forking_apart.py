@@ -94,6 +94,7 @@ async def test_a_fork_is_answered_with_what_was_really_done_before_it(labs: Labs
     assert len(did) == 8
 
 
+@pytest.mark.long
 async def test_a_fork_that_is_killed_anywhere_repeats_no_effect_and_buys_nothing_twice(
     labs: Labs, dialect: str
 ) -> None:
@@ -148,7 +149,7 @@ async def test_two_forks_under_one_key_at_once_are_one(make_app: MakeApp) -> Non
 
 async def test_an_interrupted_run_is_replayed_to_where_it_was_cut(make_app: MakeApp) -> None:
     hf = make_app(script_pace="50ms")
-    hf.book.scripts["long"] = Script(say("word " * 400))
+    hf.script("long", Script(say("word " * 400)))
     agent = hf.agent("a", model="scripted:long")
     await hf.ensure_worker()
     run = await agent.enqueue("Tell me everything")
@@ -157,5 +158,5 @@ async def test_an_interrupted_run_is_replayed_to_where_it_was_cut(make_app: Make
             break
     await run.interrupt()
     assert (await run.result()).outcome == "truncated"
-    replayed = await hf.replay(run)
+    replayed = await hf.runs.replay(run)
     assert replayed.differences == ()

@@ -38,7 +38,7 @@ async def test_what_was_cut_off_goes_on_behind_its_last_turn(hf: Holdfast, labs:
     assert (result.outcome, result.text, result.turns) == ("answered", "Once upon a time.", 2)
     said = [block["text"] for message in script.bodies[-1]["messages"] for block in message["content"]]
     assert said == ["Tell me", "Once upon", GO_ON]
-    assert (await hf.replay(fork)).differences == ()
+    assert (await hf.runs.replay(fork)).differences == ()
     again = await fork.fork(2)
     await lab.drain()
     assert ((await again.result()).text, len(await hf.sessions[str(again.session_id)].messages())) == (result.text, 4)
@@ -66,7 +66,7 @@ async def test_a_limited_run_goes_on_behind_its_last_turn(hf: Holdfast, labs: La
     fork = await run.fork(2, limits=Limits(turns=9))
     await lab.drain()
     assert await fork.text() == "done"
-    with pytest.raises(UsageError, match="last word"):
+    with pytest.raises(UsageError, match="ended with turn"):
         await fork.fork(3)
 
 

@@ -36,10 +36,10 @@ async def test_what_a_run_saw_is_known_while_the_clock_stands_still(labs: Labs, 
             assert fork.state == "completed"
             first = strict.asked(agent.spec.model)[turn - 3]
             assert first.messages == request.messages
-        assert (await hf.replay(run)).differences == ()
+        assert (await hf.runs.replay(run)).differences == ()
         await run.export(tmp_path / f"{run.id}.db")
         async with Holdfast(f"sqlite:///{tmp_path / f'{run.id}.db'}", embedded=False) as elsewhere:
-            assert (await elsewhere.replay(run.id)).differences == ()
+            assert (await elsewhere.runs.replay(run.id)).differences == ()
 
 
 async def test_what_was_undone_since_leaves_the_compactions_below_it(labs: Labs) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import SessionBusy, UsageError
 from holdfast.models.protocol import Answered, Request, Wire, unmarked
 from holdfast.models.script import Part, Script, block, call, calls, ends, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Labs
-from tests.support.agents import Noting, results
+from tests.support.agents import Noting, results, settle
 from tests.support.apps import MakeApp, eventually, happens
 
 
@@ -67,7 +68,7 @@ class Gated(ScriptedModel):
 async def test_a_run_that_was_about_to_end_reads_what_came(make_app: MakeApp) -> None:
     hf = make_app()
     script = Noting(lambda messages: say("first" if len(messages) == 1 else "second"))
-    hf.book.substitute = model = Gated(script)
+    core_of(hf).book.substitute = model = Gated(script)
     agent = hf.agent("guide", model="scripted:")
     await hf.ensure_worker()
     run = await agent.enqueue("Go", session="s")
@@ -95,7 +96,7 @@ async def test_steering_waits_while_a_tool_of_the_provider_is_open(make_app: Mak
         return said[len(messages) - 1]
 
     script = Noting(step, step)
-    hf.book.substitute = model = Gated(script)
+    core_of(hf).book.substitute = model = Gated(script)
     agent = hf.agent("guide", model="scripted:")
     await hf.ensure_worker()
     run = await agent.enqueue("Go")
@@ -144,8 +145,8 @@ async def test_the_policy_of_the_session_holds_unless_the_call_says_otherwise(la
 
 async def test_an_interrupted_answer_is_kept_as_far_as_it_came(make_app: MakeApp) -> None:
     hf = make_app(script_pace="50ms")
-    hf.book.scripts["long"] = Script(say("word " * 400))
-    hf.book.scripts["short"] = Noting(say("yes?"))
+    hf.script("long", Script(say("word " * 400)))
+    hf.script("short", Noting(say("yes?")))
     long, short = hf.agent("long", model="scripted:long"), hf.agent("short", model="scripted:short")
     await hf.ensure_worker()
     run = await long.enqueue("Tell me everything", session="s")
@@ -158,7 +159,7 @@ async def test_an_interrupted_answer_is_kept_as_far_as_it_came(make_app: MakeApp
     assert result.text.startswith("word")
     assert len(result.text) < 2_000
     assert answer.text == "yes?"
-    sent = hf.book.scripts["short"].bodies[0]["messages"]  # type: ignore[attr-defined]
+    sent = core_of(hf).book.scripts["short"].bodies[0]["messages"]  # type: ignore[attr-defined]
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
     assert sent[1]["content"] == [{"type": "text", "text": result.text}]
     (turn,) = await run.turns()
@@ -179,8 +180,8 @@ async def test_a_run_that_waits_for_its_tools_is_interrupted_at_once(make_app: M
             stopped.set()
         return ""
 
-    hf.book.scripts["one"] = Script(calls(call("forever"), call("forever")), say("never"))
-    hf.book.scripts["two"] = Script(say("here"))
+    hf.script("one", Script(calls(call("forever"), call("forever")), say("never")))
+    hf.script("two", Script(say("here")))
     agent = hf.agent("one", model="scripted:one", tools=[forever])
     await hf.ensure_worker()
     run = await agent.enqueue("Go", session="s")
@@ -219,7 +220,7 @@ async def test_no_message_is_lost_between_a_run_and_its_end(make_app: MakeApp) -
 
     class Reading(Script):
         def turn(self, body: dict[str, Any]) -> Any:
-            from holdfast.models.script import Say, Turn
+            from holdfast.models.script import Say, ScriptedTurn
 
             texts = [
                 part["text"]
@@ -229,9 +230,9 @@ async def test_no_message_is_lost_between_a_run_and_its_end(make_app: MakeApp) -
                 if part["type"] == "text"
             ]
             read[:] = texts
-            return Turn((Say("read"),))
+            return ScriptedTurn((Say("read"),))
 
-    hf.book.scripts["reading"] = Reading()
+    hf.script("reading", Reading())
     agent = hf.agent("reader", model="scripted:reading")
     await hf.ensure_worker()
     session = await hf.session("s")
@@ -243,3 +244,23 @@ async def test_no_message_is_lost_between_a_run_and_its_end(make_app: MakeApp) -
     for run in runs:
         await run.result()
     assert sorted(read) == sorted(sent)
+
+
+@pytest.mark.parametrize("during", ["queue", "coalesce", "steer", "interrupt", "reject"])
+async def test_a_message_that_is_sent_again_under_its_key_is_said_once(labs: Labs, during: Any) -> None:
+    """The first one begins a run, and its repetition finds that run not begun yet."""
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+    script = Noting(say("done"))
+    lab = await labs.use(hf, script)
+    agent = hf.agent("guide", model="scripted:")
+    first = await agent.enqueue("one", session="s", key="k", during=during)
+    again = await agent.enqueue("one", session="s", key="k", during=during)
+    assert again.id == first.id
+    joins = during in ("coalesce", "steer")
+    if joins:
+        for _ in range(2):
+            assert (await agent.enqueue("two", session="s", key="k2", during=during)).id == first.id
+    await settle(lab, first)
+    assert (await agent.enqueue("one", session="s", key="k", during=during)).id == first.id
+    (body,) = script.bodies
+    assert [block["text"] for block in body["messages"][-1]["content"]] == (["one", "two"] if joins else ["one"])

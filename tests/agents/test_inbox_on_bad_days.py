@@ -10,16 +10,17 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Holdfast, Limits, Snooze
-from holdfast.agents.records_inbox import Steer
-from holdfast.agents.statements import Inbox
+from holdfast.agents.inbox_rows import Steer
+from holdfast.agents.statements import InboxSql
+from holdfast.app import core_of
 from holdfast.errors import SessionBusy, UsageError
 from holdfast.kernel.database import Transaction, reading
 from holdfast.models.script import Script, call, calls, say, think
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Labs
+from tests.agents.test_callers_transactions import transaction
 from tests.agents.test_inbox import Gated
 from tests.agents.test_races import intercept
-from tests.agents.test_reviewed_calls import transaction
 from tests.conftest import Place
 from tests.support.agents import Noting, settle
 from tests.support.apps import MakeApp, happens, working
@@ -85,7 +86,7 @@ class City(BaseModel):
 async def test_a_word_for_a_run_at_its_last_turn_costs_it_no_answer(make_app: MakeApp) -> None:
     hf = make_app()
     script = Noting(say('{"name": "Oslo"}'), say("heard"))
-    hf.book.substitute = model = Gated(script)
+    core_of(hf).book.substitute = model = Gated(script)
     agent = hf.agent("guide", model="scripted:", output=City, limits=Limits(turns=1))
     other = hf.agent("other", model="scripted:")
     await hf.ensure_worker()
@@ -102,7 +103,7 @@ async def test_a_word_for_a_run_at_its_last_turn_costs_it_no_answer(make_app: Ma
 @pytest.mark.parametrize("waits", ["in a batch", "for a person"])
 async def test_an_interruption_that_comes_before_a_run_waits_is_heard(make_app: MakeApp, waits: str) -> None:
     hf = make_app(embedded=False)
-    hf.book.substitute = ScriptedModel(Script(call("look"), say("never")))
+    core_of(hf).book.substitute = ScriptedModel(Script(call("look"), say("never")))
 
     @hf.tool(effect="read")
     def look() -> str:
@@ -144,21 +145,21 @@ async def test_what_is_cancelled_half_way_leaves_nothing_in_the_callers_transact
     make_app: MakeApp, place: Place
 ) -> None:
     hf = make_app(embedded=False)
-    await hf.runtime().open()
+    await core_of(hf).runtime().open()
 
     async def half(tx: Transaction) -> None:
-        await tx.run(Inbox.add_steer, id="half", run="a run", body="[]")
+        await tx.run(InboxSql.add_steer, id="half", run="a run", body="[]")
         raise asyncio.CancelledError
 
     async with transaction(place, commit=True) as tx:
         with pytest.raises(asyncio.CancelledError):
-            await hf.intake(tx).transact(half)
-    assert await hf.runtime().transact(joined_by, "half") is None
+            await core_of(hf).intake(tx).transact(half)
+    assert await core_of(hf).runtime().transact(joined_by, "half") is None
 
 
 @reading
 async def joined_by(tx: Transaction, id: str) -> Steer | None:
-    return await tx.one(Inbox.find_steer, id=id)
+    return await tx.one(InboxSql.find_steer, id=id)
 
 
 async def test_a_sessions_own_policy_does_not_let_a_callers_transaction_hold_a_run(

@@ -6,8 +6,9 @@ import re
 from typing import Any, cast
 
 from holdfast import Holdfast
-from holdfast.agents.journal import write
-from holdfast.agents.records import Requested, Speaking
+from holdfast.agents.events.journal import write
+from holdfast.agents.rows import Requested, Speaking
+from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say
 from tests.conftest import Place
@@ -31,7 +32,7 @@ class Counting:
     def __init__(self, tx: Transaction, asked: list[str]) -> None:
         self._tx = tx
         self._asked = asked
-        self.followers = tx.followers
+        self.layers = tx.layers
 
     async def many(self, statement: Any, /, **parameters: Any) -> Any:
         self._asked.append(statement.name)
@@ -67,7 +68,7 @@ async def test_notes_of_many_runs_are_two_statements_and_a_late_attempt_notes_no
     async def note(tx: Transaction) -> list[str]:
         return await write(cast(Transaction, Counting(tx, asked)), [], requests, living)
 
-    assert await hf.runtime().transact(note) == [interrupted]
+    assert await core_of(hf).runtime().transact(note) == [interrupted]
     assert asked == ["note_life", "note_request"]
     progressed = "select id from holdfast.run where progressed_at > 5 order by id"
     assert [id for (id,) in query(place, progressed)] == sorted([interrupted, *calm])
@@ -81,13 +82,13 @@ async def test_notes_of_no_run_are_no_statement(hf: Holdfast) -> None:
     async def note(tx: Transaction) -> list[str]:
         return await write(cast(Transaction, Counting(tx, asked)), [], [], [])
 
-    assert await hf.runtime().transact(note) == []
+    assert await core_of(hf).runtime().transact(note) == []
     assert asked == []
 
 
 async def test_no_index_has_what_changes_while_a_run_goes_on(hf: Holdfast, place: Place) -> None:
     """Otherwise each of its ten updates would write an entry into every index."""
-    await hf.runtime().open()
+    await core_of(hf).runtime().open()
     if place.url.startswith("sqlite"):
         found = query(
             place, "select name, sql from sqlite_master where tbl_name = 'run' and type = 'index' and sql <> ''"

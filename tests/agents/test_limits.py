@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast import Holdfast, RunFailed
-from holdfast.agents.definitions import Limits
+from holdfast.agents.definition import Limits
 from holdfast.errors import BadSetting
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Labs
@@ -34,7 +34,7 @@ async def test_a_run_stops_at_its_limit(hf: Holdfast, limits: Limits, turns: int
         """Look."""
         return "seen"
 
-    hf.book.scripts["priced"] = Script(*[call("look")] * 60, say("never"))
+    hf.script("priced", Script(*[call("look")] * 60, say("never")))
     agent = hf.agent("a", model="scripted:priced", tools=[look])
     await hf.agent("before", model=scripted(hf, say("of another run")), tools=[look]).run("Hello", session="s")
     result = await agent.run("Go", limits=limits, session="s")

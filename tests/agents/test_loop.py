@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.tools import ToolContext
+from holdfast.app import core_of
 from holdfast.events import TextDelta
 from holdfast.models.script import Script, call, calls, say
 from tests.support.apps import MakeApp, eventually, working
@@ -22,8 +22,8 @@ async def _all_in(app: Holdfast, state: str) -> bool:
 
 
 def scripted(app: Holdfast, *steps: Any) -> str:
-    name = f"s{len(app.book.scripts)}"
-    app.book.scripts[name] = Script(*steps)
+    name = f"s{len(core_of(app).book.scripts)}"
+    app.script(name, Script(*steps))
     return f"scripted:{name}"
 
 
@@ -124,7 +124,7 @@ async def test_agents_call_agents_three_levels_deep(hf: Holdfast) -> None:
     assert {row.session for row in runs.values()} == {result.session_id}
     assert {row.root for row in runs.values()} == {result.run_id}
     (looked,) = await hf.runs[runs["worker"].id].calls()
-    assert looked.output == '"cat for me at depth 2"'
+    assert looked.output == "cat for me at depth 2"
     usage = await hf.runs[result.run_id].usage()
     assert (usage.runs, usage.turns) == (3, 6)
     messages = await hf.sessions[result.session_id].messages()
@@ -222,7 +222,7 @@ async def test_a_session_is_a_handle_that_can_be_awaited(hf: Holdfast) -> None:
     assert await first.text() == "welcome"
     opened = await hf.session("house")
     assert opened.id == handle.id
-    assert json.loads((await hf.sessions.get("house")).metadata) == {"floor": 1}
+    assert (await hf.sessions.get("house")).metadata == {"floor": 1}
     new = hf.session()
     assert await (await agent.enqueue("Hello", session=new)).text() == "welcome"
     assert await (await agent.enqueue("Hello", session=new)).text() == "welcome"

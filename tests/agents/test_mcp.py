@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.definitions import Effect
+from holdfast.agents.definition import Effect
 from holdfast.agents.tools import Tool
+from holdfast.app import core_of
 from holdfast.errors import BadSetting, MissingExtra, Unavailable, UsageError
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import call, calls, say
+from holdfast.testing import Lab
+from holdfast.testing.databases import SqliteFiles
 from tests.support.agents import results, scripted
 from tests.support.apps import MakeApp, eventually
 from tests.support.notes import Listening, Notes
@@ -47,7 +51,9 @@ async def tools(hf: Holdfast, notes: Notes) -> Tools:
 
 async def told(hf: Holdfast, tools: Tools, *steps: Any) -> list[dict[str, Any]]:
     """What a model that calls these is told."""
-    agent = hf.agent(f"a{len(hf.defined)}", model=scripted(hf, *steps, say("done")), tools=list(tools.values()))
+    agent = hf.agent(
+        f"a{len(core_of(hf).defined)}", model=scripted(hf, *steps, say("done")), tools=list(tools.values())
+    )
     result = await agent.run("Go")
     assert result.text == "done"
     return await results(hf, result.session_id)
@@ -75,6 +81,7 @@ async def test_calls_are_jobs_whose_key_the_server_sees(hf: Holdfast, tools: Too
     assert notes.starts == 1, "one connection serves every call"
 
 
+@pytest.mark.long
 async def test_contents_become_blocks(hf: Holdfast, tools: Tools) -> None:
     (result,) = await told(hf, tools, call("notes_mixed"))
     text, image, note, archive = result["content"]
@@ -97,6 +104,7 @@ async def test_what_a_server_calls_an_error_is_told_and_not_tried_again(
     assert notes.calls == ["refuse"]
 
 
+@pytest.mark.long
 async def test_long_answers_are_cut(make_app: MakeApp, notes: Notes) -> None:
     hf = make_app(tool_output_cap=100)
     tools = await hf.mcp("n", command=notes.command(), only=["long"])
@@ -111,9 +119,10 @@ async def test_a_server_that_was_killed_is_started_again(hf: Holdfast, tools: To
     assert notes.starts == 2
 
 
+@pytest.mark.long
 async def test_a_server_that_died_while_nobody_called_costs_no_call(hf: Holdfast, notes: Notes) -> None:
     tools = await hf.mcp("notes", command=notes.command(), only=["write"], effect="once")
-    (connection,) = hf._mcp._open[asyncio.get_running_loop()].values()
+    (connection,) = hf._mcp._connections._mine().connections.values()
     notes.kill()
 
     async def noticed() -> bool:
@@ -124,6 +133,26 @@ async def test_a_server_that_died_while_nobody_called_costs_no_call(hf: Holdfast
     assert result["content"] == "wrote 1 characters"
 
 
+async def test_who_leaves_closes_only_what_was_opened_there(hf: Holdfast, tools: Tools, notes: Notes) -> None:
+    """Another event loop, or a lab on the same one."""
+    core = core_of(hf)
+    database = await core.opened()
+    journal = core.loop.journal(database)
+
+    async def elsewhere() -> None:
+        assert await tools["notes_read"](path="b") == "note b of me"
+        await hf.close()
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    assert notes.starts == 2, "each event loop has a connection of its own"
+    lab = await Lab.open(hf, SqliteFiles())
+    await lab.close()
+    assert await tools["notes_read"](path="a") == "note a of me"
+    assert notes.starts == 2
+    assert core.loop.journal(database) is journal
+
+
+@pytest.mark.long
 async def test_a_call_that_loses_its_connection_is_an_ordinary_failure(
     hf: Holdfast, tools: Tools, notes: Notes
 ) -> None:
@@ -150,6 +179,39 @@ async def test_a_once_call_that_loses_its_connection_waits_for_a_person(hf: Hold
     assert (await run.result()).text == "done"
 
 
+@pytest.mark.long
+async def test_a_call_that_ends_its_server_fails_alone(hf: Holdfast, notes: Notes) -> None:
+    """Its neighbours are asked again, without using up their attempts; what may happen once is not."""
+    options: dict[str, Any] = {"command": notes.command("crowd"), "prefix": ""}
+    twice = RetryPolicy(attempts=2, backoff="constant", base="0s", jitter=0.0)
+    made = [
+        *await hf.mcp("n", **options, only=["read", "linger"], effects={"read": "read"}, retry=RetryPolicy.none()),
+        *await hf.mcp("n", **options, only=["die_with"], retry=twice),
+        *await hf.mcp("n", **{**options, "prefix": "o"}, only=["linger"], effect="once", unknown="report"),
+    ]
+    tools = {tool.name: tool for tool in made}
+    together = calls(
+        *(call("linger", name=name) for name in "ab"),
+        call("o_linger", name="once"),
+        call("die_with", count=3),
+    )
+    *neighbours, once, killer, after = await told(hf, tools, together, call("read", path="a"))
+    assert [block["content"] for block in neighbours] == ["lingered a", "lingered b"]
+    assert once["is_error"]
+    assert "the connection to MCP server 'n' was lost" in once["content"]
+    assert "other calls were active" in once["content"]
+    assert killer["is_error"]
+    assert "the connection to MCP server 'n' was lost" in killer["content"]
+    assert "no other call was active, so this one may have ended it" in killer["content"]
+    assert after["content"] == "note a of nobody"
+    (run,) = await hf.runs.list()
+    made_calls = await hf.runs[run.id].calls()
+    assert [row.attempts for row in made_calls] == [1, 1, 1, 2, 1]
+    asked = Counter(notes.calls)
+    assert asked == {"linger a": 2, "linger b": 2, "linger once": 1, "die_with": 3}
+
+
+@pytest.mark.long
 async def test_it_is_retried_by_its_policy(hf: Holdfast, notes: Notes) -> None:
     three = RetryPolicy(attempts=3, backoff="constant", base="0s", jitter=0.0)
     tools = await hf.mcp("n", command=notes.command(), only=["die", "read"], prefix="", retry=three)
@@ -158,6 +220,7 @@ async def test_it_is_retried_by_its_policy(hf: Holdfast, notes: Notes) -> None:
     assert notes.calls == ["die"] * 3
 
 
+@pytest.mark.long
 async def test_a_timeout_ends_the_call_and_not_the_connection(hf: Holdfast, notes: Notes) -> None:
     slow = await hf.mcp("n", command=notes.command(), only=["hang"], timeout="1s", retry=RetryPolicy.none())
     fine = await hf.mcp("n", command=notes.command(), only=["read"])
@@ -168,6 +231,7 @@ async def test_a_timeout_ends_the_call_and_not_the_connection(hf: Holdfast, note
     assert notes.starts == 1
 
 
+@pytest.mark.long
 async def test_the_server_is_stopped_with_the_app(hf: Holdfast, tools: Tools, notes: Notes) -> None:
     pid = notes.pid
     assert await tools["notes_read"](path="a")
@@ -183,6 +247,7 @@ async def test_the_server_is_stopped_with_the_app(hf: Holdfast, tools: Tools, no
     await eventually(gone)
 
 
+@pytest.mark.long
 async def test_streamable_http(hf: Holdfast, listening: Listening) -> None:
     await listening.start()
     made = await hf.mcp("web", url=listening.url, headers={"authorization": "Bearer secret"}, only=["read", "die"])
@@ -198,31 +263,46 @@ async def test_streamable_http(hf: Holdfast, listening: Listening) -> None:
     assert again["content"] == "note c of nobody"
 
 
+@pytest.mark.long
 async def test_selecting_renaming_and_declaring_again(hf: Holdfast, notes: Notes) -> None:
-    (bare,) = await hf.mcp("notes", command=notes.command(), only=["read"], prefix="", effect="once")
+    (bare,) = await hf.mcp("notes", command=notes.command(), only=["read"], prefix="")
     assert (bare.name, bare.effect) == ("read", "read"), "what the server calls read-only is"
     (other,) = await hf.mcp("notes", command=notes.command(), only=["write"], prefix="n", effect="once")
     assert (other.name, other.effect) == ("n_write", "once")
     (again,) = await hf.mcp("notes", command=notes.command(), only=["read"], prefix="")
     assert again.name == "read"
-    with pytest.raises(UsageError, match="another MCP server 'notes' already"):
+    with pytest.raises(UsageError, match="already has an MCP server 'notes'"):
         await hf.mcp("notes", command=notes.command(), only=["write"], env={"NOTES_OWNER": "else"})
     with pytest.raises(UsageError, match="two functions are declared"):
         await hf.mcp("others", command=notes.command(), only=["write"], prefix="n")
 
 
+@pytest.mark.long
+async def test_what_the_program_says_of_an_effect_wins_over_the_server_s_hint(hf: Holdfast, notes: Notes) -> None:
+    for prefix, said in (("a", "once"), ("b", "idempotent")):
+        effect: Any = said
+        (read,) = await hf.mcp("notes", command=notes.command(), only=["read"], prefix=prefix, effect=effect)
+        assert (read.effect, read.spec.effect, read.spec.review) == (said, said, said == "once")
+    both = await hf.mcp(
+        "notes", command=notes.command(), only=["read", "write"], prefix="c", effect="once", effects={"read": "read"}
+    )
+    assert {tool.name: tool.effect for tool in both} == {"c_read": "read", "c_write": "once"}
+
+
+@pytest.mark.long
 async def test_a_server_that_was_not_declared_leaves_its_name_to_another(hf: Holdfast, notes: Notes) -> None:
-    with pytest.raises(UsageError, match="names no model takes"):
+    with pytest.raises(UsageError, match="names no model accepts"):
         await hf.mcp("notes", command=notes.command("dotted"))
     (read,) = await hf.mcp("notes", command=notes.command(), env={"NOTES_OWNER": "me"}, only=["read"])
     assert await read(path="a") == "note a of me"
 
 
+@pytest.mark.long
 async def test_names_that_no_model_takes_are_refused(hf: Holdfast, notes: Notes) -> None:
-    with pytest.raises(UsageError, match=r"names no model takes: 'a\.b'"):
+    with pytest.raises(UsageError, match=r"names no model accepts: 'a\.b'"):
         await hf.mcp("notes", command=notes.command("dotted"))
     assert len(await hf.mcp("notes", command=notes.command("dotted"), only=["read"])) == 1
-    with pytest.raises(UsageError, match="names no model takes: 'read'"):
+    with pytest.raises(UsageError, match="names no model accepts: 'read'"):
         await hf.mcp("notes", command=notes.command("dotted"), only=["read"], prefix="my files")
     with pytest.raises(UsageError, match=r"no tool 'raed'; it has .*read"):
         await hf.mcp("notes", command=notes.command("dotted"), only=["raed"])
@@ -267,14 +347,16 @@ async def test_without_the_sdk(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) ->
         await hf.mcp("notes", command=["anything"])
 
 
+@pytest.mark.long
 async def test_listing_without_an_event_loop_leaves_nothing_open(hf: Holdfast, notes: Notes) -> None:
-    (read,) = await asyncio.to_thread(hf.mcp_sync, "notes", command=notes.command(), only=["read"])
+    (read,) = await asyncio.to_thread(hf.sync.mcp, "notes", command=notes.command(), only=["read"])
     assert notes.starts == 1
     (result,) = await told(hf, {read.name: read}, call("notes_read", path="a"))
     assert result["content"] == "note a of nobody"
     assert notes.starts == 2, "the worker's loop has a connection of its own"
 
 
+@pytest.mark.long
 async def test_secrets_of_a_server_are_not_stored(hf: Holdfast, tools: Tools) -> None:
     agent = hf.agent("secretive", model="scripted:", tools=list(tools.values()))
     assert "NOTES_OWNER" not in agent.spec.text()

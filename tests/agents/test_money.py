@@ -17,8 +17,8 @@ def price(kind: str, usd: str) -> Price:
 
 
 async def test_own_prices_come_before_the_shipped_ones(hf: Holdfast) -> None:
-    hf.book.scripts["dear"] = Script(say("Thank you."))
-    hf.prices = [price("input", "2000"), price("output", "0.001")]
+    hf.script("dear", Script(say("Thank you.")))
+    hf.budgets.prices = [price("input", "2000"), price("output", "0.001")]
     agent = hf.agent("dear", model="scripted:dear")
     result = await agent.run("Hello")
     expected = Decimal(result.usage.input_tokens) * 2000 / 1_000_000

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Limits, ToolContext
-from holdfast.agents.handles import Run
-from holdfast.agents.people.face import Inquiry
+from holdfast.agents.api.run import Run
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.app import core_of
 from holdfast.errors import AlreadyDecided, DigestMismatch, NotFound, UsageError
 from holdfast.events import ApprovalRequested, InputGiven, QuestionAsked
 from holdfast.models.script import Script, call, calls, say, truncate
@@ -65,7 +66,7 @@ async def test_a_call_below_the_threshold_runs_and_one_above_waits(labs: Labs) -
     assert (inquiry.kind, inquiry.name, inquiry.state) == ("approval", "refund", "open")
     assert inquiry.call is not None
     assert (inquiry.call.name, inquiry.call.input) == ("refund", {"number": "A1", "amount": "80"})
-    assert "refund needs approval" in await shop.hf.why(run.id)
+    assert "tool refund has been waiting for approval since" in await shop.hf.why(run.id)
     assert len(shop.paid) == 1
     await shop.hf.approve(inquiry.call.id, digest=inquiry.digest, by="ann")
     await lab.drain()
@@ -168,7 +169,7 @@ async def test_a_cancelled_run_withdraws_what_it_asked(labs: Labs) -> None:
 
 async def test_a_model_asks_a_person(labs: Labs) -> None:
     hf = Holdfast("sqlite:////nowhere/at-all.db")
-    ask = hf.question(within="1d", otherwise="nobody knows")
+    ask = hf.inquiries.question(within="1d", otherwise="nobody knows")
     agent = hf.agent("guide", model="scripted:", tools=[ask])
     script = Script(call("ask_person", question="Which?", choices=["a", "b"]), say("thanks"))
     lab = await labs.use(hf, script)
@@ -196,7 +197,7 @@ async def test_arguments_that_do_not_fit_and_a_second_opinion_are_refused(labs: 
     shop = Shop()
     lab = await labs.use(shop.hf, refunding("80"))
     inquiry = await asked(lab, await shop.agent.enqueue("Refund"))
-    with pytest.raises(UsageError, match="no arguments of tool:refund"):
+    with pytest.raises(UsageError, match="these arguments do not fit tool:refund"):
         await shop.hf.approve(inquiry.id, input={"amount": "much"})
     await shop.hf.approve(inquiry.id, input={"number": "A1", "amount": "40"}, by="ann")
     with pytest.raises(AlreadyDecided, match="ann"):
@@ -226,8 +227,8 @@ async def test_a_rule_that_fails_asks(labs: Labs) -> None:
 
 async def test_what_a_run_below_asks_is_seen_from_above(labs: Labs) -> None:
     hf = Holdfast("sqlite:////nowhere/at-all.db")
-    ask = hf.question()
-    hf.book.scripts.update(
+    ask = hf.inquiries.question()
+    core_of(hf).book.scripts.update(
         below=Script(call("ask_person", question="Which?"), say("thanks")),
         above=Script(call("below", task="find out"), say("found out")),
     )
@@ -248,7 +249,7 @@ async def test_the_events_and_the_bell(labs: Labs) -> None:
     shop = Shop()
     rung: list[str] = []
 
-    @shop.hf.on_inquiry
+    @shop.hf.inquiries.on_open
     async def ring(inquiry: Inquiry) -> None:
         rung.append(inquiry.id)
         if len(rung) == 1:

@@ -10,21 +10,22 @@ from typing import Any, cast
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.definitions import Limits
-from holdfast.agents.journal import Journal, Piece
-from holdfast.agents.rescuing import rescue
+from holdfast.agents.definition import Limits
+from holdfast.agents.events.journal import Journal, Piece
+from holdfast.agents.runs.rescue import rescue
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.errors import LeaseLost, RunFailed, StoreUnavailable
 from holdfast.events import RunEnded, TextDelta
 from holdfast.kernel.leases import expire
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.sql import in_schema
 from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request
-from holdfast.models.provider.pairing import check_conversation
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.simulator.conversation import check_conversation
 from tests.support.apps import MakeApp, eventually, happens, outcomes, working
 
 pytestmark = pytest.mark.asyncio
@@ -34,7 +35,7 @@ Hook = Callable[[Callable[[], Awaitable[Any]], tuple[Any, ...]], Awaitable[Any]]
 
 def intercept(app: Holdfast, **hooks: Hook) -> None:
     """Let a hook decide when an operation of this name reaches the store, and how often."""
-    database: Any = app.runtime().database
+    database: Any = core_of(app).runtime().database
     transact = database.transact
 
     async def intercepted(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +60,7 @@ class Strict(ScriptedModel):
 async def test_a_run_whose_turn_comes_while_it_looks_for_it_sees_all_that_was_said(make_app: MakeApp) -> None:
     """Loaded when the run before it had an open call, asked when that had ended."""
     hf = make_app(embedded=False)
-    hf.book.substitute = Strict(Script(call("wait"), say("done")))
+    core_of(hf).book.substitute = Strict(Script(call("wait"), say("done")))
     called, looked = asyncio.Event(), asyncio.Event()
 
     @hf.tool
@@ -90,7 +91,7 @@ async def test_a_run_whose_turn_comes_while_it_looks_for_it_sees_all_that_was_sa
 
 async def test_a_run_that_is_over_its_limit_before_its_turn_waits_for_its_turn(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
-    hf.book.substitute = Strict(Script(call("wait"), say("done")))
+    core_of(hf).book.substitute = Strict(Script(call("wait"), say("done")))
     called, queued = asyncio.Event(), asyncio.Event()
 
     @hf.tool
@@ -121,11 +122,11 @@ async def test_a_run_that_is_over_its_limit_before_its_turn_waits_for_its_turn(m
 async def test_an_answer_stored_after_a_cancel_says_so_however_often_it_is_asked(make_app: MakeApp) -> None:
     """The driver repeats a commit whose answer was lost."""
     hf = make_app(embedded=False)
-    hf.book.substitute = ScriptedModel(Script(call("never"), say("never")))
+    core_of(hf).book.substitute = ScriptedModel(Script(call("never"), say("never")))
     answers: list[str] = []
 
     async def twice(go: Callable[[], Awaitable[Any]], _: tuple[Any, ...]) -> Any:
-        await _execute(hf, "update holdfast.job set cancel_requested_at = 1")  # and nobody has heard of it yet
+        await _execute(hf, "update holdfast.lease set cancel_requested_at = 1")  # and nobody has heard of it yet
         answers.extend([await go(), await go()])
         return answers[-1]
 
@@ -163,10 +164,10 @@ async def test_a_run_that_waited_long_is_not_taken_from_the_worker_that_just_too
         loads.append(0)
         if len(loads) == 2:
             await _execute(hf, "update holdfast.run set progressed_at = 1")
-            loads[-1] = await hf.runtime().database.transact(rescue, hf.settings)
+            loads[-1] = await core_of(hf).runtime().database.transact(rescue, hf.settings)
         return await go()
 
-    hf.book.substitute = Busy(Script(say("at last")))
+    core_of(hf).book.substitute = Busy(Script(say("at last")))
     agent = hf.agent("one", model="scripted:")
     run = await agent.enqueue("Go")
     intercept(hf, load=looked_at)
@@ -187,15 +188,15 @@ async def test_a_failure_that_comes_after_the_end_of_its_run_is_not_told(make_ap
             yield {}
 
     async def too_late(go: Callable[[], Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-        await _execute(hf, "update holdfast.job set cancel_requested_at = 1, lease_until = 1")
-        await hf.runtime().database.transact(expire, gone=[], limit=10, backoff_us=1, chance=Ports().random)
+        await _execute(hf, "update holdfast.lease set cancel_requested_at = 1, lease_until = 1")
+        await core_of(hf).runtime().database.transact(expire, gone=[], limit=10, backoff_us=1, chance=Ports().random)
         try:
             return await go()
         except LeaseLost:
             refused.append(args[0].run.id)
             raise
 
-    hf.book.substitute = Down()
+    core_of(hf).book.substitute = Down()
     agent = hf.agent("one", model="scripted:")
     run = await agent.enqueue("Go")
     intercept(hf, fail_turn=too_late)
@@ -212,7 +213,7 @@ async def test_a_failure_that_comes_after_the_end_of_its_run_is_not_told(make_ap
 
 async def test_a_store_that_is_away_when_an_answer_comes_costs_no_second_call(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
-    model = hf.book.substitute = ScriptedModel(Script(say("dear answer")))
+    model = core_of(hf).book.substitute = ScriptedModel(Script(say("dear answer")))
     tries: list[str] = []
 
     async def away_once(go: Callable[[], Awaitable[Any]], _: tuple[Any, ...]) -> Any:
@@ -232,7 +233,7 @@ async def test_a_store_that_is_away_when_an_answer_comes_costs_no_second_call(ma
 
 async def test_a_store_that_is_away_fails_no_run(make_app: MakeApp) -> None:
     hf = make_app(embedded=False, max_attempts=1)
-    hf.book.substitute = ScriptedModel(Script(say("here")))
+    core_of(hf).book.substitute = ScriptedModel(Script(say("here")))
     tries: list[str] = []
 
     async def away_twice(go: Callable[[], Awaitable[Any]], _: tuple[Any, ...]) -> Any:
@@ -251,7 +252,7 @@ async def test_a_store_that_is_away_fails_no_run(make_app: MakeApp) -> None:
 
 async def test_two_attempts_of_one_run_in_one_process_keep_their_words_apart(hf: Holdfast) -> None:
     """The one that was overtaken may not have noticed yet."""
-    journal = Journal(hf.runtime().database, Ports(), 3600)
+    journal = Journal(core_of(hf).runtime().database, Ports(), 3600)
     old, new = (cast(Lease, SimpleNamespace(epoch=1, token=token)) for token in (1, 2))
     journal.put(new, "run", Piece("text_delta", 1, 0, 0, ["fresh"]))
     journal.put(old, "run", Piece("text_delta", 1, 0, 0, ["stale"]))
@@ -265,7 +266,7 @@ async def test_what_one_run_says_and_the_store_refuses_is_missed_by_no_other(hf:
     agent = hf.agent("one", model="scripted:")
     odd, good = await agent.enqueue("Go"), await agent.enqueue("Go")
     await _execute(hf, "update holdfast.run set state = 'streaming', epoch = 1, token = 1")
-    journal = Journal(hf.runtime().database, Ports(), 0.01)
+    journal = Journal(core_of(hf).runtime().database, Ports(), 0.01)
     lease = cast(Lease, SimpleNamespace(epoch=1, token=1))
     journal.put(lease, odd.id, Piece("text_delta", 1, 0, 0, ["no \ud800 text"]))
     journal.put(lease, good.id, Piece("text_delta", 1, 0, 0, ["words"]))
@@ -280,7 +281,7 @@ async def test_what_one_run_says_and_the_store_refuses_is_missed_by_no_other(hf:
 
 
 async def _execute(app: Holdfast, text: str) -> None:
-    database = app.runtime().database
+    database = core_of(app).runtime().database
     text = in_schema(text, database.dialect, app.settings.schema)
 
     async def execute(tx: Any) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast import Holdfast
-from holdfast.agents.changes import Changes
-from holdfast.agents.pruning import prune
-from holdfast.agents.readership import begin_reading, end_reading
+from holdfast.agents.events.log import Changes
+from holdfast.agents.events.readership import begin_reading, end_reading
+from holdfast.agents.leftovers import prune
+from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say
 from tests.support.agents import scripted
@@ -18,7 +19,7 @@ async def test_a_run_that_nobody_reads_is_not_hinted(make_app: MakeApp) -> None:
     agent = hf.agent("a", model=scripted(hf, say("done")))
     notes: list[str] = []
     async with working(hf):
-        await hf.runtime().database.listen(notes.append)
+        await core_of(hf).runtime().database.listen(notes.append)
         run = await agent.enqueue("Hello")
         await eventually(lambda: ended(hf, run.id))
         assert [note for note in notes if note.startswith("run ")] == []
@@ -33,9 +34,9 @@ async def test_whoever_streams_is_a_reader_until_the_app_closes(make_app: MakeAp
     async with working(hf):
         run = await agent.enqueue("Hello")
         assert [event async for event in other.runs[run.id].stream()]
-        assert await hf.runtime().transact(readers)
+        assert await core_of(hf).runtime().transact(readers)
         await other.close()
-        assert not await hf.runtime().transact(readers)
+        assert not await core_of(hf).runtime().transact(readers)
 
 
 async def test_a_reader_counts_until_its_time_is_over(store: Store) -> None:

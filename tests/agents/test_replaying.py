@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast import Holdfast, Limits
-from holdfast.agents.handles import Run
+from holdfast.agents.api.run import Run
 from holdfast.errors import UsageError
 from holdfast.models.script import Script, call, calls, refuse, say, think, truncate
 from holdfast.testing import Lab, Labs
@@ -82,7 +82,7 @@ async def test_a_run_comes_to_the_same_end_and_asks_for_the_same(labs: Labs) -> 
     await played(lab, works, "Before", session=session)
     run = await played(lab, works, session=session)
     did = list(works.did)
-    replayed = await works.hf.replay(run)
+    replayed = await works.hf.runs.replay(run)
     assert replayed.differences == ()
     assert (replayed.same, replayed.turns) == (True, 6)
     assert (replayed.same_requests, replayed.known_requests) == (6, 6)
@@ -102,7 +102,7 @@ async def test_a_capsule_is_replayed_where_nothing_of_the_program_is(labs: Labs,
         id = run.id if file == "plain.db" else secret.id
         before = (tmp_path / file).read_bytes()
         async with Holdfast(f"sqlite:///{tmp_path / file}", embedded=False) as elsewhere:
-            replayed = await elsewhere.replay(id)
+            replayed = await elsewhere.runs.replay(id)
             assert replayed.differences == ()
             assert (replayed.same_requests, replayed.known_requests) == (known, known)
             assert len(await elsewhere.runs.list()) == 2  # the run and the one below it; the replay was elsewhere
@@ -117,10 +117,10 @@ async def test_who_pays_does_not_matter(labs: Labs, monkeypatch: pytest.MonkeyPa
     await thinker.run("One", session="s")
     result = await thinker.run("Two", session="s")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "another")
-    replayed = await works.hf.replay(result.run_id)
+    replayed = await works.hf.runs.replay(result.run_id)
     assert (replayed.differences, replayed.same_requests) == ((), 1)
     monkeypatch.delenv("ANTHROPIC_API_KEY")
-    assert (await works.hf.replay(result.run_id)).same
+    assert (await works.hf.runs.replay(result.run_id)).same
 
 
 async def test_a_run_that_was_steered_is_steered_again(labs: Labs) -> None:
@@ -137,7 +137,7 @@ async def test_a_run_that_was_steered_is_steered_again(labs: Labs) -> None:
     await works.hf.approve(run.id)
     await lab.drain()
     assert (await run.result()).text == "stopped"
-    assert (await works.hf.replay(run)).differences == ()
+    assert (await works.hf.runs.replay(run)).differences == ()
 
 
 async def test_what_a_person_decided_about_the_run_is_decided_again(labs: Labs) -> None:
@@ -151,7 +151,7 @@ async def test_what_a_person_decided_about_the_run_is_decided_again(labs: Labs) 
     await lab.drain()
     await works.hf.answer(run.id, "Go on, please.")
     await lab.drain()
-    replayed = await works.hf.replay(run.id)
+    replayed = await works.hf.runs.replay(run.id)
     assert (run.state, replayed.differences) == ("completed", ())
 
 
@@ -159,10 +159,10 @@ async def test_a_refusal_and_a_fork_are_replayed(labs: Labs) -> None:
     works = Works()
     lab = await labs.use(works.hf, Script(call("look", what="a"), refuse("bio")))
     run = await played(lab, works)
-    assert (await works.hf.replay(run)).differences == ()
+    assert (await works.hf.runs.replay(run)).differences == ()
     fork = await run.fork(2)
     await lab.drain()
-    assert (await works.hf.replay(fork)).differences == ()
+    assert (await works.hf.runs.replay(fork)).differences == ()
 
 
 async def ended(lab: Lab, run: Run[str]) -> tuple[str, str | None, str | None]:
@@ -176,7 +176,7 @@ async def same_again(works: Works, run: Run[str], tmp_path: Path) -> None:
     await run.export(tmp_path / f"{run.id}.db")
     async with Holdfast(f"sqlite:///{tmp_path / run.id}.db", embedded=False) as elsewhere:
         for app in (works.hf, elsewhere):
-            replayed = await app.replay(run.id)
+            replayed = await app.runs.replay(run.id)
             assert replayed.differences == ()
             after = replayed.comparison.b.run
             assert (after.state, after.outcome, after.limited) == (before.state, before.outcome, before.limited)
@@ -210,9 +210,10 @@ async def test_a_run_that_was_cancelled_is_cancelled_again(labs: Labs, tmp_path:
         await same_again(works, run, tmp_path)
     else:
         with pytest.raises(UsageError, match="has not begun: there is nothing to replay"):
-            await works.hf.replay(run)
+            await works.hf.runs.replay(run)
 
 
+@pytest.mark.long
 async def test_a_run_that_ran_out_of_time_or_money_ends_there_again(labs: Labs, tmp_path: Path) -> None:
     works = Works()
     lab = await labs.use(works.hf, Script(call("pay", amount=3), say("done")))
@@ -251,7 +252,7 @@ async def test_a_run_that_goes_on_where_it_had_ended_is_told_of(labs: Labs, tmp_
     file.execute("update turn set stop_reason = 'pause_turn'")
     file.close()
     async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as elsewhere:
-        replayed = await elsewhere.replay(run.id)
+        replayed = await elsewhere.runs.replay(run.id)
         (difference,) = replayed.differences
         assert "the record has no turn 2" in difference
         assert difference.endswith(", not answered")
@@ -266,7 +267,7 @@ async def test_what_there_is_of_a_run_under_way_is_replayed(labs: Labs, tmp_path
     await lab.drain()
     await run.export(tmp_path / "run.db", partial=True)
     async with Holdfast(f"sqlite:///{tmp_path / 'run.db'}", embedded=False) as elsewhere:
-        assert (await elsewhere.replay(run.id)).differences == ()
+        assert (await elsewhere.runs.replay(run.id)).differences == ()
 
 
 async def test_a_run_that_is_under_way_is_not_replayed(labs: Labs) -> None:
@@ -274,4 +275,4 @@ async def test_a_run_that_is_under_way_is_not_replayed(labs: Labs) -> None:
     await labs.use(works.hf, Script(say("x")))
     run = await works.agent.enqueue("Go")
     with pytest.raises(UsageError, match="wait for its end"):
-        await works.hf.replay(run)
+        await works.hf.runs.replay(run)

@@ -8,15 +8,18 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.tools import ServerTool
+from holdfast.app import core_of
 from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.models.script import say
+from tests.conftest import Place
 from tests.support.agents import Gated, scripted
 from tests.support.apps import MakeApp, in_state, working
+from tests.support.past_kernel import query
 
 
 async def test_a_run_cancelled_while_it_waits_lets_the_next_one_go(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
-    hf.book.substitute = model = Gated(say("done"), waits=1)
+    core_of(hf).book.substitute = model = Gated(say("done"), waits=1)
     agent = hf.agent("a", model="scripted:")
     runs = [await agent.enqueue(f"message {n}", session="s") for n in range(4)]
     async with working(hf):
@@ -34,7 +37,7 @@ async def test_a_message_may_insist_on_not_waiting(make_app: MakeApp) -> None:
     agent = hf.agent("a", model=scripted(hf, say("done")))
     session = await hf.session("s")
     first = await session.send("One", agent)
-    with pytest.raises(SessionBusy, match="under way"):
+    with pytest.raises(SessionBusy, match="has an active run"):
         await session.send("Two", agent, during="reject")
     async with working(hf):
         await first.result()
@@ -70,3 +73,55 @@ def test_a_server_tool_needs_a_name_of_its_own(hf: Holdfast) -> None:
     agent = hf.agent("a", model="scripted:", tools=[web_search, ServerTool("web_search_20260318")])
     with pytest.raises(UsageError, match="two tools named 'web_search'"):
         _ = agent.spec
+
+
+async def test_the_id_of_a_session_as_text_means_that_session(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    mine = await hf.session("ann")
+    alone = await hf.session()
+    for session in (mine, alone):
+        for name in (session.id, session.id.upper()):
+            run = await agent.enqueue("Hello", session=name)
+            assert run.session_id == session.id
+            assert (await hf.session(name)).id == session.id
+            assert (await hf.sessions[name].refresh()).id == session.id
+    assert await hf.sessions.count() == 2
+
+
+async def test_a_text_in_the_form_of_an_id_that_is_none_makes_no_session(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    nobody = "0190a5b4-0000-7000-8000-000000000000"
+    with pytest.raises(NotFound, match="has the form of an id"):
+        await agent.enqueue("Hello", session=nobody)
+    with pytest.raises(NotFound, match="has the form of an id"):
+        await hf.session(nobody)
+    with pytest.raises(UsageError, match="has the form of an id"):
+        await (await hf.session("ann")).fork(key=nobody)
+    assert (await hf.sessions.count(), len(await hf.runs.list())) == (1, 0)
+
+
+async def test_the_id_of_another_tenants_session_is_nobodys(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    theirs = await hf.tenant("acme").session("ann")
+    for tenant in ("", "globex"):
+        with pytest.raises(NotFound, match="there is no session"):
+            await agent.enqueue("Hello", session=theirs.id, tenant=tenant)
+    with pytest.raises(NotFound, match="there is no session"):
+        await hf.tenant("globex").session(theirs.id)
+    run = await agent.enqueue("Hello", session=theirs.id, tenant="acme")
+    assert run.session_id == theirs.id
+
+
+async def test_a_session_whose_key_an_earlier_release_took_in_the_form_of_an_id_is_found(
+    make_app: MakeApp, place: Place
+) -> None:
+    hf = make_app(embedded=False)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    old = await hf.session("old")
+    key = "0190a5b4-0000-7000-8000-000000000001"
+    query(place, f"update holdfast.session set key = '{key}' where id = '{old.id}' returning id")
+    assert (await agent.enqueue("Hello", session=key)).session_id == old.id
+    assert (await hf.sessions[key].refresh()).id == old.id

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.asking import Bounds, ask
-from holdfast.agents.contents import Document, Image
-from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.history import messages
-from holdfast.agents.records import WindowBlock
-from holdfast.agents.statements import Messages
+from holdfast.agents.content import Document, Image
+from holdfast.agents.definition import AgentSpec
+from holdfast.agents.rows import WindowBlock
+from holdfast.agents.runs.history import messages
+from holdfast.agents.runs.request import Bounds, ask
+from holdfast.agents.statements import MessagesSql
+from holdfast.app import core_of
 from holdfast.kernel.database import Transaction, reading
-from holdfast.models.provider import simulator
 from holdfast.models.script import block, call, ends, say, think
+from holdfast.models.simulator import simulator
 from holdfast.settings import Settings
 from holdfast.testing import Labs
 from tests.conftest import Place
@@ -99,9 +100,9 @@ async def test_large_blocks_are_stored_once(hf: Holdfast, place: Place) -> None:
 
     @reading
     async def window(tx: Transaction) -> list[WindowBlock]:
-        return await tx.many(Messages.window, session=session, branch="")
+        return await tx.many(MessagesSql.window, session=session, branch="")
 
-    sent = messages(await hf.runtime().transact(window), "")
+    sent = messages(await core_of(hf).runtime().transact(window), "")
     assert sent[0]["content"][1] == picture.block()
 
 
@@ -127,9 +128,9 @@ async def test_a_long_history_costs_its_window_only(hf: Holdfast, place: Place) 
 
     @reading
     async def window(tx: Transaction) -> list[WindowBlock]:
-        return await tx.many(Messages.window, session=session, branch="")
+        return await tx.many(MessagesSql.window, session=session, branch="")
 
-    assert len(await hf.runtime().transact(window)) == 2
+    assert len(await core_of(hf).runtime().transact(window)) == 2
     assert (await agent.run("Next", session="s")).text == "Yes."
     where = f"m.session = '{session}' and m.branch = '' and m.live = 1"
     select = f"select m.id from holdfast.message m where {where} order by m.ordinal"
@@ -195,9 +196,9 @@ BOUNDS = Bounds("r/1/1", 1.0, 1.0)
 async def test_metadata_of_a_session_can_be_changed(hf: Holdfast) -> None:
     session = await hf.session("s", metadata={"a": 1})
     row = await session.update(metadata={"b": 2})
-    assert json.loads(row.metadata) == {"b": 2}
+    assert row.metadata == {"b": 2}
     assert (await hf.session("s", metadata={"c": 3})).id == session.id
-    assert json.loads((await hf.sessions.get("s")).metadata) == {"b": 2}
+    assert (await hf.sessions.get("s")).metadata == {"b": 2}
 
 
 async def test_a_deleted_session_leaves_nothing(hf: Holdfast, place: Place) -> None:
@@ -209,7 +210,7 @@ async def test_a_deleted_session_leaves_nothing(hf: Holdfast, place: Place) -> N
     agent = hf.agent("a", model=scripted(hf, call("look"), say("ok")), tools=[look])
     result = await agent.run("Go", session="s", key="k")
     waiting = await agent.enqueue("Later", session="s", delay="1h")
-    with pytest.raises(Exception, match="under way"):
+    with pytest.raises(Exception, match="has an active run"):
         await hf.sessions.delete("s")
     await waiting.cancel()
     await hf.sessions.delete("s")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.conversation import Session
-from holdfast.agents.handles import Run
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Labs
@@ -18,11 +17,23 @@ from tests.support.agents import scripted
 
 RUN_METHODS = (
     *("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why"),
-    *("steer", "interrupt", "inquiries", "fork", "forked_from", "export", "cassette"),
+    *("steer", "interrupt", "inquiries", "fork", "forked_from", "export", "cassette", "waterfall"),
 )
 SESSION_METHODS = (
-    *("refresh", "send", "messages", "runs", "usage", "update", "delete", "fork", "compact", "compact_if_needed"),
-    *("needs_compaction", "compaction_stats", "compaction_config", "compactions", "restore", "preserve"),
+    *(
+        "refresh",
+        "send",
+        "messages",
+        "runs",
+        "run_after",
+        "usage",
+        "update",
+        "delete",
+        "fork",
+        "compact",
+        "compact_if_needed",
+    ),
+    *("needs_compaction", "compaction_stats", "compaction_config", "compactions", "restore", "preserve", "retire"),
 )
 
 
@@ -54,11 +65,13 @@ async def test_nothing_of_another_tenant_is_found_by_any_method(hf: Holdfast) ->
 
     arguments: dict[str, Any] = {
         "send": (("Hi", agent), {}),
+        "run_after": ((0,), {}),
         "update": ((), {"metadata": {}}),
         "steer": (("Hi",), {}),
         "export": (("nowhere.db",), {}),
         "cassette": (("nowhere.json",), {}),
         "preserve": (("a message",), {}),
+        "retire": (("a message",), {}),
     }
     handles = [(mine.runs[run.id], RUN_METHODS), (mine.sessions[session], SESSION_METHODS)]
     for handle, names in handles:
@@ -93,6 +106,7 @@ async def test_nothing_of_another_tenant_is_found_by_any_method(hf: Holdfast) ->
         assert await mine.sessions.list(tenant=tenant) == []
         assert await mine.sessions.count(tenant=tenant) == 0
         assert await mine.agents.list(tenant=tenant) == []
+        assert await mine.agents.count(tenant=tenant) == 0
     assert await mine.sessions.values("x") == []
     assert (await run.refresh()).state == "completed"
     assert len(await theirs.runs.list()) == 1
@@ -144,7 +158,7 @@ async def test_a_tenant_sees_its_own_money_jobs_and_sessions(hf: Holdfast) -> No
     assert [row.subject for row in await hf.budgets.list()] == ["other"]
 
     updated = await acme.sessions.update("ann", metadata={"for": "ann"}, during="steer")
-    assert (updated.tenant, json.loads(updated.metadata), updated.during) == ("acme", {"for": "ann"}, "steer")
+    assert (updated.tenant, updated.metadata, updated.during) == ("acme", {"for": "ann"}, "steer")
     assert (await other.sessions.get("ann")).during == "queue"
 
 

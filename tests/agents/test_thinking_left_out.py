@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import Ports
-from holdfast.models.provider import simulator
 from holdfast.models.script import call, say, think
+from holdfast.models.simulator import simulator
 from holdfast.testing import Labs
 from tests.support.agents import Noting, audit, settle
 

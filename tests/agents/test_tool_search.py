@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.definitions import AgentSpec
+from holdfast.agents.definition import AgentSpec
 from holdfast.agents.tools import ServerTool, Tool
 from holdfast.errors import BadSetting, UsageError
 from holdfast.models.protocol import unmarked
-from holdfast.models.provider import simulator
 from holdfast.models.script import block, call, calls, say
+from holdfast.models.simulator import simulator
 from holdfast.testing import Labs
 from tests.support.agents import MODEL, Noting, audit, results, scripted, settle
 
@@ -43,6 +43,7 @@ def _found(name: str) -> Any:
     return block("tool_search_tool_result", tool_use_id="srvtoolu_1", content=content)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", ["", "Use what you find."])
 async def test_two_hundred_tools_are_found_by_search(hf: Holdfast, provided: Labs, instructions: str) -> None:
     script = Noting(
@@ -111,9 +112,9 @@ async def test_it_is_part_of_what_is_stored(hf: Holdfast) -> None:
 
 
 async def test_definitions_of_older_releases_are_read() -> None:
-    from holdfast.kernel import encoding
+    from holdfast.kernel import codec
 
-    stored = encoding.decode(AgentSpec(name="old", model="scripted:").text())
+    stored = codec.decode(AgentSpec(name="old", model="scripted:").text())
     for field in ("tool_search", "fallbacks"):
         del stored[field]
-    assert AgentSpec.parse(encoding.encode(stored, what="a test", cap=1 << 20)).fallbacks == ()
+    assert AgentSpec.parse(codec.encode(stored, what="a test", cap=1 << 20)).fallbacks == ()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.conversation import Session
-from holdfast.agents.handles import Agent, Run
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
 from holdfast.errors import NotFound
 from holdfast.models.script import Script, say
 from holdfast.testing import Labs
@@ -59,6 +60,7 @@ def desk(hf: Holdfast) -> Agent[str]:
     return hf.agent("desk", model="scripted:")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("asked", OF_RUNS)
 @pytest.mark.parametrize("id", ["nope", UNKNOWN])
 async def test_a_run_that_is_not_there_is_not_found(hf: Holdfast, asked: str, id: str) -> None:
@@ -78,6 +80,7 @@ async def test_why_and_a_lab_know_no_such_run_either(hf: Holdfast, labs: Labs, i
             await OF_RUNS[asked](other.runs[id])
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("asked", OF_SESSIONS)
 @pytest.mark.parametrize("id", ["nope", UNKNOWN])
 async def test_a_session_that_is_not_there_is_not_found(hf: Holdfast, asked: str, id: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 
 from holdfast.agents.tools import ToolContext
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.models.script import Script, call, calls, say
 from holdfast.settings import Settings
 from tests.chaos.jobs import is_open, note
@@ -42,7 +42,7 @@ async def _take_effect(ctx: ToolContext, what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-hf.book.scripts.update(
+core_of(hf).book.scripts.update(
     clerk=Script(call("look_up", word="owl"), say("the clerk is done")),
     boss=Script(
         calls(call("look_up", word="cat"), call("look_up", word="dog"), call("clerk", task="find owl")), say("all done")

@@ -19,8 +19,8 @@ from holdfast.kernel.claim import claim, heads
 from holdfast.kernel.complete import complete, ending
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.records import Ending, Lease
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.workers import Registration, register
 from holdfast.outcomes import Done
 from holdfast.settings import Settings

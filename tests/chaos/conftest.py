@@ -44,7 +44,6 @@ async def watch(url: str) -> AsyncIterator[Watch]:
 
 @pytest.fixture
 async def scene(url: str, tmp_path: Path, watch: Watch, crew: Crew) -> AsyncIterator[Scene]:
-    jobs.hf.url = url
-    jobs.hf.settings = Settings()
+    jobs.hf.settings = Settings(url=url)
     yield Scene(url, tmp_path, jobs.hf, watch, crew, Witness(tmp_path / "witness.txt"))
     await jobs.hf.close()

@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from tests.support.apps import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.chaos.jobs:hf"
+NO_CHANGES: Mapping[str, str] = {}
 
 GUARD = r"""
 read -r _
@@ -103,12 +105,12 @@ class Member:
 class Crew:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._mark = f"crew-{secrets.token_hex(4)}"
+        self.mark = f"crew-{secrets.token_hex(4)}"  # a word of every command line
         self._pids = folder / "pids"
         self._pids.touch()
         self._members: list[Member] = []
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", GUARD, "guard", self._mark, self._pids],
+            ["/bin/sh", "-c", GUARD, "guard", self.mark, self._pids],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -116,19 +118,21 @@ class Crew:
     def worker(self, url: str, *options: str, app: object = APP, **settings: object) -> Member:
         """`holdfast worker` on an app of these tests."""
         changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        return self.start("holdfast", "worker", str(app), "--url", url, "--name", self._mark, *changes, *options)
+        return self.start("holdfast", "worker", str(app), "--url", url, "--name", self.mark, *changes, *options)
 
     def script(self, module: str, *arguments: object) -> Member:
         """A module of this folder, run as a program."""
-        return self.start(f"tests.chaos.{module}", *(str(argument) for argument in arguments), self._mark)
+        return self.start(f"tests.chaos.{module}", *(str(argument) for argument in arguments), self.mark)
 
-    def start(self, module: str, *arguments: str) -> Member:
+    def start(self, module: str, *arguments: str, environment: Mapping[str, str] = NO_CHANGES) -> Member:
         log = self._folder / f"{len(self._members)}-{module}.log"
+        if arguments[:1] in {("worker",), ("pool",)}:
+            arguments = (*arguments, "--log-level", "info")  # tests wait for what it says
         with log.open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
-                env={name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
+                env={**_without_settings(os.environ), **environment},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -163,6 +167,10 @@ class Crew:
         for member in self._members:
             member.end()
         self._guard.communicate()
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith("HOLDFAST_")}
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

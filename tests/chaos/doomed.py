@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from holdfast.app import core_of
 from tests.chaos.jobs import hf
 from tests.support.apps import settings_with
 
@@ -44,9 +45,8 @@ def die() -> None:
 
 
 async def main(url: str, name: str, when: str, number: int) -> None:
-    hf.url = url
-    hf.settings = settings_with(concurrency=3, prefetch=0, rescue_backoff="50ms")
-    database = hf.runtime().database
+    hf.settings = settings_with(url=url, concurrency=3, prefetch=0, rescue_backoff="50ms")
+    database = core_of(hf).runtime().database
     armed: Any = arm(database.transact, name, when, number)
     database.transact = armed  # type: ignore[method-assign]
     await hf.work()

@@ -7,17 +7,17 @@ import logging
 import sys
 from typing import Any
 
+from holdfast.app import core_of
 from tests.chaos.agents import hf
 from tests.chaos.doomed import arm
 from tests.support.apps import settings_with
 
 
 async def main(url: str, failpoint: tuple[str, str, int], settings: dict[str, Any]) -> None:
-    hf.url = url
     hf.settings = settings_with(
-        concurrency=3, prefetch=0, rescue_backoff="50ms", max_rescues=50, max_rescue_attempts=50, **settings
+        url=url, concurrency=3, prefetch=0, rescue_backoff="50ms", max_rescues=50, max_rescue_attempts=50, **settings
     )
-    database = hf.runtime().database
+    database = core_of(hf).runtime().database
     armed: Any = arm(database.transact, *failpoint)
     database.transact = armed  # type: ignore[method-assign]
     await hf.work()

@@ -31,12 +31,12 @@ from holdfast.kernel.duties import DutyLost
 from holdfast.kernel.enqueue import enqueue, enqueue_children, enqueue_once, enqueue_unique
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import beat, expire
-from holdfast.kernel.reading import list_jobs
-from holdfast.kernel.records import Ending, Lease, NewJob, Term
+from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Ending, Lease, NewJob, Term
 from holdfast.kernel.workers import Registration, drain, look, lose_workers, register, unregister
-from holdfast.outcomes import Done, Fail, Retry, Snooze
+from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
 from tests.support.jobs import plain_job
 
@@ -325,7 +325,9 @@ class Mixer:
         return self._chance.choice(held) if held else None
 
     def _ending(self, lease: Lease) -> Ending:
-        outcome = self._chance.choice((Done(1), Done(2), Retry("0s"), Retry("20ms"), Fail("chance"), Snooze("10ms")))
+        outcome = self._chance.choice(
+            (Done(1), Done(2), TryAgain("0s"), TryAgain("20ms"), Fail("chance"), Snooze("10ms"))
+        )
         return ending(lease, outcome, policy=POLICY, chance=self._chance, result_cap=99, error_cap=999)
 
     def job(self, kind: str, **changes: Any) -> NewJob:

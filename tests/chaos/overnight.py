@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.models.prices import cost
-from holdfast.models.provider import Provider, simulator
+from holdfast.models.simulator import Provider, simulator
 from holdfast.settings import Settings
 from tests.chaos import agents
 from tests.support.postgres import running_cluster
@@ -124,7 +124,7 @@ async def overnight(
 ) -> Report:
     """Enqueue so many runs, kill a worker every `pause` seconds until all have ended, and add up."""
     hf, began = agents.hf, time.monotonic()
-    hf.url, hf.settings = url, Settings()
+    hf.settings = Settings(url=url)
     try:
         await hf.migrate()
         async with (
@@ -135,7 +135,7 @@ async def overnight(
             variables = {"witness": str(folder / "tools.txt")}
             for first in range(0, runs, 500):
                 prompts = [f"Word {number}" for number in range(first, min(runs, first + 500))]
-                await agents.caller.enqueue_many(prompts, deadline="12h", variables=variables)
+                await agents.caller.enqueue_many(prompts, answer_within="12h", variables=variables)
             while await _is_open() and time.monotonic() - began < limit:
                 for _ in range(10):
                     if not await _is_open():
@@ -160,7 +160,7 @@ async def _kill(crew: Crew, chance: random.Random, pause: float, most: int | Non
 
 
 async def _recorded() -> int:
-    return sum(row.turns for row in await agents.hf.used())
+    return sum(row.turns for row in await agents.hf.budgets.used())
 
 
 async def _is_open() -> bool:
@@ -183,7 +183,7 @@ async def _report(runs: int, began: float, kills: int, provider: Provider) -> Re
             break
     billed = [line for line in provider.lines if line["event"] == "billed"]
     made = await hf.batches.list(limit=10_000)
-    (used,) = await hf.used()
+    (used,) = await hf.budgets.used()
     turns = await _turns()
     return Report(
         runs=runs,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import Holdfast
-from holdfast.kernel.records import WorkerRow
+from holdfast.kernel.broker_rows import WorkerRow
 from tests.chaos.crew import Crew, Member
 from tests.chaos.watch import Watch
 from tests.support.apps import eventually

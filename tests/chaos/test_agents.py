@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Run
+from holdfast.agents.api.run import Run
+from holdfast.app import core_of
 from holdfast.events import Event, InputDelta, RunEnded, TextDelta, TurnRestarted
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, call, say
@@ -81,8 +82,7 @@ class Stage(NamedTuple):
 
 @pytest.fixture
 async def stage(url: str, tmp_path: Path, watch: Watch, crew: Crew) -> AsyncIterator[Stage]:
-    agents.hf.url = url
-    agents.hf.settings = Settings()
+    agents.hf.settings = Settings(url=url)
     scene = Scene(url, tmp_path, agents.hf, watch, crew, Witness(tmp_path / "witness.txt"))
     yield Stage(scene, tmp_path / "asked.jsonl")
     await agents.hf.close()
@@ -118,7 +118,7 @@ async def everything_is_whole(stage: Stage) -> None:
 
 async def test_a_kill_at_any_commit_of_a_run_loses_and_repeats_nothing(stage: Stage) -> None:
     scene = stage.scene
-    scene.hf.settings = settings_with(max_rescues=50, max_rescue_attempts=50)
+    scene.hf.settings = settings_with(url=scene.url, max_rescues=50, max_rescue_attempts=50)
     doomed = {
         failpoint: scene.crew.script("doomed_agents", scene.url, stage.asked, *failpoint) for failpoint in FAILPOINTS
     }
@@ -173,6 +173,7 @@ async def test_a_reader_follows_a_run_whose_worker_is_killed_while_it_answers(st
     await everything_is_whole(stage)
 
 
+@pytest.mark.long
 async def test_calls_over_http_that_nobody_hears_the_end_of_are_made_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ async def test_a_tool_killed_after_its_effect_runs_again_under_its_key_and_once_
     await everything_is_whole(stage)
 
 
+@pytest.mark.long
 async def test_a_worker_told_to_go_hands_its_run_back_at_the_end_of_its_grace(stage: Stage) -> None:
     """K12: what cannot be finished in time is released, not lost, and goes on elsewhere; but once means once."""
     gate = stage.scene.gate()
@@ -253,6 +255,7 @@ async def test_a_worker_told_to_go_hands_its_run_back_at_the_end_of_its_grace(st
     await everything_is_whole(stage)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", ["postgres"])
 async def test_postgres_answers_to_commits_that_are_lost_repeat_nothing(url: str, watch: Watch, tmp_path: Path) -> None:
     """K6: every other commit is done, and its link is cut before the answer."""
@@ -261,7 +264,7 @@ async def test_postgres_answers_to_commits_that_are_lost_repeat_nothing(url: str
         asked = tmp_path / "asked.jsonl"
         script = Script(call("look_up", word="cat"), say(STORY), say("never"))
         model = Losing(ScriptedModel(script, pace=0.01, witness=asked), proxy)
-        far.book.substitute = model
+        core_of(far).book.substitute = model
         starts: Counter[str] = Counter()
 
         @far.tool

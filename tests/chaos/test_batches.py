@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.prices import cost
-from holdfast.models.provider import Provider, simulator
+from holdfast.models.simulator import Provider, simulator
 from holdfast.settings import Settings
 from tests.chaos import agents
 from tests.chaos.agents import APP, caller
@@ -37,7 +37,7 @@ async def scene(
     url: str, tmp_path: Path, watch: Watch, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Scene]:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
-    agents.hf.url, agents.hf.settings = url, Settings()
+    agents.hf.settings = Settings(url=url)
     yield Scene(url, tmp_path, agents.hf, watch, crew, Witness(tmp_path / "witness.txt"))
     await agents.hf.close()
 
@@ -46,6 +46,8 @@ def worker(scene: Scene, provider: Provider, **settings: Any) -> Member:
     return scene.worker(app=APP, provider_url=provider.url, **{**QUICKLY, **settings})
 
 
+@pytest.mark.long
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("point", "moment", "submits"),
     [("take", "before", 1), ("intend", "after", 2), ("apply", "after", 1)],
@@ -75,6 +77,7 @@ async def test_a_worker_killed_around_a_batch_costs_nothing_twice(
         assert all(row.attempts == submits for row in first)
 
 
+@pytest.mark.long
 async def test_runs_in_batch_mode_survive_a_night_of_kills(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

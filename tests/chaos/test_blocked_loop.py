@@ -14,6 +14,7 @@ from tests.support.apps import eventually
 pytestmark = pytest.mark.timed
 
 
+@pytest.mark.long
 async def test_a_loop_that_is_blocked_for_less_than_a_lease_keeps_it(scene: Scene) -> None:
     settings = {"lease_ttl": "4s", "heartbeat": "500ms", "worker_ttl": "4s"}
     first = scene.worker(**settings)
@@ -33,6 +34,7 @@ async def test_a_loop_that_is_blocked_for_less_than_a_lease_keeps_it(scene: Scen
     assert await scene.watch.outcomes(job.id) == ["succeeded"]
 
 
+@pytest.mark.long
 async def test_a_loop_that_is_blocked_for_longer_loses_the_lease_and_its_result(scene: Scene) -> None:
     settings = {"lease_ttl": "2s", "heartbeat": "500ms", "worker_ttl": "60s"}
     gate = scene.gate()

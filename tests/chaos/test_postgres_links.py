@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.jobs import JobFunction
@@ -19,7 +20,7 @@ from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers import postgres_pool
 from holdfast.kernel.leases import beat, expire
-from holdfast.kernel.reading import list_jobs
+from holdfast.kernel.queries import list_jobs
 from tests.chaos.crew import Member
 from tests.chaos.jobs import hold, nap, quick
 from tests.chaos.mixer import Mixer
@@ -77,6 +78,7 @@ async def test_an_enqueue_whose_answer_is_lost_is_one_job(
     assert [row.id for row in await watch.do(list_jobs) if str(MARK) in row.payload] == [job.id]
 
 
+@pytest.mark.long
 async def test_an_enqueue_under_a_key_whose_answer_is_lost_is_one_job(
     proxy: Proxy, successor: JobFunction[[int], int], watch: Watch
 ) -> None:
@@ -101,13 +103,20 @@ async def test_a_completion_whose_answer_is_lost_is_recognised(
     assert "was lost" not in caplog.text
 
 
+async def _hints_are_sent() -> bool:
+    """Whether no hint of an enqueue is on its way: it is sent after the commit, over the same link."""
+    return not any(task.get_name() == "hints" for task in asyncio.all_tasks())
+
+
+@pytest.mark.long
 async def test_a_claim_whose_answer_is_lost_is_not_renewed_and_expires(
     proxy: Proxy, far: Holdfast, successor: JobFunction[[int], int], watch: Watch
 ) -> None:
     second = await successor.enqueue(2)
     mixer = Mixer(watch.database, "claim")
     await mixer.register()
-    database = far.runtime().database
+    database = core_of(far).runtime().database
+    await eventually(_hints_are_sent)  # the next statement on the link is the claim
     proxy.lose_answer(EXECUTE)
     (lease,) = await database.transact(claim, mixer.worker, [successor.definition.route.id], 1, 1_000_000)
     assert proxy.lost.is_set()
@@ -122,6 +131,7 @@ async def test_a_claim_whose_answer_is_lost_is_not_renewed_and_expires(
     assert (await watch.job(second.id)).state == "running"
 
 
+@pytest.mark.long
 async def test_work_goes_on_while_links_are_cut(proxy: Proxy, scene: Scene) -> None:
     worker = await scene.registered(url=proxy.url, **SHORT)
     jobs = await nap.enqueue_many([(0.01,)] * 300)
@@ -134,6 +144,7 @@ async def test_work_goes_on_while_links_are_cut(proxy: Proxy, scene: Scene) -> N
     assert "Traceback" not in worker.output
 
 
+@pytest.mark.long
 async def test_work_goes_on_over_a_slow_link(proxy: Proxy, scene: Scene) -> None:
     proxy.delay = 0.03
     jobs = await nap.enqueue_many([(0.1,)] * 20)
@@ -142,6 +153,7 @@ async def test_work_goes_on_over_a_slow_link(proxy: Proxy, scene: Scene) -> None
     assert Counter(attempt.outcome for attempt in await scene.watch.attempts()) == {"succeeded": len(jobs)}
 
 
+@pytest.mark.long
 async def test_a_silent_link_is_given_up_before_the_lease_is_lost(proxy: Proxy, scene: Scene) -> None:
     gate = scene.gate()
     worker = scene.worker(url=proxy.url, **SHORT)
@@ -157,6 +169,7 @@ async def test_a_silent_link_is_given_up_before_the_lease_is_lost(proxy: Proxy, 
     assert "Traceback" not in worker.output
 
 
+@pytest.mark.long
 async def test_a_worker_that_is_cut_off_stops_itself_before_its_lease_ends(proxy: Proxy, scene: Scene) -> None:
     worker = scene.worker(url=proxy.url, **SHORT)
     job = await hold.enqueue(str(scene.witness))
@@ -184,6 +197,7 @@ async def test_a_listener_that_is_cut_listens_again(scene: Scene) -> None:
     assert "Traceback" not in worker.output
 
 
+@pytest.mark.long
 async def test_the_listening_connection_is_not_closed_for_want_of_work(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +210,7 @@ async def test_the_listening_connection_is_not_closed_for_want_of_work(
     assert heard == [""]
 
 
+@pytest.mark.long
 async def test_without_wake_ups_the_poll_finds_work(scene: Scene) -> None:
     await scene.registered()
     waited = []
@@ -208,17 +223,18 @@ async def test_without_wake_ups_the_poll_finds_work(scene: Scene) -> None:
     assert statistics.median(waited) <= 1.5  # the poll interval, and half of it for a busy machine
 
 
+@pytest.mark.long
 async def test_too_many_connections_are_waited_out_and_cost_no_lease(scene: Scene) -> None:
     gate = scene.gate()
     with Server(settings={"max_connections": "12", "superuser_reserved_connections": "0"}) as server:
-        scene.hf.url = server.create_database("few")
+        scene.hf.settings = scene.hf.settings.override({"url": server.create_database("few")})
         await scene.hf.migrate()
-        scene.hf.settings = settings_with(store_patience="500ms")
+        scene.hf.settings = scene.hf.settings.override({"store_patience": "500ms"})
         job = await hold.enqueue(str(scene.witness), str(gate))
         await scene.hf.close()
-        worker = scene.worker(url=scene.hf.url, **SHORT)
+        worker = scene.worker(url=scene.hf.settings.url, **SHORT)
         await scene.witness.saw(f"running {job.id} {worker.pid}")
-        hogs = await take_all_connections(scene.hf.url)
+        hogs = await take_all_connections(scene.hf.settings.url)
         with pytest.raises(StoreUnavailable, match="too many"):
             await quick.enqueue(1)
         await eventually(partial(has_passed, scene, scene.watch.now() + round((TTL + 1) * 1e6)))
@@ -232,6 +248,7 @@ async def test_too_many_connections_are_waited_out_and_cost_no_lease(scene: Scen
         await scene.hf.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "problem",
     [
@@ -254,6 +271,7 @@ async def test_a_transaction_that_the_server_gives_up_again_and_again_may_be_tri
     assert raised.value.retry == "later"
 
 
+@pytest.mark.long
 async def test_heartbeats_go_on_after_an_error_that_nobody_knows(scene: Scene) -> None:
     worker = await scene.registered(heartbeat="200ms", lease_ttl="10s")
     await scene.watch.query(

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable, Unavailable
-from holdfast.kernel.reading import list_jobs
+from holdfast.kernel.queries import list_jobs
 from tests.chaos.jobs import nap, quick
 from tests.chaos.scene import Scene
 from tests.chaos.watch import Watch
@@ -67,9 +67,10 @@ def mode(request: pytest.FixtureRequest) -> StopMode:
 async def url(server: Server) -> str:
     app = Holdfast(server.create_database(f"restarted_{next(_numbers)}"))
     await app.migrate()
-    return app.url
+    return app.settings.url
 
 
+@pytest.mark.sample(1)
 async def test_nothing_accepted_is_lost_and_everything_comes_back(server: Server, mode: StopMode, scene: Scene) -> None:
     workers = [await scene.registered(**SETTINGS) for _ in range(2)]
     numbers = {(await scene.row_of(worker)).seq for worker in workers}
@@ -78,7 +79,7 @@ async def test_nothing_accepted_is_lost_and_everything_comes_back(server: Server
 
     accepted = {id for client in clients for id in client.accepted}
     await eventually(partial(nothing_is_left_to_do, scene))
-    ended = await scene.watch.query("select cast(id as text), state from holdfast.job")
+    ended = await scene.watch.query("select cast(id as text), state from holdfast.job_now")
     assert {state for _, state in ended} == {"succeeded"}
     assert accepted <= {id for id, _ in ended}
     succeeded = [attempt.job for attempt in await scene.watch.attempts() if attempt.outcome == "succeeded"]
@@ -94,6 +95,7 @@ async def test_nothing_accepted_is_lost_and_everything_comes_back(server: Server
         assert "Traceback" not in worker.output, worker.output
 
 
+@pytest.mark.long
 async def test_a_call_repeats_itself_no_longer_than_its_patience(server: Server, url: str) -> None:
     async with Watch(url, store_patience=timedelta(seconds=2)) as watch:
         server.stop()
@@ -108,7 +110,7 @@ async def test_a_call_repeats_itself_no_longer_than_its_patience(server: Server,
 
 
 async def restart_under_load(server: Server, mode: StopMode, scene: Scene) -> list[Client]:
-    scene.hf.settings = settings_with(store_patience="2s")
+    scene.hf.settings = settings_with(url=scene.url, store_patience="2s")
     clients = [Client() for _ in range(3)]
     enqueuing = [asyncio.create_task(client.enqueue()) for client in clients]
     for outage in OUTAGES[mode]:
@@ -132,14 +134,16 @@ async def has_accepted(clients: list[Client], count: int) -> bool:
 
 async def claims_since(scene: Scene, moment: int) -> bool:
     """Whether anything was claimed since the server is back; says how soon."""
-    ((first,),) = await scene.watch.query(f"select min(started_at) from holdfast.attempt where started_at > {moment}")
+    ((first,),) = await scene.watch.query(
+        f"select min(started_at) from holdfast.attempt_now where started_at > {moment}"
+    )
     if first is not None:
         print(f"claims went on after {(first - moment) / 1e6} s")
     return first is not None
 
 
 async def nothing_is_left_to_do(scene: Scene) -> bool:
-    return not await scene.watch.query("select 1 from holdfast.job where finished_at is null limit 1")
+    return not await scene.watch.query("select 1 from holdfast.job_now where finished_at is null limit 1")
 
 
 async def presence_is_back(scene: Scene, numbers: set[int]) -> bool:

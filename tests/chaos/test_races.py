@@ -15,8 +15,8 @@ from holdfast.clock import Ports
 from holdfast.errors import DuplicateWorker
 from holdfast.kernel import ids
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.records import NewJob
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob
 from holdfast.kernel.workers import Registration, register
 from tests.chaos.crew import Crew
 from tests.chaos.watch import Watch
@@ -27,7 +27,9 @@ JOBS = 8_000
 ROUTES = [route_for(f"queue-{number}", "work") for number in range(25)]
 
 
-@pytest.mark.parametrize(("size", "count"), [(10, JOBS), (1, JOBS // 8)])
+@pytest.mark.long
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("size", "count"), [(1, JOBS // 8), (10, JOBS)])
 async def test_eight_claimers_share_all_jobs_and_none_twice(
     url: str, watch: Watch, crew: Crew, size: int, count: int
 ) -> None:

@@ -59,6 +59,7 @@ async def test_what_was_claimed_ahead_is_released_at_once(scene: Scene) -> None:
     await left_nothing_behind(scene, worker)
 
 
+@pytest.mark.long
 async def test_a_duty_is_free_as_soon_as_its_holder_leaves(scene: Scene) -> None:
     leaver = scene.worker()
     await leaver.says("holds duty cleanup, term 1")
@@ -83,6 +84,7 @@ async def test_a_second_sigterm_stops_at_once(scene: Scene) -> None:
     await left_nothing_behind(scene, worker)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wedged", WEDGED, ids=lambda job: str(job.definition.kind))
 async def test_a_handler_that_does_not_listen_does_not_keep_a_drained_worker(
     scene: Scene, wedged: JobFunction[[str], Any]
@@ -96,6 +98,7 @@ async def test_a_handler_that_does_not_listen_does_not_keep_a_drained_worker(
     await left_nothing_behind(scene, worker)
 
 
+@pytest.mark.long
 async def test_sigterm_during_the_start_leaves_no_worker_behind(scene: Scene) -> None:
     """As soon as the row is there; the worker has not begun to work yet, or only just."""
     for _ in range(3):
@@ -136,6 +139,7 @@ async def test_children_drain_when_their_parent_is_killed(scene: Scene) -> None:
     assert await scene.watch.workers() == []
 
 
+@pytest.mark.long
 async def test_a_signal_in_the_first_moments_ends_a_parent(scene: Scene) -> None:
     """Whether it comes before, while or after the children are started, nothing is left running."""
     for _ in range(3):
@@ -146,6 +150,7 @@ async def test_a_signal_in_the_first_moments_ends_a_parent(scene: Scene) -> None
         await eventually(partial(nobody_works, scene))
 
 
+@pytest.mark.long
 async def test_once_runs_one_job_and_leaves(scene: Scene) -> None:
     jobs = await quick.enqueue_many([(1,), (2,), (3,)])
     worker = scene.worker("--once")
@@ -154,6 +159,7 @@ async def test_once_runs_one_job_and_leaves(scene: Scene) -> None:
     await left_nothing_behind(scene, worker)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("option", ["--once", "--until-empty"])
 async def test_an_ephemeral_worker_leaves_when_there_is_nothing_to_do(scene: Scene, option: str) -> None:
     await nap.options(delay="1h").enqueue(0)
@@ -174,7 +180,7 @@ async def left_nothing_behind(scene: Scene, member: Member) -> None:
     """No lease, no duty, no live worker: nobody has to wait for a TTL."""
     rows = [row for row in await scene.watch.workers(all=True) if row.pid == member.pid]
     assert {row.status for row in rows} <= {"stopped"}
-    assert await scene.watch.query("select 1 from holdfast.job where state = 'running'") == []
+    assert await scene.watch.query("select 1 from holdfast.lease") == []
     assert await scene.watch.duties() == []
     assert "Traceback" not in member.output, member.output
 

@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreFull, StoreUnfit
 from holdfast.jobs import JobFunction
 from holdfast.kernel.drivers.filesystems import refuse_network
@@ -22,7 +23,7 @@ from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT
 from holdfast.kernel.drivers.sqlite_locks import Turns, lock_folder
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.reading import list_jobs
+from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.waiting import signal
 from tests.chaos.crew import Crew, Member
 from tests.chaos.jobs import hold, nap, quick
@@ -79,6 +80,7 @@ async def test_a_call_gives_up_after_the_busy_timeout_however_many_wait(url: str
         await write(other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["write", "next"])
 async def test_a_process_stopped_in_its_turn_or_as_the_next_costs_the_others_one_wait(
     url: str, crew: Crew, path: Path, place: str
@@ -154,9 +156,10 @@ async def test_the_log_shrinks_when_a_long_reader_is_gone(url: str, crew: Crew, 
     assert integrity(path) == "ok"
 
 
+@pytest.mark.long
 async def test_a_file_that_is_locked_for_seconds_costs_no_lease_and_no_result(scene: Scene, path: Path) -> None:
     gate = scene.gate()
-    scene.hf.settings = settings_with(busy_timeout="2s")
+    scene.hf.settings = settings_with(url=scene.url, busy_timeout="2s")
     worker = scene.worker()
     job = await hold.enqueue(str(scene.witness), str(gate))
     await scene.witness.saw(f"running {job.id} {worker.pid}")
@@ -219,7 +222,7 @@ async def has_logged(caplog: pytest.LogCaptureFixture, text: str) -> bool:
 
 async def limit_pages(app: Holdfast, *, spare: int) -> None:
     """Let the file grow by so many pages only, as a disk that is nearly full does."""
-    database = app.runtime().database
+    database = core_of(app).runtime().database
     assert isinstance(database, SqliteDatabase)
 
     def limit(file: Any) -> None:
@@ -229,6 +232,7 @@ async def limit_pages(app: Holdfast, *, spare: int) -> None:
     await asyncio.wrap_future(database._thread.call(limit))
 
 
+@pytest.mark.long
 async def test_a_copy_made_while_in_use_is_another_database(scene: Scene, tmp_path: Path, path: Path) -> None:
     gate = scene.gate()
     worker = scene.worker()

@@ -21,12 +21,12 @@ from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import expire
-from holdfast.kernel.reading import find_job, list_jobs
-from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.queries import find_job, list_jobs
+from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import list_workers
 from holdfast.workers.endings import Endings
-from holdfast.workers.telling import Telling
+from holdfast.workers.telemetry import WorkerTelemetry
 from tests.chaos.crew import Crew
 from tests.chaos.mixer import LANED, ROUTES, Mixer
 from tests.chaos.watch import Watch
@@ -46,6 +46,7 @@ IN_LANES = ["debounce", "enqueue_laned", "claim_in_lanes", "complete", "open_lan
 STILL_US = 80_000_000  # nothing runs for longer than a lane that everybody passed over is left alone for: never will
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
     url: str, dialect: str, watch: Watch, crew: Crew
@@ -66,6 +67,7 @@ async def test_no_deadlock_reaches_a_caller_and_every_count_is_right(
     await come_to_rest(watch)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_no_job_is_stranded_and_none_is_dropped_where_calls_replace_each_other_in_lanes(
     url: str, dialect: str, watch: Watch, crew: Crew
@@ -161,7 +163,9 @@ async def releasing_a_child_that_was_cancelled(watch: Watch, family: Family) -> 
     """The cancel wins over the release and ends the child, so its parent is told."""
     await watch.do(cancel, family.child.id, reason="chance")
     ports = Ports()
-    endings = Endings(watch.database, ports, Telling(ports, "w"), batch=10, settled=lambda lease, ending, state: None)
+    endings = Endings(
+        watch.database, ports, WorkerTelemetry(ports, "w"), batch=10, settled=lambda lease, ending, state: None
+    )
 
     async def call() -> None:
         endings.put(family.child, release(family.child))
@@ -182,6 +186,7 @@ async def cancelling_a_family(watch: Watch, family: Family) -> Contest:
     return Contest(family.newer.seq, family.child.seq, partial(watch.do, cancel_family, limit=10))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dialect", ["postgres"])
 @pytest.mark.parametrize(
     "contest", [completing_two, releasing_a_child_that_was_cancelled, signalling_two, cancelling_a_family]
@@ -191,17 +196,22 @@ async def test_postgres_jobs_are_locked_oldest_first(
 ) -> None:
     """Whoever holds the older of two jobs gets the newer one: nobody has that already and waits for the older."""
     older, newer, call = await contest(watch, family)
-    lock = "select seq from holdfast.job where seq = $1 for update"
     rival = await asyncpg.connect(url)
     try:
         async with rival.transaction():
-            await rival.fetch(lock, older)
+            await lock_whole(rival, older)
             calling = asyncio.ensure_future(call())
             await eventually(partial(someone_waits, watch))
-            await rival.fetch(f"{lock} nowait", newer)
+            await lock_whole(rival, newer, "nowait")
         await calling
     finally:
         await rival.close()
+
+
+async def lock_whole(rival: asyncpg.Connection[Any], seq: int, patience: str = "") -> None:
+    """Lock a job and its place, wherever that is."""
+    for table in ("job", "later", "lease", "ready"):
+        await rival.fetch(f"select seq from holdfast.{table} where seq = $1 for update {patience}", seq)
 
 
 async def someone_waits(watch: Watch) -> bool:

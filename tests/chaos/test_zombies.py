@@ -31,6 +31,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.both
 async def test_every_late_write_of_a_zombie_is_refused(scene: Scene) -> None:
     jobs = [job.id for job in await quick.enqueue_many([(number,) for number in range(WRITES)])]
     zombie = scene.crew.script("zombie", scene.url, "outside")
@@ -52,6 +53,7 @@ async def test_every_late_write_of_a_zombie_is_refused(scene: Scene) -> None:
     assert holders == {(await scene.row_of(healthy)).seq}
 
 
+@pytest.mark.long
 async def test_a_worker_that_was_frozen_is_told_registers_again_and_works_on(scene: Scene) -> None:
     gate = scene.gate()
     zombie = scene.worker(**SHORT)
@@ -81,6 +83,7 @@ async def test_a_worker_that_was_frozen_is_told_registers_again_and_works_on(sce
     assert [await scene.watch.outcomes(job) for job in held] == [["lost", "succeeded"]] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", ["postgres"])
 async def test_postgres_a_worker_frozen_in_a_transaction_holds_nobody_up(scene: Scene) -> None:
     """It has locked its own row and those of its jobs: the server ends the transaction, and the jobs go on."""

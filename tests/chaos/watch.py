@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import apsw
 
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
+from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_errors import AWAY
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
-from holdfast.kernel.reading import find_job
-from holdfast.kernel.records import DutyRow, JobRow, WorkerRow
+from holdfast.kernel.queries import find_job
+from holdfast.kernel.rows import DutyRow, JobRow
 from holdfast.kernel.sql import in_schema
 from holdfast.kernel.workers import list_duties, list_workers
 from holdfast.settings import Settings
 from tests.chaos.crew import Member
 from tests.support.apps import eventually
-from tests.support.snapshots import PRIMARY_KEYS, Snapshot, snapshot
+from tests.support.places import assert_well_placed
+from tests.support.snapshots import PRIMARY_KEYS, Snapshot, relation, snapshot
 from tests.support.stores import SqliteSetting
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_ENDED: Final = "('succeeded', 'failed', 'cancelled')"
 
 
 class Ending(NamedTuple):
@@ -47,7 +48,7 @@ class Ending(NamedTuple):
 
 
 class Watch:
-    """One pair of eyes on a store; it never writes unless a test asks it to."""
+    """One pair of eyes on a store; it never writes unless asked to. At the end each job stands in one place."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.settings = Settings(url=url, **settings)
@@ -61,7 +62,12 @@ class Watch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.database.close()
+        try:
+            if error is None:
+                with contextlib.suppress(apsw.ConnectionClosedError):  # by the test, under our hands
+                    await assert_well_placed(self.query)
+        finally:
+            await self.database.close()
 
     def now(self) -> int:
         """The clock of this machine, which is the databases' clock too: both run here."""
@@ -87,14 +93,14 @@ class Watch:
         return await self.do(find_job, id)  # type: ignore[arg-type]
 
     async def states(self) -> Counter[str]:
-        return Counter(dict(await self.query("select state, count(*) from holdfast.job group by state")))
+        return Counter(dict(await self.query("select state, count(*) from holdfast.job_now group by state")))
 
     async def attempts(self, id: str | None = None) -> list[Ending]:
         """Ended attempts, oldest first."""
         where = f"where j.id = '{id}'" if id else ""
         rows = await self.query(
             "select cast(j.id as text), a.token, a.worker, a.outcome, a.started_at, a.ended_at "
-            f"from holdfast.attempt a join holdfast.job j on j.seq = a.job {where} order by a.started_at, a.token"
+            f"from holdfast.attempt_now a join holdfast.job j on j.seq = a.job {where} order by a.started_at, a.token"
         )
         return [Ending(*row) for row in rows]
 
@@ -111,19 +117,21 @@ class Watch:
         """All rows of all tables."""
         tables: dict[str, list[dict[str, Any]]] = {}
         for table in PRIMARY_KEYS:
-            columns = await self._columns(table)
-            rows = await self.query(f"select {', '.join(columns)} from holdfast.{table}")
+            columns = await self._columns(relation(table))
+            rows = await self.query(f"select {', '.join(columns)} from holdfast.{relation(table)}")
             tables[table] = [dict(zip(columns, row, strict=True)) for row in rows]
         return snapshot(self.now(), tables)
 
     async def until_ended(self, count: int) -> None:
-        """Until so many jobs have ended."""
+        """Until so many jobs have ended, however long that takes while some do."""
+        ended = 0
 
         async def enough() -> bool:
-            ((ended,),) = await self.query(f"select count(*) from holdfast.job where state in {_ENDED}")
+            nonlocal ended
+            ((ended,),) = await self.query("select count(*) from holdfast.ended")
             return bool(ended >= count)
 
-        await eventually(enough)
+        await eventually(enough, lambda: ended)
 
     async def until_running(self, count: int) -> None:
         async def enough() -> bool:

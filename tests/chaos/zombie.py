@@ -23,9 +23,9 @@ from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import beat
-from holdfast.kernel.records import Lease, NewJob
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.statements import Waiting, Workers
+from holdfast.kernel.rows import Lease, NewJob
+from holdfast.kernel.statements import WaitingSql, WorkersSql
 from holdfast.kernel.workers import Registration, register
 from holdfast.outcomes import Done
 from tests.chaos.jobs import quick
@@ -96,9 +96,9 @@ async def attempt(write: Callable[[], Awaitable[object]]) -> str:
 
 
 async def locked_and_frozen(tx: Transaction, worker: int, leases: list[Lease]) -> None:
-    await tx.one(Workers.heartbeat, seq=worker, active=1)
+    await tx.one(WorkersSql.heartbeat, seq=worker, active=1)
     for lease in leases:
-        await tx.one(Waiting.hold, **lease.held._asdict())
+        await tx.one(WaitingSql.hold, **lease.held._asdict())
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

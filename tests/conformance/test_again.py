@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound, StoreRefused
-from holdfast.kernel.again import retry
 from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.ids import JobId
+from holdfast.kernel.rerun import retry
 from holdfast.outcomes import Done, Fail
 from tests.support.stores import Store
 
@@ -65,7 +65,7 @@ async def test_repeated_with_the_same_id_it_is_the_same_job(store: Store) -> Non
 
 async def test_what_has_not_ended_is_refused(store: Store) -> None:
     id = await store.enqueue()
-    with pytest.raises(StoreRefused, match="is pending: only one that has ended"):
+    with pytest.raises(StoreRefused, match="is pending: only an ended job"):
         await store.do(retry, id, AGAIN)
     with pytest.raises(NotFound):
         await store.do(retry, MISSING, AGAIN)

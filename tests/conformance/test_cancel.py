@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import NotFound
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park, signal
 from holdfast.outcomes import Done, Fail
@@ -117,7 +117,7 @@ class Family:
 
     async def open(self) -> int:
         ((live,),) = await self.store.query(
-            "select count(*) from holdfast.job where state in ('scheduled', 'pending', 'running', 'waiting')"
+            "select count(*) from holdfast.job_now where state in ('scheduled', 'pending', 'running', 'waiting')"
         )
         return int(live)
 
@@ -133,7 +133,7 @@ async def test_a_family_of_three_levels_ends_in_bounded_steps(store: Store) -> N
         assert (row.state, row.cancel_requested_at) == (State.RUNNING, store.clock.us)
         await store.end(lease, Done())
     assert await family.open() == 0
-    assert await store.query("select count(*), max(open_children) from holdfast.job where state = 'cancelled'") == [
+    assert await store.query("select count(*), max(open_children) from holdfast.job_now where state = 'cancelled'") == [
         (10, 0)
     ]
     assert await store.do(cancel_family, limit=2) is False

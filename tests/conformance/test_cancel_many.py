@@ -10,13 +10,15 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from holdfast.kernel.cancel import cancel_family, cancel_these
 from holdfast.kernel.cancel_many import Wanted, cancel_many, count_wanted
 from holdfast.kernel.enqueue import enqueue, enqueue_batch
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.lanes import claim_in_lanes
-from holdfast.kernel.records import Batch
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Batch
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
 from holdfast.outcomes import Done
@@ -41,7 +43,7 @@ async def cancelled(store: Store, **wanted: Any) -> tuple[int, int]:
 
 
 async def states(store: Store, column: str = "kind") -> dict[tuple[str, str], int]:
-    rows = await store.query(f"select {column}, state, count(*) from holdfast.job group by {column}, state")
+    rows = await store.query(f"select {column}, state, count(*) from holdfast.job_now group by {column}, state")
     return {(value, state): n for value, state, n in rows}
 
 
@@ -52,7 +54,7 @@ async def test_all_jobs_of_a_queue_end_and_no_others(store: Store) -> None:
     assert await store.do(count_wanted, Wanted(queue="default"), cap=2 * FULL) == FULL
     assert await cancelled(store, queue="default") == (FULL, 0)
     assert await states(store, "queue") == {("default", "cancelled"): FULL, ("other", "pending"): 3}
-    ((error,),) = await store.query("select distinct cast(error as text) from holdfast.job where queue = 'default'")
+    ((error,),) = await store.query("select distinct cast(error as text) from holdfast.job_now where queue = 'default'")
     assert json.loads(error) == {"type": "cancelled", "message": "unwanted"}
     assert await cancelled(store, queue="default") == (0, 0), "it may be repeated"
 
@@ -89,7 +91,7 @@ async def test_what_a_lane_holds_back_is_found_and_the_lane_is_free_again(store:
     await store.do(enqueue, jobs, [route])
     worker = await store.worker()
     (held,) = await store.do(claim_in_lanes, worker, [route.id], 5, TTL_US)
-    assert await store.query("select count(*) from holdfast.job where gate is not null") == [(4,)]
+    assert await store.query("select count(*) from holdfast.job_now where gate is not null") == [(4,)]
     assert await cancelled(store, kind="work", states=("pending",)) == (4, 0)
     await store.end(held, Done())
     await store.do(enqueue, [store.job(**limits)._replace(route=route.id)], [route])
@@ -110,6 +112,7 @@ async def test_families_go_with_their_heads_and_parents_hear_of_their_children(s
     assert await store.query("select count(*) from holdfast.cancellation") == [(0,)]
 
 
+@pytest.mark.long
 async def test_many_families_take_few_transactions(store: Store) -> None:
     worker = await store.worker()
     await fill(store, 300)

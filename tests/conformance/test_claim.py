@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 from holdfast.kernel import epoch
 from holdfast.kernel.claim import claim, heads
 from holdfast.kernel.complete import release
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.records import Lease, Token
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Lease, Token
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
-from holdfast.outcomes import Done, Retry, Snooze
+from holdfast.outcomes import Done, Snooze, TryAgain
 from tests.support.stores import TTL_US, Store
 
 
@@ -44,7 +46,7 @@ async def test_a_claim_for_more_than_there_is_takes_all(store: Store) -> None:
     await store.do(enqueue, [store.job(f"k{k % 3}") for k in range(60)], [])
     leases = await store.do(claim, await store.worker(), routes(3), 1_000_000, TTL_US)
     assert len({lease.seq for lease in leases}) == 60
-    assert await store.query("select count(*) from holdfast.job where state <> 'running'") == [(0,)]
+    assert await store.query("select count(*) from holdfast.ready") == [(0,)]
 
 
 async def test_a_claim_leases_the_job_to_its_worker(store: Store) -> None:
@@ -70,6 +72,21 @@ async def test_order_holds_across_routes(store: Store) -> None:
     ids = [await store.enqueue(kind=f"k{n % 3}") for n in range(9)]
     leases = await store.do(claim, await store.worker(), routes(3), 5, TTL_US)
     assert [lease.id for lease in leases] == ids[:5]
+
+
+async def test_order_holds_however_the_jobs_are_spread_over_routes(store: Store) -> None:
+    """Most of what is first stands on few routes, and urgent jobs came last."""
+    spread = random.Random(5)
+    crowded = [min(int(spread.expovariate(0.5)), 29) for _ in range(300)]
+    jobs = [store.job(f"k{k}", priority=spread.choice([1, 100, 100, 100])) for k in crowded]
+    await store.do(enqueue, jobs, [])
+    worker = await store.worker()
+    ids = [job.id for job in sorted(jobs, key=attrgetter("priority"))]
+    for n in (20, 45, 1, 90, 200):
+        leases = await store.do(claim, worker, routes(30), n, TTL_US)
+        assert [lease.id for lease in leases] == ids[:n]
+        del ids[:n]
+    assert ids == []
 
 
 async def test_a_crowded_route_does_not_starve_the_others(store: Store) -> None:
@@ -118,11 +135,17 @@ async def test_only_pending_jobs_are_claimed(store: Store) -> None:
 
 async def test_a_gated_job_is_not_claimed(store: Store) -> None:
     id = await store.enqueue()
-    await store.query("update holdfast.job set lane = 'full', gate = 'full' returning seq")
+    columns = "route, slot, seq, token, priority, attempts, rescues, cost, lane"
+    row = "route, slot, seq, token, priority, attempts, rescues, 1, 'full'"
+    await store.query(
+        f"insert into holdfast.later ({columns}, state) select {row}, 'blocked' from holdfast.ready returning seq"
+    )
+    await store.query("delete from holdfast.ready returning seq")
     worker = await store.worker()
     assert await store.claim(worker, 10) == []
     assert await store.do(heads, [route_for("default", "work").id]) == []
-    await store.query("update holdfast.job set gate = null returning seq")
+    await store.query(f"insert into holdfast.ready ({columns}) select {columns} from holdfast.later returning seq")
+    await store.query("delete from holdfast.later returning seq")
     assert [lease.id for lease in await store.claim(worker, 10)] == [id]
 
 
@@ -151,7 +174,7 @@ async def test_a_retried_job_keeps_its_place(store: Store) -> None:
     worker = await store.worker()
     first = await store.claimed(worker)
     await store.enqueue()
-    await store.end(first, Retry(after="0s"))
+    await store.end(first, TryAgain(after="0s"))
     (again,) = await store.claim(worker)
     assert again.id == first.id
     assert (again.attempts, again.seq) == (1, first.seq)

@@ -13,8 +13,8 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import beat, renew
-from holdfast.kernel.records import AheadOfClock, Lease
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import AheadOfClock, Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import advertise_presence, list_workers, look, lose_workers
 from holdfast.workers.leaps import StoreClock

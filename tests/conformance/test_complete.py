@@ -11,10 +11,11 @@ from holdfast.errors import BadPayload
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete, complete_and_settle, release, repeated
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.records import JobRow
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import JobRow
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.kernel.waiting import wake
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.conftest import MakeStore
 from tests.support.stores import Ends, Store
 
@@ -51,27 +52,28 @@ async def test_done_with_nothing_stores_null(store: Store) -> None:
 async def test_a_retry_waits_as_its_policy_says(store: Store) -> None:
     lease = await store.claimed()
     for attempt, pause in ((1, 10), (2, 20)):
-        await store.end(lease, Retry(error="flaky"), RetryPolicy(base="10s", jitter=0))
+        await store.end(lease, TryAgain(error="flaky"), RetryPolicy(base="10s", jitter=0))
         row = await store.find(lease.id)
         assert (row.state, row.attempts, row.finished_at) == (State.SCHEDULED, attempt, None)
         assert row.due_at == store.clock.us + pause * SECOND_US
         assert error_of(row) == ("processing_error", "flaky")
-        await store.query("update holdfast.job set state = 'pending', due_at = null returning seq")
+        await store.advance(f"{pause}s")
+        await store.do(wake, limit=10)
         (lease,) = await store.claim(lease.worker)
 
 
 async def test_a_retry_may_name_its_own_pause(store: Store) -> None:
-    row = await ended(store, Retry(after="90s"))
+    row = await ended(store, TryAgain(after="90s"))
     assert (row.state, row.due_at, row.attempts) == (State.SCHEDULED, store.clock.us + 90 * SECOND_US, 1)
 
 
 async def test_a_retry_without_pause_is_pending(store: Store) -> None:
-    row = await ended(store, Retry(after="0s"))
+    row = await ended(store, TryAgain(after="0s"))
     assert (row.state, row.due_at, row.attempts) == (State.PENDING, None, 1)
 
 
 async def test_the_last_attempt_that_fails_ends_the_job(store: Store) -> None:
-    row = await ended(store, Retry(error="again", type="streaming_error"), max_attempts=1)
+    row = await ended(store, TryAgain(error="again", type="streaming_error"), max_attempts=1)
     assert (row.state, row.attempts, row.due_at) == (State.FAILED, 1, None)
     assert error_of(row) == ("streaming_error", "again")
     assert row.finished_at == store.clock.us
@@ -81,9 +83,9 @@ async def test_attempts_are_counted_up_to_their_limit(store: Store) -> None:
     worker = await store.worker()
     lease = await store.claimed(worker, max_attempts=3)
     for _ in range(2):
-        await store.end(lease, Retry(after="0s"))
+        await store.end(lease, TryAgain(after="0s"))
         (lease,) = await store.claim(worker)
-    await store.end(lease, Retry(after="0s"))
+    await store.end(lease, TryAgain(after="0s"))
     row = await store.find(lease.id)
     assert (row.state, row.attempts) == (State.FAILED, 3)
 
@@ -122,7 +124,7 @@ async def test_a_release_costs_nothing(store: Store) -> None:
 async def test_outcomes_and_lost_leases_are_counted_apart(store: Store) -> None:
     worker = await store.worker()
     lease = await store.claimed(worker)
-    await store.end(lease, Retry(after="0s"))
+    await store.end(lease, TryAgain(after="0s"))
     await store.claim(worker)
     await store.advance("61s")
     await store.expire()
@@ -134,7 +136,7 @@ async def test_each_attempt_leaves_one_row(store: Store) -> None:
     worker = await store.worker()
     first = lease = await store.claimed(worker, max_attempts=9)
     started = store.clock.us
-    for ending in (store.ending(lease, Retry(after="0s", error="flaky")), store.ending(lease, Snooze("0s"))):
+    for ending in (store.ending(lease, TryAgain(after="0s", error="flaky")), store.ending(lease, Snooze("0s"))):
         await store.advance("1s")
         await store.complete(lease, ending._replace(token=lease.token))
         (lease,) = await store.claim(worker)
@@ -153,7 +155,7 @@ async def test_each_attempt_leaves_one_row(store: Store) -> None:
 async def test_one_lost_lease_in_a_batch_is_lost_alone(store: Store) -> None:
     worker = await store.worker()
     leases = [await store.claimed(worker) for _ in range(5)]
-    outcomes: list[Ends] = [Done(1), Fail(), Retry(after="1m"), Snooze("0s"), Cancel()]
+    outcomes: list[Ends] = [Done(1), Fail(), TryAgain(after="1m"), Snooze("0s"), Cancel()]
     endings = [store.ending(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
     endings[1] = endings[1]._replace(token=7)
 
@@ -175,15 +177,15 @@ async def test_a_batch_of_hundreds_ends_together(store: Store) -> None:
     leases = await store.claim(await store.worker(), 300)
     answer = await store.do(complete, [store.ending(lease, Done(lease.seq)) for lease in leases])
     assert len(answer) == 300
-    assert await store.query("select count(*) from holdfast.job where cast(result as text) = cast(seq as text)") == [
+    assert await store.query("select count(*) from holdfast.ended where cast(result as text) = cast(seq as text)") == [
         (300,)
     ]
 
 
 OTHERS = [
     [Done(1), Done(), Done(), Done({"a": None})],
-    [Done(), Fail("no"), Retry("5s"), Snooze("1s")],
-    [Retry("5s", "first"), Retry("5s", "second"), Snooze("5s"), Fail("no")],
+    [Done(), Fail("no"), TryAgain("5s"), Snooze("1s")],
+    [TryAgain("5s", "first"), TryAgain("5s", "second"), Snooze("5s"), Fail("no")],
     [Done(), Done(), Done(), Done()],
     [Fail("no"), Fail("no"), Fail("no"), Fail("no")],
 ]
@@ -226,9 +228,9 @@ async def test_a_lost_lease_is_no_repeat(store: Store) -> None:
 
 async def test_another_outcome_under_the_same_token_is_no_repeat(store: Store) -> None:
     lease = await store.claimed()
-    await store.end(lease, Retry(after="0s"))
+    await store.end(lease, TryAgain(after="0s"))
     assert await store.do(repeated, [store.ending(lease, Done())]) == set()
-    assert await store.do(repeated, [store.ending(lease, Retry())]) == {lease.seq}
+    assert await store.do(repeated, [store.ending(lease, TryAgain())]) == {lease.seq}
 
 
 @pytest.mark.parametrize("result", [object(), {"when": math.nan}, b"bytes", "a\x00b", "\ud800", {1, 2}, "x" * 101])
@@ -252,7 +254,7 @@ async def test_an_error_is_cut_to_its_cap_and_made_storable(make_store: MakeStor
     assert len(message.encode()) <= 20 + len("…".encode())
 
 
-@pytest.mark.parametrize("outcome", [Done(1), Retry(), Fail("broke"), Snooze("1h"), Discard(), Cancel("my own")])
+@pytest.mark.parametrize("outcome", [Done(1), TryAgain(), Fail("broke"), Snooze("1h"), Discard(), Cancel("my own")])
 async def test_a_cancel_that_was_accepted_meanwhile_wins(store: Store, outcome: Ends) -> None:
     lease = await store.claimed()
     await store.do(cancel, lease.id, reason="changed my mind")
@@ -264,10 +266,21 @@ async def test_a_cancel_that_was_accepted_meanwhile_wins(store: Store, outcome: 
     assert [attempt.outcome for attempt in await store.attempts(lease)] == ["cancelled"]
 
 
+async def test_an_attempt_keeps_its_own_error_under_a_cancel_that_was_accepted(store: Store) -> None:
+    lease = await store.claimed()
+    await store.do(cancel, lease.id, reason="changed my mind")
+    await store.end(lease, Fail("disk full"))
+    (attempt,) = await store.attempts(lease)
+    assert (attempt.outcome, attempt.token, attempt.worker) == ("cancelled", lease.token, lease.worker)
+    assert json.loads(attempt.error or "")["message"] == "disk full"
+    assert error_of(await store.find(lease.id)) == ("cancelled", "changed my mind")
+    assert await store.do(repeated, [store.ending(lease, Cancel())._replace(outcome="cancelled")]) == {lease.seq}
+
+
 async def test_a_cancelled_job_says_so_whatever_failed_before(store: Store) -> None:
     worker = await store.worker()
     lease = await store.claimed(worker)
-    await store.end(lease, Retry(after="0s", error="flaky"))
+    await store.end(lease, TryAgain(after="0s", error="flaky"))
     (lease,) = await store.claim(worker)
     await store.do(cancel, lease.id, reason="changed my mind")
     await store.complete(lease, release(lease))
@@ -277,7 +290,7 @@ async def test_a_cancelled_job_says_so_whatever_failed_before(store: Store) -> N
 
 async def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> None:
     lease = await store.claimed()
-    await store.end(lease, Retry(after="0s", error="flaky"))
+    await store.end(lease, TryAgain(after="0s", error="flaky"))
     (again,) = await store.claim(lease.worker)
     await store.end(again, Done())
     row = await store.find(lease.id)

@@ -11,12 +11,13 @@ from holdfast.kernel import duties
 from holdfast.kernel.duties import CLEANUP, DutyLost, Marks, acquire, clean_up, release, renew
 from holdfast.kernel.enqueue import enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import Term
 from holdfast.kernel.retention import remove
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Term
 from holdfast.kernel.waiting import park, signal
 from holdfast.kernel.workers import list_duties, list_routes, list_workers, lose_workers, unregister
 from holdfast.outcomes import Done, Snooze
+from tests.support.lanes import block
 from tests.support.stores import Store
 
 TTL_US = 30_000_000
@@ -194,7 +195,8 @@ async def test_a_key_outlives_its_job_by_a_week_however_early_that_was_removed(s
 
 async def test_a_young_key_is_kept_though_its_job_is_gone(store: Store) -> None:
     await store.do(enqueue_once, store.job(), [], key="young")
-    await store.query("delete from holdfast.job returning seq")
+    for table in ("ready", "job"):
+        await store.query(f"delete from holdfast.{table} returning seq")
     await store.advance("6d")
     await tidied(store)
     assert await store.query("select count(*) from holdfast.idempotency") == [(1,)]
@@ -233,7 +235,7 @@ async def test_idle_channels_go(store: Store) -> None:
     await store.do(park, woken, channel="unread", timeout_us=None)
     idle = await store.claimed(worker)
     await store.do(park, idle, channel="idle", timeout_us=1)
-    await store.query("update holdfast.job set state = 'pending', channel = null where channel = 'idle' returning seq")
+    await store.query("update holdfast.later set channel = null where channel = 'idle' returning seq")
     await tidied(store)
     assert await store.query("select name from holdfast.channel order by name") == [("awaited",), ("unread",)]
 
@@ -329,7 +331,7 @@ async def strand(store: Store, lane: str) -> None:
     """A job that its lane blocks, and nobody who is to look at it: as code of schema 5 leaves them."""
     route = route_for("default", "work", laned=True)
     await store.do(enqueue, [store.job(lane=lane, concurrency=1, burst=1)._replace(route=route.id)], [route])
-    await store.query(f"update holdfast.job set gate = lane where lane = '{lane}' returning seq")
+    await block(store, lane)
 
 
 async def number(store: Store, table: str) -> int:

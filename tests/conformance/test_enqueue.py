@@ -12,8 +12,8 @@ from holdfast.errors import IdempotencyConflict
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import NewJob
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done
 from tests.support.stores import Store

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.kernel import epoch
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.records import Cluster, Token
-from holdfast.kernel.statements import Workers
+from holdfast.kernel.rows import Cluster, Token
+from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done
 from tests.conftest import MakeStore
@@ -42,7 +42,7 @@ async def move_elsewhere(dialect: str, make_store: MakeStore, tmp_path: Path) ->
 
 async def cluster(store: Store) -> Cluster:
     async def read(tx: Transaction) -> Cluster | None:
-        return await tx.one(Workers.cluster)
+        return await tx.one(WorkersSql.cluster)
 
     found = await store.do(read)
     assert found is not None
@@ -72,9 +72,10 @@ async def test_a_token_of_the_lost_future_is_refused(store: Store, move_elsewher
     worker = await store.worker()
     await store.enqueue()
     (of_the_future,) = await store.claim(worker)
+    await store.query("delete from holdfast.lease returning seq")
     await store.query(
-        "update holdfast.job set state = 'pending', token = 0, epoch = 0, worker = null, lease_until = null,"
-        " claimed_at = null returning seq"
+        "insert into holdfast.ready (route, slot, seq, token, priority, attempts, rescues)"
+        " select route, slot, seq, 0, priority, 0, 0 from holdfast.job returning seq"
     )
 
     elsewhere = await move_elsewhere(store)

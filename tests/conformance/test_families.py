@@ -13,10 +13,10 @@ from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_children, overdue, park
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.support.stores import Ends, Store
 
 MINUTE_US = 60_000_000
@@ -67,7 +67,7 @@ async def miss_the_deadline(store: Store, child: Lease) -> None:
         outcome(Fail()),
         outcome(Discard()),
         outcome(Cancel()),
-        outcome(Retry()),
+        outcome(TryAgain()),
         cancel_pending,
         cancel_running,
         lose,
@@ -82,7 +82,7 @@ async def test_however_a_child_ends_its_parent_wakes(store: Store, end: Callable
     assert (await store.state(parent.id), await open_children(store, parent)) == (State.PENDING, 0)
 
 
-@pytest.mark.parametrize("value", [Retry(after="0s"), Retry(after="1m"), Snooze("1m")])
+@pytest.mark.parametrize("value", [TryAgain(after="0s"), TryAgain(after="1m"), Snooze("1m")])
 async def test_a_child_that_comes_back_has_not_ended(store: Store, value: Ends) -> None:
     parent, (child,) = await parent_of(store, 1)
     await store.end(child, value)

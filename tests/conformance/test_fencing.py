@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
+import psycopg
 import pytest
 
 from holdfast.errors import LeaseLost
 from holdfast.kernel.complete import release
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import renew
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_children, list_steps, park, report_progress, signal, store_step, take_signal
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
+from tests.support.locks import blocked_by
 from tests.support.stores import TTL_US, Ends, Store
 
 Write = Callable[[Store, Lease], Awaitable[bool]]  # True: the store let it pass
@@ -48,7 +51,7 @@ def refused_by_error(call: Callable[[Store, Lease], Awaitable[object]]) -> Write
 
 WRITES: dict[str, Write] = {
     "done": ending_with(Done(1)),
-    "retry": ending_with(Retry()),
+    "retry": ending_with(TryAgain()),
     "fail": ending_with(Fail()),
     "discard": ending_with(Discard()),
     "cancel": ending_with(Cancel()),
@@ -135,3 +138,25 @@ async def test_a_lease_that_ran_out_still_counts_until_someone_rescues_it(store:
     await store.advance("10m")
     assert await store.end(lease, Done())
     assert await store.expire() == []
+
+
+async def test_progress_that_waits_for_its_row_keeps_its_lease_until_it_is_written(store: Store) -> None:
+    """Nobody can take the lease away while the report waits; after that it would be another's row."""
+    worker, other = await store.worker("a"), await store.worker("b")
+    lease = await store.claimed(worker)
+    await store.do(report_progress, lease, '"half"')
+    if store.database.dialect == "sqlite":  # nothing happens in between
+        await store.expire(gone=[worker])
+    else:
+        async with await psycopg.AsyncConnection.connect(store.url) as holder:
+            await holder.execute("select job from holdfast.progress for update")
+            reporting = asyncio.create_task(store.do(report_progress, lease, '"more"'))
+            await blocked_by(store.url, holder)
+            await store.expire(gone=[worker])
+            assert await store.claim(other) == [], "its lease is locked, so the sweep leaves it alone"
+        await reporting
+        await store.expire(gone=[worker])
+    (next_lease,) = await store.claim(other)
+    with pytest.raises(LeaseLost):
+        await store.do(report_progress, lease, '"zombie"')
+    assert next_lease.token > lease.token

@@ -14,7 +14,7 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.waiting import park, signal, wake
-from holdfast.outcomes import Done, Retry
+from holdfast.outcomes import Done, TryAgain
 from tests.support.stores import Store
 
 WORK, CHILD = route_for("default", "work").id, route_for("default", "child").id
@@ -83,7 +83,7 @@ async def test_jobs_that_become_pending_again_are_hinted(store: Store) -> None:
     listener = await listening(store)
     lease = await store.claimed(worker)
     assert await listener.notes_so_far() == listener.expected(routes([WORK]))
-    for ending in (store.ending(lease, Retry(after="0s")), release(lease)):
+    for ending in (store.ending(lease, TryAgain(after="0s")), release(lease)):
         await store.complete(lease, ending._replace(token=lease.token))
         (lease,) = await store.claim(worker)
         assert await listener.notes_so_far() == listener.expected(routes([WORK]))

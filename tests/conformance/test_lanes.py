@@ -11,23 +11,24 @@ import psycopg
 import pytest
 
 from holdfast.kernel import watch
-from holdfast.kernel.again import retry
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, Marks, acquire, clean_up
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique
+from holdfast.kernel.flow_rows import Candidate, LaneState
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
-from holdfast.kernel.records import Lease
-from holdfast.kernel.records_flow import Candidate, LaneState
+from holdfast.kernel.rerun import retry
 from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for, serves
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, park, wake
 from holdfast.kernel.why import why
 from holdfast.kernel.workers import look
-from holdfast.outcomes import Done, Retry
+from holdfast.outcomes import Done, TryAgain
+from tests.support.lanes import block
 from tests.support.locks import blocked_by
 from tests.support.stores import TTL_US, Store
 
@@ -52,13 +53,19 @@ async def replace_in(store: Store, key: str, lane: str = "key", **changes: Any) 
 
 @asynccontextmanager
 async def held_up(store: Store, id: JobId) -> AsyncIterator[bool]:
-    """Somebody else's transaction holds this job's row; False where a database has no row locks."""
+    """Somebody else's transaction holds this blocked job; False where a database has no row locks."""
     if store.database.dialect == "sqlite":
         yield False
         return
     async with await psycopg.AsyncConnection.connect(store.url) as other:
-        await other.execute("select 1 from holdfast.job where id = %s for update", [id])
+        await other.execute("select 1 from holdfast.job join holdfast.later using (seq) where id = %s for update", [id])
         yield True
+
+
+async def forget(store: Store, lane: str) -> None:
+    """Remove what is claimable in a lane, as if it had never been there."""
+    for table in ("ready", "job"):
+        await store.query(f"delete from holdfast.{table} where lane = '{lane}' returning 1")
 
 
 async def clean(store: Store, worker: int) -> None:
@@ -113,7 +120,7 @@ async def test_every_way_out_of_running_frees_the_place(store: Store, how: str) 
     assert await take(store, worker=worker) == []
     match how:
         case "retry":
-            await store.do(complete_and_settle, [store.ending(lease, Retry(after="1h"))], [])
+            await store.do(complete_and_settle, [store.ending(lease, TryAgain(after="1h"))], [])
         case "release":
             await store.do(complete_and_settle, [release(lease)], [])
         case "park":
@@ -307,11 +314,11 @@ async def test_a_job_that_is_held_up_does_not_hold_up_its_lane(store: Store) -> 
     assert [lease.id for lease in await take(store)] == [first if skipped else second]
 
 
-async def test_what_an_older_program_left_stranded_is_let_through(store: Store) -> None:
-    """One of an older schema may be at work beside this one."""
+async def test_what_is_blocked_in_a_lane_that_nobody_is_to_look_at_is_let_through(store: Store) -> None:
+    """Older programs left lanes so."""
     worker = await store.worker()
     blocked = await enqueue_in(store, concurrency=1)
-    await store.query("update holdfast.job set gate = lane returning 1")
+    await block(store, "key")
     assert await take(store, worker=worker) == []
     await clean(store, worker)
     await store.do(open_lanes, limit=10)
@@ -323,7 +330,8 @@ async def test_stranded_lanes_are_found_while_they_stand(store: Store) -> None:
     for lane in ("a", "b"):
         await enqueue_in(store, lane, concurrency=1)
     assert await store.do(watch.stranded_lanes) == []
-    await store.query("update holdfast.job set gate = lane returning 1")
+    for lane in ("a", "b"):
+        await block(store, lane)
     assert await store.do(watch.stranded_lanes) == ["a", "b"]
     await clean(store, worker)
     assert await store.do(watch.stranded_lanes) == []
@@ -345,14 +353,6 @@ async def test_lanes_without_a_row_are_found_until_the_next_claim(store: Store) 
     assert await store.do(watch.missing_lanes) == ["b"]
     await take(store)
     assert await store.do(watch.missing_lanes) == []
-
-
-async def test_a_scheduled_job_with_a_gate_of_an_older_program_runs(store: Store) -> None:
-    late = await enqueue_in(store, concurrency=1, delay_us=SECOND)
-    await store.query("update holdfast.job set gate = lane returning 1")
-    await store.advance("1s")
-    await store.do(wake, limit=10)
-    assert [lease.id for lease in await take(store)] == [late]
 
 
 async def test_a_lane_keeps_its_limits_while_a_job_of_it_is_kept(store: Store) -> None:
@@ -386,7 +386,7 @@ async def test_lanes_are_looked_at_some_at_a_time_and_each_in_its_turn(store: St
     for lane in ("a", "b", "c"):
         await enqueue_in(store, lane, concurrency=1)
     await enqueue_in(store, "d", concurrency=1)
-    await store.query("delete from holdfast.job where lane = 'd' returning 1")
+    await forget(store, "d")
     await store.advance("2d")
     for _ in range(2):
         await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=2)
@@ -399,7 +399,7 @@ async def test_a_lane_that_is_forgotten_while_somebody_enqueues_into_it_is_writt
 ) -> None:
     """On PostgreSQL, where both may go on at once."""
     await enqueue_in(store, concurrency=2)
-    await store.query("delete from holdfast.job returning 1")
+    await forget(store, "key")
     await store.advance("2d")
     if store.database.dialect == "sqlite":
         await store.do(prune_lanes, age_us=ROUTE_AGE_US, limit=10)
@@ -417,7 +417,7 @@ async def test_a_lane_that_is_forgotten_while_somebody_enqueues_into_it_is_writt
 async def test_a_lane_that_somebody_enqueues_into_is_not_forgotten(store: Store) -> None:
     """On PostgreSQL its row is locked until the commit, however long that takes."""
     await enqueue_in(store, concurrency=2)
-    await store.query("delete from holdfast.job returning 1")
+    await forget(store, "key")
     await store.advance("2d")
     if store.database.dialect == "sqlite":
         await enqueue_in(store, concurrency=2)
@@ -452,7 +452,7 @@ async def test_a_lane_whose_row_is_missing_starts_one_a_second(store: Store, blo
     worker = await store.worker()
     ids = [await enqueue_in(store, interval_us=10 * SECOND) for _ in range(3)]
     if blocked:
-        await store.query("update holdfast.job set gate = lane returning 1")
+        await block(store, "key")
     await store.query("delete from holdfast.lane returning 1")
     await clean(store, worker)
     await store.do(open_lanes, limit=10)

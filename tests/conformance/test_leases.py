@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.leases import beat, renew
-from holdfast.kernel.records import Held, Lease, Renewed
+from holdfast.kernel.leases import beat, hold, renew, try_hold
+from holdfast.kernel.rows import Held, Lease, Renewed
 from holdfast.kernel.workers import lose_workers
 from holdfast.outcomes import Done
 from tests.support.stores import TTL_US, Store
@@ -138,3 +141,28 @@ async def test_a_worker_given_up_for_lost_is_told_but_keeps_the_leases_it_still_
     heard = await store.do(beat, worker, 1, [lease.held], ttl_us=TTL_US, ceiling_us=HOUR_US)
     assert not heard.registered
     assert [row.seq for row in heard.renewed] == [lease.seq]
+
+
+async def test_a_lease_that_is_held_says_whether_a_cancel_was_requested(store: Store) -> None:
+    lease = await store.claimed()
+    assert await store.do(hold, lease) == (lease.seq, None, store.clock.us)
+    await store.do(cancel, lease.id, reason="no longer wanted")
+    assert (await store.do(hold, lease)).cancel_requested_at == store.clock.us
+
+
+async def test_a_lease_that_was_given_up_cannot_be_held(store: Store) -> None:
+    lease = await store.claimed()
+    await store.end(lease, Done())
+    with pytest.raises(LeaseLost):
+        await store.do(hold, lease)
+    assert await store.do(try_hold, lease) is None
+
+
+async def test_a_token_of_a_claim_before_holds_nothing(store: Store) -> None:
+    lease = await store.claimed()
+    await store.advance("61s")
+    await store.expire()
+    (now,) = await store.claim(await store.worker())
+    with pytest.raises(LeaseLost):
+        await store.do(hold, lease)
+    assert (await store.do(hold, now)).seq == lease.seq

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.leases import FOREVER, lapsed, take_expiry_turn
-from holdfast.kernel.records import Sight
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Sight
 from holdfast.kernel.waiting import park
 from holdfast.kernel.workers import list_duties, look, lose_workers
 from holdfast.outcomes import Done
@@ -33,6 +33,7 @@ async def test_an_empty_store_shows_nothing(store: Store) -> None:
         leased_elsewhere=False,
         leased=False,
         next_turn=None,
+        duties_held=0,
     )
 
 

@@ -99,6 +99,7 @@ async def test_up_from_nothing_down_to_nothing_and_up_again(bare: Database, bare
     assert (tables_at(bare_url), objects_at(bare_url)) == first
 
 
+@pytest.mark.long
 async def test_each_step_down_and_up_leads_back(bare: Database, bare_url: str) -> None:
     shapes = [tables_at(bare_url)]
     for migration in migrations(bare.dialect):
@@ -239,6 +240,7 @@ async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: 
     assert plan(code, code, bare.dialect) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", ["postgres"])
 async def test_the_indexes_of_a_long_history_may_be_built_before_the_migration(bare: Database, bare_url: str) -> None:
     """With the statements that docs/operating.md gives."""

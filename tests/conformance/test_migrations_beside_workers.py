@@ -20,7 +20,7 @@ from holdfast.kernel import migrate
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.drivers import connect, postgres
 from holdfast.kernel.migrate import Migration, code_version, migrations
-from holdfast.kernel.reading import list_jobs
+from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.workers import Registration, drain, register, unregister
 from holdfast.settings import Settings
@@ -62,8 +62,8 @@ def a_next_release(monkeypatch: pytest.MonkeyPatch) -> None:
     known = migrations
 
     def with_one_more(dialect: Dialect) -> tuple[Migration, ...]:
-        table = "holdfast.later" if dialect == "postgres" else "later"
-        step = Migration(CODE + 1, "later", CODE + 1, f"create table {table} (n integer);", f"drop table {table};")
+        table = "holdfast.newer" if dialect == "postgres" else "newer"
+        step = Migration(CODE + 1, "newer", CODE + 1, f"create table {table} (n integer);", f"drop table {table};")
         return (*known(dialect), step)
 
     monkeypatch.setattr(migrate, "migrations", with_one_more)
@@ -89,7 +89,7 @@ async def test_a_step_that_a_live_worker_could_not_go_on_after_is_refused(
         await migrate.migrate(database, SCHEMA)
     assert await version(database) == CODE
     said = str(refused.value)
-    assert f"{CODE + 1:04} later" in said
+    assert f"{CODE + 1:04} newer" in said
     assert f"code of schema {CODE + 1} or newer" in said
     assert "old on host-1" in said
     assert "`holdfast workers drain ID`" in said
@@ -98,28 +98,28 @@ async def test_a_step_that_a_live_worker_could_not_go_on_after_is_refused(
     with pytest.raises(MigrationRefused):
         await migrate.migrate(database, SCHEMA)
     await database.transact(unregister, worker, reason="stopped")
-    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} later"]
+    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} newer"]
 
 
 async def test_a_worker_of_the_next_release_is_in_nobodys_way(database: Database, a_next_release: None) -> None:
     await a_worker(database, code=CODE + 1)
-    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} later"]
+    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} newer"]
 
 
 async def test_the_step_is_taken_by_force_and_says_beside_whom(database: Database, a_next_release: None) -> None:
     for number in range(5):
         await a_worker(database, f"old-{number}")
     said: list[str] = []
-    assert await migrate.migrate(database, SCHEMA, force=True, say=said.append) == [f"up {CODE + 1:04} later"]
+    assert await migrate.migrate(database, SCHEMA, force=True, say=said.append) == [f"up {CODE + 1:04} newer"]
     (line,) = said
     assert "old-0 on host-1, old-1 on host-1, old-2 on host-1 and 2 more" in line
-    assert "overruled" in line
+    assert "--force ignores that" in line
 
 
 async def test_a_silent_worker_counts_no_more(database: Database, a_next_release: None) -> None:
     who = Registration("incarnation", "dead", "dead", "host-1", 1, "0", (), None, 1, CODE)
     await database.transact(register, who, [], ttl_us=0, gone=[])
-    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} later"]
+    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} newer"]
 
 
 async def test_no_step_down_is_taken_beside_a_worker_whose_tables_it_takes(database: Database) -> None:

@@ -13,12 +13,13 @@ from holdfast.kernel.complete import complete_and_settle
 from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, acquire, clean_up
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
-from holdfast.kernel.queues import list_queues, pause_queue, queue_stats, resume_queue, set_queue
+from holdfast.kernel.queues import count_blocked, list_queues, pause_queue, queue_stats, resume_queue, set_queue
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.sql import catalogue
-from holdfast.kernel.statements import Workers
+from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.workers import look, prune_routes
 from holdfast.outcomes import Done, Fail, Snooze
+from tests.support.lanes import block
 from tests.support.plans import postgres_plan
 from tests.support.stores import TTL_US, Store
 
@@ -56,7 +57,7 @@ async def test_a_pause_holds_for_blocked_jobs_however_long_it_lasts(store: Store
     (lease,) = await store.do(claim_in_lanes, worker, [route.id], 2, TTL_US)
     await store.do(pause_queue, "mail", reason="")
     await store.do(complete_and_settle, [store.ending(lease, Done())], [])
-    await store.query("update holdfast.job set gate = lane where state = 'pending' returning 1")
+    await block(store, "key")
     await store.advance("2d")
     term = await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=[])
     assert term is not None
@@ -79,7 +80,7 @@ async def test_routes_nobody_uses_are_forgotten_oldest_first_and_some_at_a_time(
 
 def test_routes_are_forgotten_without_a_join_with_every_job(postgres_url: str) -> None:
     """Each is asked after by itself, however few jobs the database believes there are."""
-    statement = catalogue((Workers,), "postgres", "holdfast")[Workers.prune_routes]
+    statement = catalogue((WorkersSql,), "postgres", "holdfast")[WorkersSql.prune_routes]
     with psycopg.connect(postgres_url, autocommit=True) as server:
         plans = [postgres_plan(server, statement, generic=generic).text for generic in (True, False)]
     assert [plan for plan in plans if "Anti" in plan] == []
@@ -98,7 +99,7 @@ async def test_a_pause_is_nobodys_but_its_owners_to_end(store: Store) -> None:
     assert queue.paused_at == store.clock.us
     assert await store.do(resume_queue, "mail")
     assert not await store.do(resume_queue, "mail")
-    with pytest.raises(NotFound, match="there is no queue 'post'; there are mail"):
+    with pytest.raises(NotFound, match="there is no queue 'post'; the only queue is 'mail'"):
         await store.do(resume_queue, "post")
 
 
@@ -214,3 +215,15 @@ async def test_the_counts_of_a_queue(store: Store) -> None:
     await store.advance("2m")
     (stats,) = await store.do(queue_stats)
     assert (stats.succeeded, stats.failed) == (0, 0), "what finished is of the last minute"
+
+
+async def test_what_lanes_hold_back_is_counted_by_queue_and_as_nothing_else(store: Store) -> None:
+    for queue, lane, n in (("default", "a", 2), ("default", "b", 1), ("mail", "a", 3)):
+        route = route_for(queue, "work", laned=True)
+        await store.do(enqueue, [store.job(queue=queue, route=route.id, lane=lane) for _ in range(n)], [route])
+    assert await store.do(count_blocked) == {}
+    for lane in ("a", "b"):
+        await block(store, lane)
+    stats = {row.queue.name: (row.pending, row.blocked, row.later) for row in await store.do(queue_stats)}
+    assert stats == {"default": (0, 3, 0), "mail": (0, 3, 0)}
+    assert await store.do(count_blocked) == {"default": 3, "mail": 3}

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.errors import BadPayload, NotFound
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.reading import find_ended, find_job, list_attempts, list_jobs
+from holdfast.kernel.queries import find_ended, find_job, list_attempts, list_jobs
 from holdfast.kernel.states import State
-from holdfast.outcomes import Done, Fail, Retry
+from holdfast.outcomes import Done, Fail, TryAgain
 from tests.support.stores import Store
 
 
@@ -70,7 +70,7 @@ async def test_attempts_are_listed_in_the_order_they_began(store: Store) -> None
     worker = await store.worker()
     lease = await store.claimed(worker, max_attempts=9)
     for _ in range(3):
-        await store.end(lease, Retry(after="0s"))
+        await store.end(lease, TryAgain(after="0s"))
         (lease,) = await store.claim(worker)
     rows = await store.do(list_attempts, lease.seq)
     assert [row.token for row in rows] == [1, 2, 3]
@@ -78,7 +78,7 @@ async def test_attempts_are_listed_in_the_order_they_began(store: Store) -> None
 
 
 async def test_a_value_that_a_column_cannot_hold_is_refused_and_not_taken_for_an_outage(store: Store) -> None:
-    with pytest.raises(BadPayload, match="cannot hold a value"):
+    with pytest.raises(BadPayload, match="cannot store a value"):
         await store.enqueue(priority=2**63)
     assert await listed(store) == []
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.leases import FOREVER, expire, renew
+from holdfast.kernel.leases import ERRORS, FOREVER, expire, renew
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.records import JobRow, Lease
-from holdfast.kernel.statements import Leases
+from holdfast.kernel.rows import JobRow, Lease
+from holdfast.kernel.statements import LeasesSql
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import wake
 from holdfast.outcomes import Done
+from holdfast.workers.sweeper import Sweeper
 from tests.support.stores import TTL_US, Store
 
 BACKOFF_US = 5_000_000
@@ -42,7 +44,7 @@ async def test_the_first_loss_is_pending_at_once(store: Store) -> None:
     await store.advance("60s")
     (moved,) = await store.expire()
     row = await store.find(lease.id)
-    assert moved == (row.seq, row.id, State.PENDING, moved.route, None, None, row.kind)
+    assert moved == (row.seq, row.id, State.PENDING, moved.route, None, None, row.kind, None)
     assert (row.state, row.rescues, row.attempts, row.due_at) == (State.PENDING, 1, 0, None)
     assert (row.worker, row.lease_until, row.error, row.finished_at) == (None, None, None, None)
     assert row.token == lease.token
@@ -77,7 +79,7 @@ async def test_jobs_lost_together_do_not_come_back_together(store: Store) -> Non
         await store.claim(worker, 20)
         await store.advance("60s")
         await store.expire()
-    ((spread,),) = await store.query("select count(distinct due_at) from holdfast.job where state = 'scheduled'")
+    ((spread,),) = await store.query("select count(distinct due_at) from holdfast.later where state = 'scheduled'")
     assert spread == 20
 
 
@@ -129,6 +131,25 @@ async def test_an_orphan_whose_cancel_was_requested_is_cancelled(store: Store) -
     assert (row.state, error_type(row), row.finished_at) == (State.CANCELLED, "cancelled", store.clock.us)
 
 
+@pytest.mark.parametrize("orphan", ["fail", "requeue"])
+async def test_the_log_names_the_reason_for_which_a_lost_job_failed(
+    store: Store, orphan: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.do(set_queue, "default", on_orphan=orphan)
+    late = await store.claimed(deadline_us=30_000_000)
+    lost = await store.claimed(max_rescues=0)
+    await store.advance("60s")
+    with caplog.at_level("ERROR", "holdfast.attempts"):
+        await Sweeper(store.database, store.ports, store.settings).expire(set(), until=FOREVER)
+    said = {record.job: record.getMessage() for record in caplog.records}  # type: ignore[attr-defined]
+    rescues = "lost its lease more often than max_rescues allows"
+    died = "its worker died or lost contact, and its queue says on_orphan=fail"
+    assert said == {
+        late.id: f"job {late.id} (work) failed: its deadline passed before it ended",
+        lost.id: f"job {lost.id} (work) failed: {died if orphan == 'fail' else rescues}",
+    }
+
+
 async def test_a_gone_worker_loses_its_leases_at_once(store: Store) -> None:
     gone, alive = await store.worker(), await store.worker()
     lost, kept = await store.claimed(gone), await store.claimed(alive)
@@ -146,6 +167,33 @@ async def test_a_lost_attempt_is_recorded(store: Store) -> None:
     assert (attempt.started_at, attempt.ended_at) == (lease.claimed_at, store.clock.us)
 
 
+@pytest.mark.parametrize("fatal", [False, True])
+async def test_a_lost_attempt_is_recorded_in_one_place(store: Store, fatal: bool) -> None:
+    """With the job, when the loss ended it."""
+    lease = await store.claimed(max_rescues=0 if fatal else 5)
+    await store.advance("60s")
+    await store.expire()
+    recorded = [("lost", lease.worker, *lease.fence)]
+    columns = "outcome, worker, epoch, token"
+    assert await store.query(f"select {columns} from holdfast.attempt") == ([] if fatal else recorded)
+    assert await store.query(f"select {columns} from holdfast.ended") == (recorded if fatal else [])
+    assert [(row.outcome, row.worker, row.epoch, row.token) for row in await store.attempts(lease)] == recorded
+
+
+async def test_what_is_handed_back_is_what_was_asked_for(store: Store) -> None:
+    """A lease knows little of its job: lane, cost, deadline, priority and tenant are those of the job again."""
+    asked: dict[str, Any] = {"priority": 7, "deadline_us": 3_600_000_000, "lane": "key", "cost": 3, "tenant": "t"}
+    columns = "route, priority, slot, attempts, cost, deadline_at, lane, tenant"
+    lease = await store.claimed(**asked)
+    for _ in range(2):
+        await store.advance("60s")
+        await store.expire()
+        where = "ready" if (await store.find(lease.id)).state == State.PENDING else "later"
+        (row,) = await store.query(f"select {columns} from holdfast.{where}")
+        assert row[1:] == (7, 0, 0, 3, lease.deadline_at, "key", None)
+        await store.claim(lease.worker)
+
+
 async def test_a_sweep_rescues_no_more_than_its_limit_oldest_first(store: Store) -> None:
     worker = await store.worker()
     ids = [await store.enqueue() for _ in range(5)]
@@ -158,7 +206,7 @@ async def test_a_sweep_rescues_no_more_than_its_limit_oldest_first(store: Store)
 
 async def renew_it(store: Store, lease: Lease) -> None:
     """As if the renewal had come just before the lease ran out."""
-    await store.query(f"update holdfast.job set lease_until = {store.clock.us + TTL_US} returning seq")
+    await store.query(f"update holdfast.lease set lease_until = {store.clock.us + TTL_US} returning seq")
 
 
 async def complete_it(store: Store, lease: Lease) -> None:
@@ -176,7 +224,7 @@ async def test_what_changed_after_it_was_found_is_left_alone(store: Store, meanw
     await store.advance("60s")
 
     async def find(tx: Transaction) -> list[int]:
-        return [row.seq for row in await tx.many(Leases.find_lapsed, gone=[], until=FOREVER, limit=10)]
+        return [row.seq for row in await tx.many(LeasesSql.find_lapsed, gone=[], until=FOREVER, limit=10)]
 
     found = await store.do(find)
     assert found == [lease.seq]
@@ -184,9 +232,9 @@ async def test_what_changed_after_it_was_found_is_left_alone(store: Store, meanw
     before, attempts = await store.find(lease.id), await store.attempts(lease)
 
     async def rescue(tx: Transaction) -> int:
-        await tx.run(Leases.record_lost, seqs=found, gone=[])
-        errors = {"deadline_error": "1", "orphan_error": "2", "rescue_error": "3"}
-        return len(await tx.many(Leases.expire, seqs=found, gone=[], backoff_us=1, jitter=0, **errors))
+        return len(
+            await tx.many(LeasesSql.expire, seqs=found, gone=[], backoff_us=1, jitter=0, at_once=0, charge=0, **ERRORS)
+        )
 
     assert await store.do(rescue) == 0
     assert (await store.find(lease.id), await store.attempts(lease)) == (before, attempts)

@@ -6,11 +6,12 @@ import pytest
 
 from holdfast.errors import NotFound
 from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, release
+from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.records import Lease, Term
 from holdfast.kernel.retention import Keep, Pruner
-from holdfast.kernel.waiting import store_step
-from holdfast.outcomes import Done, Fail, Snooze
+from holdfast.kernel.rows import Lease, Term
+from holdfast.kernel.waiting import report_progress, store_step, wake
+from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from tests.support.stores import Store
 
 DAY = 86_400_000_000
@@ -43,15 +44,26 @@ async def count(store: Store, table: str = "job") -> int:
 
 
 async def test_what_finished_long_ago_leaves_with_all_that_was_its(store: Store) -> None:
-    await store.enqueue()
-    (lease,) = await store.claim(await store.worker())
+    worker = await store.worker()
+    await store.do(enqueue_unique, store.job(unique_key="k", unique_scope="live"), [])
+    (lease,) = await store.claim(worker)
     await store.do(store_step, lease, "one", "1")
+    await store.do(report_progress, lease, "50")
+    await store.launch(lease)
+    await store.end(lease, TryAgain("1s"))
+    await store.advance("1s")
+    await store.do(wake, limit=1)
+    (lease,) = await store.claim(worker)
+    (young,) = await store.claim(worker, kind="child")
+    await store.end(young, Done())
     await store.end(lease, Done())
+    theirs = ("job", "ended", "attempt", "step", "family", "progress", "unique_key")
+    assert [await count(store, table) for table in theirs] == [2, 2, 1, 1, 1, 1, 1], "else there is nothing to remove"
     await store.advance("6d")
     assert await prune(store, WEEK) == []
     await store.advance("1d")
-    assert await prune(store, WEEK) == [1]
-    assert [await count(store, table) for table in ("job", "attempt", "step")] == [0, 0, 0]
+    assert await prune(store, WEEK) == [1, 1], "its child after it"
+    assert [await count(store, table) for table in theirs] == [0] * len(theirs)
     with pytest.raises(NotFound):
         await store.find(lease.id)
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from itertools import pairwise
+
 import pytest
 
 from holdfast.crons import next_tick
 from holdfast.errors import BadSetting, NotFound
+from holdfast.kernel import codec
 from holdfast.kernel.duties import SCHEDULES, DutyLost, acquire
+from holdfast.kernel.flow_rows import ScheduleRow
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import Term
-from holdfast.kernel.records_flow import ScheduleRow
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Term
 from holdfast.kernel.schedules import (
     NewSchedule,
+    delete_schedule,
     due_schedules,
     find_schedule,
     fire,
+    last_tick,
     list_schedules,
     pause_schedule,
     put_schedule,
-    remove_schedule,
     resume_schedule,
     run_now,
+    tick_of,
 )
 from tests.support.stores import Store
 
@@ -87,6 +93,40 @@ async def test_none_means_none_that_is_late(store: Store) -> None:
     assert (await row(store)).next_at > store.clock.us
 
 
+@pytest.mark.parametrize("catch_up", ["one", "none"])
+async def test_of_any_number_that_were_missed_the_last_is_fired(store: Store, catch_up: str) -> None:
+    """It is found by a few looks at the rhythm, however long the outage was."""
+    await declare(store, catch_up, "* * * * *")
+    await store.advance(f"{3 * 365}d")
+    (due,) = await store.do(due_schedules, limit=10)
+    looks: list[int] = []
+
+    def look(cron: str, zone: str, after: int) -> int:
+        looks.append(after)
+        return next_tick(cron, zone, after)
+
+    assert len(await store.do(fire, due, look)) == 1
+    assert len(looks) < 200, "it does not walk through a million minutes"
+    (lease,) = await store.claim(await store.worker())
+    tick = tick_of(codec.decode(lease.metadata))
+    assert tick is not None
+    assert 0 <= due.now - round(tick.timestamp()) * 1_000_000 < MINUTE
+
+
+@pytest.mark.parametrize("cron", ["*/30 1-3 * * *", "30 2 * * 0", "0 */7 29-31 * *", "every 5h"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize("month", [3, 10])
+def test_the_last_tick_is_the_one_that_a_walk_finds(cron: str, zone: str, month: int) -> None:
+    """Also around the hours that a clock change skips or repeats."""
+    begin = round(datetime(2026, month, 5, tzinfo=UTC).timestamp()) * 1_000_000
+    walked = [next_tick(cron, zone, begin)]
+    while walked[-1] < begin + 30 * 24 * 60 * MINUTE:
+        walked.append(next_tick(cron, zone, walked[-1]))
+    for tick, following in pairwise(walked):
+        assert last_tick(cron, zone, walked[0], tick, next_tick) == tick
+        assert last_tick(cron, zone, walked[0], following - 1, next_tick) == tick
+
+
 async def test_declaring_it_again_moves_no_tick(store: Store) -> None:
     await declare(store)
     before = (await row(store)).next_at
@@ -113,7 +153,7 @@ async def test_it_can_be_run_by_hand_and_removed(store: Store) -> None:
     id = new_id(store.ports)
     assert await store.do(run_now, "report", id) == id
     assert [lease.id for lease in await store.claim(await store.worker(), 5)] == [id]
-    assert await store.do(remove_schedule, "report")
+    assert await store.do(delete_schedule, "report")
     assert await store.do(list_schedules) == []
     with pytest.raises(NotFound, match="there is no schedule 'report'"):
         await store.do(run_now, "report", id)
@@ -130,8 +170,6 @@ async def test_it_can_be_run_by_hand_and_removed(store: Store) -> None:
     ],
 )
 def test_when_a_tick_comes(cron: str, zone: str, after: str, tick: str) -> None:
-    from datetime import datetime
-
     at, expected = (round(datetime.fromisoformat(text).timestamp() * 1e6) for text in (after, tick))
     assert next_tick(cron, zone, at) == expected
 
@@ -144,7 +182,7 @@ def test_when_a_tick_comes(cron: str, zone: str, after: str, tick: str) -> None:
         ("every 10ms", "UTC", "at most once a second"),
         ("every now", "UTC", "is not a duration"),
         ("@daily", "Europe/Atlantis", "'Europe/Atlantis' is not a time zone"),
-        ("0 0 31 2 *", "UTC", "never comes|not a cron expression"),
+        ("0 0 31 2 *", "UTC", "never fires|not a cron expression"),
     ],
 )
 def test_what_is_no_schedule(cron: str, zone: str, message: str) -> None:

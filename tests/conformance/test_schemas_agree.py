@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.clock import Ports
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.sql import Dialect
+from holdfast.kernel.sql.dialects import KEYS_WITHOUT_ROWID, PLACED
 from holdfast.settings import Settings
 from tests.support.schemas import Table, Tables, objects_at, tables_at
 
 NAMES = {
     *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
+    *("ready", "later", "lease", "ended", "family", "progress", "unique_key"),
     *("step", "channel", "signal", "cancellation", "reader"),
     *("agent", "agent_version", "session", "run", "message", "block", "blob", "turn", "tool_call", "run_event"),
     *("provider_lane", "inquiry", "steer", "batch", "batch_request", "compaction"),
-    *("budget", "budget_use", "reservation"),
+    *("budget", "budget_use", "reservation", "retention_mark", "tenant_retention", "usage_total", "tool"),
+    *("alias", "pool"),
+    *("resp_key", "plan", "action", "plan_job", "resp_value", "resp_part"),
+    *("token", "login", "audit", "audit_head", "request_key"),
 }
 
 
@@ -54,16 +61,44 @@ def test_each_table_agrees_in_its(both: tuple[Tables, Tables], part: str) -> Non
         assert getattr(sqlite[name], part) == getattr(postgres[name], part), name
 
 
+def test_the_rules_of_dialects_know_every_table_without_rowids(sqlite_url: str) -> None:
+    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
+    found: dict[str, tuple[str, ...]] = {}
+    for table, column in connection.execute(
+        "select t.name, c.name from pragma_table_list as t join pragma_table_info(t.name) as c on c.pk > 0 "
+        "where t.schema = 'main' and t.wr = 1 order by t.name, c.pk"
+    ):
+        found[table] = (*found.get(table, ()), column)
+    connection.close()
+    assert found == KEYS_WITHOUT_ROWID
+
+
+def test_the_rules_of_dialects_know_what_the_trigger_of_jobs_writes(sqlite_url: str) -> None:
+    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
+    ((text,),) = connection.execute("select sql from sqlite_schema where type = 'trigger' and name = 'job_ready'")
+    connection.close()
+    written = re.fullmatch(
+        r"create trigger job_ready after insert on job when new.due_at is null begin "
+        r"insert into ready \((.*?)\) values \((.*)\); end",
+        " ".join(text.split()),
+        re.I,
+    )
+    assert written is not None, text
+    columns, values = written[1].split(", "), written[2].replace("new.", "").split(", ")
+    assert dict(zip(columns, values, strict=True)) == PLACED
+
+
 def test_the_comparison_sees_what_it_compares(both: tuple[Tables, Tables]) -> None:
-    job = both[0]["job"]
-    assert len(job.columns) > 30
-    assert len(job.checks) == 9
-    assert {index.name for index in job.indexes} >= {"job_id", "job_claim", "job_running", "job_due"}
-    assert next(index for index in job.indexes if index.name == "job_claim") == (
-        "job_claim",
+    later = both[0]["later"]
+    assert len(later.columns) > 12
+    assert len(later.checks) == 1
+    assert later.key == ("seq",)
+    assert {index.name for index in later.indexes} >= {"later_route", "later_due", "later_channel", "later_blocked"}
+    assert next(index for index in later.indexes if index.name == "later_blocked") == (
+        "later_blocked",
         False,
-        ("route", "priority", "slot", "seq"),
-        "state='pending'andgateisnull",
+        ("lane", "priority", "slot", "seq"),
+        "state='blocked'",
     )
 
 
@@ -73,14 +108,17 @@ def test_the_readable_views_are_the_same(sqlite_url: str, postgres_url: str) -> 
         views[0]
         == views[1]
         == {
-            *("view job_readable", "view attempt_readable", "view worker_readable", "view paused_route", "view run_now")
+            *("view job_now", "view attempt_now", "view run_now", "view paused_route"),
+            *("view job_readable", "view attempt_readable", "view worker_readable"),
+            *("view runs", "view run_attempts"),
+            *("view worker_registry", "view work_pool"),
         }
     )
 
 
 def test_no_index_holds_what_a_renewal_changes(both: tuple[Tables, Tables]) -> None:
     for tables in both:
-        for index in tables["job"].indexes:
+        for index in tables["lease"].indexes:
             assert "lease_until" not in index.columns
             assert "lease_until" not in index.predicate
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
-from holdfast import agents, kernel
+from holdfast import access, agents, kernel
+from holdfast.access.statements import GROUPS as ACCESS
 from holdfast.agents.statements import GROUPS as AGENTS
 from holdfast.errors import StatementDrift
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.sql import (
     Dialect,
     Exec,
@@ -27,7 +29,7 @@ from holdfast.kernel.sql import (
 from holdfast.kernel.statements import GROUPS as KERNEL
 from tests.support.stores import Store
 
-GROUPS = (*KERNEL, *AGENTS)
+GROUPS = (*KERNEL, *AGENTS, *ACCESS)
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
 
 
@@ -157,6 +159,13 @@ def test_a_script_for_sqlite_is_run_statement_by_statement() -> None:
     assert rendered.texts == ("delete from a where x = :x", "select ';' as no_end")
 
 
+def test_every_file_of_statements_is_looked_at() -> None:
+    """A group that no check knows of may drift, walk a table, or be used by nobody."""
+    folders = {f"{layer.__name__}.sql": Path(layer.__path__[0], "sql") for layer in (kernel, agents, access)}
+    files = {(package, file.name) for package, folder in folders.items() for file in folder.glob("*.sql")}
+    assert {(made.package, made.file) for made in GROUPS} == files
+
+
 def every_statement() -> list[Statement]:
     return [statement for made in GROUPS for statement in made.declared.values()]
 
@@ -164,7 +173,10 @@ def every_statement() -> list[Statement]:
 async def test_every_statement_prepares_and_answers_its_records_fields_in_their_order(store: Store) -> None:
     dialect = store.database.dialect
     for statement, rendered in catalogue(GROUPS, dialect, store.settings.schema).items():
-        columns = [await store.setting.columns(text) for text in rendered.texts][-1]
+        told = [await store.setting.columns(text) for text in rendered.texts]
+        answers = [columns for columns in told if columns]
+        assert len(answers) <= 1, f"{statement}: of several texts, one answers"
+        columns = answers[0] if answers else []
         if isinstance(statement, One | Many):
             assert tuple(column.name for column in columns) == statement.record._fields, statement
             hints = get_type_hints(statement.record)
@@ -179,7 +191,7 @@ def _plain(hint: Any) -> Any:
 
 
 def test_every_statement_is_used_under_its_name() -> None:
-    files = [path for layer in (kernel, agents) for path in Path(layer.__path__[0]).rglob("*.py")]
+    files = [path for layer in (kernel, agents, access) for path in Path(layer.__path__[0]).rglob("*.py")]
     code = "\n".join(path.read_text() for path in files if path.name != "statements.py")
     unused = [str(s) for made in GROUPS for s in made.declared.values() if f"{made.__name__}.{s.name}" not in code]
     assert unused == []
@@ -207,3 +219,48 @@ def test_no_statement_spells_the_order_of_jobs_itself(package: types.ModuleType)
     assert files
     found = [(file.name, match[0]) for file in files for match in spelled.finditer(file.read_text("utf-8"))]
     assert found == []
+
+
+class Schedule(NamedTuple):
+    name: str
+    last_job: JobId | None
+    now: int
+
+
+def test_columns_are_the_fields_of_the_declared_record(file: Path) -> None:
+    text = """
+-- name: find :one
+select :columns from holdfast.item where note <> 'not :columns' -- nor these :columns
+;
+
+-- name: find_all :many
+select :columns(i) from holdfast.item i where i.id = :id;
+"""
+    made = bind(group(file, text, find=One[Item], find_all=Many[Schedule]))
+    assert made["sqlite"]["find"].texts[0].strip() == "select id, name from item where note <> 'not :columns'"
+    assert made["postgres"]["find_all"].texts == (
+        "select i.name, cast(i.last_job as text) as last_job, hf.now_us() as now from hf.item i where i.id = $1",
+    )
+    assert made["postgres"]["find"].parameters == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("insert into holdfast.item select :columns", "small.sql:add: :columns has no meaning"),
+        (
+            "select 1 from rows(:items) as i (nickname text)",
+            "small.sql:add: :items.nickname",
+        ),
+        (
+            "select 1 from rows(:items)",
+            "small.sql:add: 'rows\\(:items\\)' is not of the form",
+        ),
+        ("select id from holdfast.item for update nowait", "small.sql:add: .nowait. is not a row lock"),
+    ],
+    ids=["columns", "rows", "no table", "lock"],
+)
+def test_a_use_that_no_rule_knows_is_refused_with_the_statements_name(file: Path, text: str, message: str) -> None:
+    made = group(file, f"-- name: add :exec\n{text};\n", add=Exec)
+    with pytest.raises(StatementDrift, match=message):
+        bind(made)

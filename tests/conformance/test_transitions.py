@@ -16,13 +16,13 @@ from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import renew
 from holdfast.kernel.migrate import migrations
-from holdfast.kernel.records import Lease, Resolution, Suspension
 from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Lease, Resolution, Suspension
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
 from holdfast.kernel.waiting import overdue, park, resolve, signal, suspend, wake
-from holdfast.outcomes import Cancel, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Done, Fail, Snooze, TryAgain
 from tests.support.stores import TTL_US, Ends, Store
 
 PAIRS = [(state, verb) for state in State for verb in Verb]
@@ -112,7 +112,7 @@ OPERATIONS: dict[Verb, Apply] = {
     Verb.CLAIM: apply_claim,
     Verb.RENEW: apply_renew,
     Verb.COMPLETE: partial(end, outcome=Done(1)),
-    Verb.RETRY: partial(end, outcome=Retry()),
+    Verb.RETRY: partial(end, outcome=TryAgain()),
     Verb.FAIL: partial(end, outcome=Fail()),
     Verb.SNOOZE: partial(end, outcome=Snooze("1h")),
     Verb.RELEASE: apply_release,
@@ -155,6 +155,7 @@ async def unclaimed(store: Store, state: State) -> Lease:
     return lease._replace(id=id, seq=row.seq)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize(("source", "verb"), PAIRS, ids=[f"{state}-{verb}" for state, verb in PAIRS])
 async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: State, verb: Verb) -> None:
     never_claimed = verb is Verb.REPLACE and transition(source, verb)
@@ -240,8 +241,8 @@ WAYS: dict[tuple[State, Verb, State], Callable[[Store], Awaitable[Lease]]] = {
     (State.SCHEDULED, Verb.REPLACE, State.PENDING): partial(replaced, source=State.SCHEDULED, delay_us=None),
     (State.PENDING, Verb.REPLACE, State.PENDING): partial(replaced, source=State.PENDING, delay_us=None),
     (State.PENDING, Verb.REPLACE, State.SCHEDULED): partial(replaced, source=State.PENDING, delay_us=DAY_US),
-    (State.RUNNING, Verb.RETRY, State.PENDING): partial(ended, outcome=Retry(after="0s")),
-    (State.RUNNING, Verb.RETRY, State.SCHEDULED): partial(ended, outcome=Retry(after="1s")),
+    (State.RUNNING, Verb.RETRY, State.PENDING): partial(ended, outcome=TryAgain(after="0s")),
+    (State.RUNNING, Verb.RETRY, State.SCHEDULED): partial(ended, outcome=TryAgain(after="1s")),
     (State.RUNNING, Verb.SNOOZE, State.PENDING): partial(ended, outcome=Snooze("0s")),
     (State.RUNNING, Verb.SNOOZE, State.SCHEDULED): partial(ended, outcome=Snooze("1s")),
     (State.RUNNING, Verb.PARK, State.WAITING): partial(parked, signalled=False),
@@ -259,6 +260,7 @@ WAYS: dict[tuple[State, Verb, State], Callable[[Store], Awaitable[Lease]]] = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 async def test_every_target_of_the_table_is_reached(store: Store, way: tuple[State, Verb, State]) -> None:
     lease = await WAYS[way](store)

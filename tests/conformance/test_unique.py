@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.kernel.enqueue import Accepted, enqueue_unique
+from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, enqueue_unique
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.states import State
-from holdfast.outcomes import Done, Retry
+from holdfast.outcomes import Done, TryAgain
 from tests.support.locks import blocked_by
 from tests.support.stores import Store
 
@@ -39,7 +39,7 @@ async def test_pending_ends_with_the_first_claim(store: Store) -> None:
     (lease,) = await store.claim(await store.worker())
     second = await submit(store, "pending")
     assert second.fresh
-    await store.end(lease, Retry(after="0s"))
+    await store.end(lease, TryAgain(after="0s"))
     assert await store.state(first.id) is State.PENDING, "a job that was claimed once holds the key no more"
 
 
@@ -82,7 +82,11 @@ async def test_a_call_takes_its_own_place_when_the_one_it_would_replace_is_claim
         second = await submit(store, "pending", payload='{"n":2}', replaces=True)
     else:
         async with await psycopg.AsyncConnection.connect(store.url) as claimer:
-            await claimer.execute("update holdfast.job set state = 'running', token = 1, worker = 1, lease_until = 1")
+            await claimer.execute(
+                "with taken as (delete from holdfast.ready returning seq, route) "
+                "insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, "
+                "rescues, kind, queue) select seq, 1, 1, 1, 1, 1, route, 0, 0, 'work', 'default' from taken"
+            )
             replacing = asyncio.create_task(submit(store, "pending", payload='{"n":2}', replaces=True))
             await blocked_by(store.url, claimer)
         second = await replacing
@@ -98,7 +102,7 @@ async def test_a_call_says_that_it_replaced_nothing_when_the_holder_was_started(
     assert again == (first.id, False, True)
     (lease,) = await store.claim(await store.worker())
     assert await submit(store, scope, payload='{"n":3}', replaces=True, **window) == (first.id, False, False)
-    await store.end(lease, Retry(after="0s"))
+    await store.end(lease, TryAgain(after="0s"))
     assert await submit(store, scope, payload='{"n":4}', replaces=True, **window) == (first.id, False, False)
     assert (await store.find(first.id)).payload == '{"n":2}'
 
@@ -107,7 +111,7 @@ async def test_debounced_calls_start_one_job_when_they_are_quiet(store: Store) -
     for number in range(3):
         await submit(store, "pending", payload=f'{{"n":{number}}}', delay_us=5_000_000_000, replaces=True)
         await store.advance("3000s")
-    ((state, payload, due_at),) = await store.query("select state, payload, due_at from holdfast.job")
+    ((state, payload, due_at),) = await store.query("select state, payload, due_at from holdfast.job_now")
     assert (state, str(payload).replace(" ", "").replace("'", '"')) == ("scheduled", '{"n":2}')
     assert due_at == store.clock.us + 2_000_000_000
 
@@ -116,3 +120,34 @@ async def test_the_same_call_repeated_is_fresh_both_times(store: Store) -> None:
     job = store.job(unique_key="k", unique_scope="live")
     assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True, False)
     assert await store.do(enqueue_unique, job, [ROUTE]) == (job.id, True, False), "its answer was lost"
+
+
+@pytest.mark.parametrize("scope", ["pending", "live"])
+async def test_a_unique_child_is_launched_when_its_like_has_let_go(store: Store, scope: str) -> None:
+    worker = await store.worker()
+    first = await submit(store, scope)
+    (lease,) = await store.claim(worker)
+    if scope == "live":
+        await store.end(lease, Done(1))
+    parent = await store.claimed(worker)
+    child = store.job(unique_key="k", unique_scope=scope)
+    assert await store.do(enqueue_children, parent, [child], [ROUTE]) == 1
+    assert (await store.find(child.id)).state == State.PENDING
+    assert child.id != first.id
+
+
+async def test_a_call_repeated_after_its_window_takes_no_key_of_the_next(store: Store) -> None:
+    job = store.job(unique_key="k", unique_scope="window", window_us=MINUTE)
+    assert (await store.do(enqueue_unique, job, [ROUTE])).fresh
+    await store.advance("61s")
+    assert (await store.do(enqueue_unique, job, [ROUTE])).id == job.id
+    assert (await submit(store, "window", window_us=MINUTE)).fresh
+
+
+async def test_a_key_that_was_let_go_is_taken_over_by_one_statement(store: Store) -> None:
+    await submit(store, "live")
+    (lease,) = await store.claim(await store.worker())
+    await store.end(lease, Done(1))
+    job = store.job(unique_key="k", unique_scope="live")
+    assert await store.do(enqueue, [job], [ROUTE]) == 1
+    assert await store.query("select count(*) from holdfast.unique_key") == [(1,)]

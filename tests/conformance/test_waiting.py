@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import (
     list_steps,

@@ -17,12 +17,13 @@ from holdfast.kernel.enqueue import enqueue, enqueue_unique
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.queues import pause_queue, resume_queue
-from holdfast.kernel.records import Lease
 from holdfast.kernel.routes import is_laned, route_for, serves
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.waiting import park, wake
 from holdfast.kernel.why import why
 from holdfast.kernel.workers import list_routes
-from holdfast.outcomes import Done, Fail, Retry
+from holdfast.outcomes import Done, Fail, Snooze, TryAgain
+from tests.support.lanes import block
 from tests.support.stores import TTL_US, Store
 
 UNLIMITED = 1_000
@@ -45,7 +46,9 @@ async def test_nothing_is_said_of_a_job_that_a_worker_will_take(store: Store) ->
 
 async def test_a_job_that_nobody_can_serve(store: Store) -> None:
     id = await store.enqueue()
-    assert await said(store, id) == "there is no live worker, and it needs one for queue 'default' with job:work"
+    assert (
+        await said(store, id) == "there is no live worker; the job needs one that serves queue 'default' with job:work"
+    )
     await worker_for(store, "job:other")
     assert await said(store, id) == "none of the 1 live workers serves queue 'default' with job:work"
     _, name = await worker_for(store, "job:work", queues=("mail",))
@@ -57,18 +60,18 @@ async def test_each_state_has_its_sentence(store: Store) -> None:
     worker, name = await worker_for(store, "job:work")
     later = await store.enqueue(delay_us=90 * SECOND)
     assert (await said(store, later)).endswith(" UTC, in 1m30s")
-    for _ in range(4):
+    for _ in range(5):
         await store.enqueue()
-    running, parked, ended, retried = await store.claim(worker, 4)
-    assert (await said(store, running.id)).startswith(f"worker {name} on test runs it since 20")
+    running, parked, ended, retried, snoozed = await store.claim(worker, 5)
+    assert (await said(store, running.id)).startswith(f"worker {name} on test has been running it since 20")
     await store.do(park, parked, channel="approval", timeout_us=SECOND)
-    assert (await said(store, parked.id)).startswith(
-        "it waits for a signal on channel 'approval', at the latest until 20"
-    )
+    assert (await said(store, parked.id)).startswith("it waits for a signal on channel 'approval', until 20")
     await store.end(ended, Fail())
-    assert (await said(store, ended.id)).startswith("it has failed at 20")
-    await store.end(retried, Retry(after="10s"))
-    assert (await said(store, retried.id)).endswith("in 10s, after attempt 1 of 3")
+    assert (await said(store, ended.id)).startswith("it failed at 20")
+    await store.end(retried, TryAgain(after="10s"))
+    assert (await said(store, retried.id)).endswith("in 10s, after attempt 1 of 3: the handler asked for a retry")
+    await store.end(snoozed, Snooze("10s", "the printer is out of paper"))
+    assert (await said(store, snoozed.id)).endswith("in 10s: the printer is out of paper")
     await store.launch(running, 2)
     await store.do(park, running, channel=None, timeout_us=None)
     assert await said(store, running.id) == "it waits for 2 children to end"
@@ -79,7 +82,7 @@ async def test_a_paused_queue_says_since_when_and_why(store: Store) -> None:
     id = await store.enqueue()
     await store.do(pause_queue, "default", reason="the printer is on fire")
     text = await said(store, id)
-    assert text.startswith("queue 'default' is paused since 20")
+    assert text.startswith("queue 'default' was paused at 20")
     assert text.endswith("UTC: the printer is on fire")
 
 
@@ -89,9 +92,9 @@ async def test_a_lane_says_how_full_it_is_or_when_it_opens(store: Store) -> None
     full = [store.job(route=route.id, lane="few", concurrency=1) for _ in range(2)]
     slow = [store.job(route=route.id, lane="slow", interval_us=60 * SECOND) for _ in range(2)]
     await store.do(enqueue, [*full, *slow], [route])
-    assert await said(store, full[1].id) == "others are before it in lane 'few', which has room for fewer than wait"
+    assert await said(store, full[1].id) == "other jobs come first in lane 'few', which has no room for all of them"
     await store.do(claim_in_lanes, worker, [route.id], UNLIMITED, TTL_US)
-    assert await said(store, full[1].id) == "lane 'few' is full: 1 of 1 run"
+    assert await said(store, full[1].id) == "lane 'few' is full: 1 of 1 running"
     (reason,) = await store.do(why, slow[1].id)
     assert reason.until == store.clock.us + 60 * SECOND
     assert reason.sentence.startswith("lane 'slow' is closed until 20")
@@ -104,8 +107,8 @@ async def test_a_job_that_its_lane_has_room_for_is_let_through_at_the_next_look(
     job = store.job(route=route.id, lane="key", concurrency=1)
     await store.do(enqueue, [job], [route])
     assert await said(store, job.id) == ""
-    await store.query("update holdfast.job set gate = lane returning 1")
-    assert await said(store, job.id) == "lane 'key' has room for it, and lets it through when it is looked at next"
+    await block(store, "key")
+    assert await said(store, job.id) == "lane 'key' has room for it, and lets it through at the next check"
 
 
 async def test_a_job_in_a_lane_without_a_row_waits_for_the_one_that_runs(store: Store) -> None:
@@ -115,7 +118,7 @@ async def test_a_job_in_a_lane_without_a_row_waits_for_the_one_that_runs(store: 
     await store.do(enqueue, jobs, [route])
     await store.do(claim_in_lanes, worker, [route.id], 1, TTL_US)
     await store.query("delete from holdfast.lane returning 1")
-    assert await said(store, jobs[1].id) == "lane 'key' is full: 1 of 1 run"
+    assert await said(store, jobs[1].id) == "lane 'key' is full: 1 of 1 running"
 
 
 async def test_a_job_that_is_not_there(store: Store) -> None:
@@ -159,6 +162,8 @@ offers = st.tuples(
     st.sampled_from([{"job:work", "job:other"}, {"job:work", "job:other"}, {"job:work"}]),
     st.sampled_from([None, None, ("default",)]),
 )
+histories = st.lists(moves, min_size=15, max_size=40)
+Offer = tuple[set[str], tuple[str, ...] | None]
 
 
 class Scene:
@@ -222,17 +227,29 @@ class Scene:
 
 
 async def empty(store: Store) -> None:
-    for table in ("job", "attempt", "lane", "queue", "route", "worker"):
+    jobs = ("job", "ready", "later", "lease", "ended", "attempt", "family", "progress", "unique_key")
+    for table in (*jobs, "lane", "queue", "route", "worker"):
         await store.query(f"delete from holdfast.{table} returning 1")
 
 
+@given(played=histories, offer=offers)
+@settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))
+async def test_a_claim_takes_exactly_those_of_whom_nothing_is_said(
+    store: Store, played: Sequence[tuple[str, Any]], offer: Offer
+) -> None:
+    await assert_silent_are_taken(store, played, offer)
+
+
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@given(played=st.lists(moves, min_size=15, max_size=40), offer=offers)
+@given(played=histories, offer=offers)
 @settings(max_examples=100, derandomize=True, suppress_health_check=list(HealthCheck))
-async def test_a_claim_takes_exactly_those_of_whom_nothing_is_said(
-    store: Store, played: Sequence[tuple[str, Any]], offer: tuple[set[str], tuple[str, ...] | None]
-) -> None:
+async def test_it_does_so_after_many_histories(store: Store, played: Sequence[tuple[str, Any]], offer: Offer) -> None:
+    await assert_silent_are_taken(store, played, offer)
+
+
+async def assert_silent_are_taken(store: Store, played: Sequence[tuple[str, Any]], offer: Offer) -> None:
     await empty(store)
     scene = Scene(store)
     for name, what in played:

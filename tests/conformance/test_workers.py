@@ -8,9 +8,9 @@ import json
 import pytest
 
 from holdfast.errors import DuplicateWorker
+from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import beat
-from holdfast.kernel.records import WorkerRow
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import (
     Registration,
@@ -89,7 +89,7 @@ async def test_registering_again_after_a_lost_answer_is_the_same_incarnation(sto
 async def test_a_live_duplicate_is_refused(store: Store) -> None:
     await sign_on(store, someone(store))
     await store.advance("59s")
-    with pytest.raises(DuplicateWorker, match=r"'pod-1' is alive on host-7 \(pid 4711\)"):
+    with pytest.raises(DuplicateWorker, match=r"'pod-1' is already in use on host-7 \(pid 4711\)"):
         await sign_on(store, someone(store))
     assert len(await everyone(store)) == 1
 

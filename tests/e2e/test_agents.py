@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Limits
 from holdfast.agents.lanes import close_lane
+from holdfast.app import core_of
 from tests.conftest import Place
 from tests.support.commands import environment, holdfast
 
@@ -39,7 +40,7 @@ async def told(place: Place) -> Told:
     later = Holdfast(place.url, embedded=False)
     async with later:
         waiting = await later.agent("nobody", model="scripted:").enqueue("Hello?", session="trip")
-        await later.runtime().transact(close_lane, "acme/claude", None, person=True, reason="no credit")
+        await core_of(later).runtime().transact(close_lane, "acme/claude", None, person=True, reason="no credit")
     return Told(place.url, result.run_id, waiting.id, result.session_id)
 
 
@@ -68,7 +69,11 @@ def test_a_run_is_followed_to_its_end(told: Told) -> None:
     assert holdfast("runs", "tail", told.run, "--url", told.url).lines == ['[weather {"city":"Oslo"}]', "sunny in Oslo"]
     events = [json.loads(line) for line in holdfast("runs", "tail", told.run, "--url", told.url, "--json").lines]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert (events[0]["type"], events[-1]["type"], events[-1]["text"]) == ("run_created", "run_ended", "sunny in Oslo")
+    assert (events[0]["type"], events[-1]["type"], events[-1]["result"]["text"]) == (
+        "run_created",
+        "run_ended",
+        "sunny in Oslo",
+    )
 
 
 def test_a_run_says_what_it_waits_for_and_is_cancelled(told: Told) -> None:
@@ -110,11 +115,16 @@ def test_sessions_are_listed_and_read(told: Told) -> None:
 
 def test_a_lane_is_opened_by_a_person(told: Told) -> None:
     assert "when a person opens it" in holdfast("lanes", "ls", "--url", told.url).out
-    assert holdfast("lanes", "open", "acme/claude", "--url", told.url).lines == ["lane acme/claude is open"]
+    assert "`holdfast lanes open acme/claude`" in holdfast("doctor", "--url", told.url).out
+    assert "acme/claude" in holdfast("top", "--once", "--url", told.url).out
+    assert holdfast("lanes", "open", "acme/claude", "--url", told.url).lines == [
+        "lane acme/claude is open; 0 waiting runs continue"
+    ]
     assert holdfast("lanes", "ls", "--url", told.url).lines == ["no lane is closed"]
     assert holdfast("lanes", "open", "acme/claude", "--url", told.url).code != 0
 
 
+@pytest.mark.long
 def test_a_chat_goes_on_where_it_was_left(tmp_path: Path) -> None:
     (tmp_path / "desk.py").write_text(
         'from holdfast import Holdfast\nhf = Holdfast("sqlite:///desk.db")\nhf.agent("echo", model="scripted:")\n'

@@ -28,11 +28,11 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 told = lambda messages: say(" / ".join(str(block["content"]) for block in messages[-1]["content"]))
-hf.book.scripts["till"] = Script(calls(call("pay", amount=1), call("ask_person", question="Which?")), told)
-hf.book.scripts["pays"] = Script(call("pay", amount=1), told)
-hf.book.scripts["lead"] = Script(call("pays", task="go"), told)
+hf.script("till", Script(calls(call("pay", amount=1), call("ask_person", question="Which?")), told))
+hf.script("pays", Script(call("pay", amount=1), told))
+hf.script("lead", Script(call("pays", task="go"), told))
 hf.agent("echo", model="scripted:")
-hf.agent("till", model="scripted:till", tools=[pay, hf.question()])
+hf.agent("till", model="scripted:till", tools=[pay, hf.inquiries.question()])
 hf.agent("lead", model="scripted:lead", agents=[hf.agent("pays", model="scripted:pays", tools=[pay])])
 hf.agent("broken", model="scripted:nobody")
 '''
@@ -43,11 +43,11 @@ class Terminal:
         self._folder = folder
         self._url = url
 
-    def chat(self, *words: str, typed: str) -> Said:
+    def chat(self, *words: str, typed: str, **variables: str) -> Said:
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", "chat", *words, "--url", self._url],
             cwd=self._folder,
-            env=environment(DESK_URL=self._url),
+            env=environment(DESK_URL=self._url, **variables),
             input=typed,
             capture_output=True,
             text=True,
@@ -75,22 +75,26 @@ def test_what_is_asked_of_a_person_is_decided_at_the_prompt(terminal: Terminal) 
     assert "A person denied this call: that is too much" in denied
 
 
+@pytest.mark.long
 def test_what_an_agent_below_asks_is_asked_too(terminal: Terminal) -> None:
     said = terminal.chat("desk:hf", "lead", typed="go\ny\n")
     assert (said.code, said.out.endswith("paid 1\n")) == (0, True), said
 
 
+@pytest.mark.long
 def test_what_nobody_decides_stays_open(terminal: Terminal) -> None:
     said = terminal.chat("desk:hf", "till", typed="go\n")
     assert said.code == 1
     assert "stays open" in said.err
 
 
+@pytest.mark.long
 def test_a_run_that_failed_is_told_by_the_exit_code(terminal: Terminal) -> None:
     said = terminal.chat("desk:hf", "broken", typed="hello\n")
     assert (said.code, "failed" in said.out) == (3, True), said
 
 
+@pytest.mark.long
 def test_a_program_reads_the_events(terminal: Terminal) -> None:
     said = terminal.chat("desk:hf", "till", "--session", "ann", "--json", typed="go\ny\nleft\n")
     events = [json.loads(line) for line in said.out.splitlines()]
@@ -102,15 +106,20 @@ def test_a_program_reads_the_events(terminal: Terminal) -> None:
     assert json.loads(again[0]) == {"type": "message", "role": "user", "text": "go"}
 
 
+@pytest.mark.long
 async def test_an_agent_of_the_store_is_talked_with_by_its_name(terminal: Terminal, place: Place) -> None:
     hf = Holdfast(place.url, embedded=False)
     echo = hf.agent("echo", model="scripted:")
     async with hf:
         await hf.agents.put(echo)
         alone = await asyncio.to_thread(terminal.chat, "echo", typed="Good day\n")
-        assert "no worker is alive" in alone.refused(4)
+        assert "no live worker serves agent" in alone.refused(4)
+        here = await asyncio.to_thread(terminal.chat, "echo", typed="Good day\n", HOLDFAST_APP="desk:hf")
+        assert (here.code, here.out) == (0, "Good day\n"), "a worker in this process serves what the app declares"
         async with working(hf):
             said = await asyncio.to_thread(terminal.chat, "echo", typed="Good day\n")
     assert (said.code, said.out) == (0, "Good day\n"), said
     assert "there is no agent nobody" in (await asyncio.to_thread(terminal.chat, "nobody", typed="")).refused(2)
+    unknown = await asyncio.to_thread(terminal.chat, "till2", typed="", HOLDFAST_APP="desk:hf")
+    assert "the app defines no agent 'till2'; it has broken, echo, lead, pays, till." in unknown.refused(2)
     assert "name the agent" in (await asyncio.to_thread(terminal.chat, "desk:hf", typed="")).refused(2)

@@ -1,4 +1,4 @@
-"""`holdfast sessions compact`, `stats` and `restore`."""
+"""`holdfast sessions compact`, `stats`, `restore` and `retire`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ async def url(place: Place) -> str:
     return place.url
 
 
+@pytest.mark.long
 def test_a_session_is_looked_at_compacted_and_restored(url: str) -> None:
     where = ("trip", "--url", url)
     stats = holdfast("sessions", "stats", *where, "--json").json
@@ -49,11 +50,24 @@ def test_a_session_is_looked_at_compacted_and_restored(url: str) -> None:
     assert holdfast("sessions", "restore", *where, "--json").json["state"] == "restored"
     assert len(holdfast("sessions", "show", *where, "--json").json["messages"]) == 12
     refused = holdfast("sessions", "restore", *where)
-    assert (refused.code != 0, "could be undone" in refused.err) == (True, True)
+    assert (refused.code != 0, "no compaction to undo" in refused.err) == (True, True)
 
 
 def test_nothing_to_compact_is_said_plainly(url: str) -> None:
     assert holdfast("sessions", "compact", "trip", "--url", url, "--strategy", "summarize").code == 0
     said = holdfast("sessions", "compact", "trip", "--url", url)
     assert said.code != 0
-    assert "may be compacted" in said.err
+    assert "can be compacted" in said.err
+
+
+def test_a_message_is_taken_out_by_its_number_or_its_id(url: str) -> None:
+    where = ("--url", url)
+    assert holdfast("sessions", "retire", "trip", "2", *where).lines == ["message 2 is no longer sent to models"]
+    shown = holdfast("sessions", "show", "trip", *where, "--json").json["messages"]
+    assert [message["retired"] for message in shown] == [True] * 4 + [False] * 8
+    assert holdfast("sessions", "show", "trip", *where).lines[0] == "user (retired): Question 0?"
+    assert holdfast("sessions", "retire", "trip", shown[-1]["id"], *where).code == 0
+    shown = holdfast("sessions", "show", "trip", *where, "--json").json["messages"]
+    assert [message["retired"] for message in shown] == [True] * 4 + [False] * 4 + [True] * 4
+    refused = holdfast("sessions", "retire", "trip", "99", *where)
+    assert (refused.code != 0, "has no message 99" in refused.err) == (True, True)

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Run
+from holdfast.app import core_of
 from holdfast.models.script import Script, call, calls, say
 from holdfast.settings import Settings
 from tests.conftest import Place
 from tests.support.apps import eventually, working
 from tests.support.commands import holdfast
+from tests.support.past_kernel import query
 
 
 class Asked(NamedTuple):
@@ -27,10 +29,11 @@ def shop(place: Place) -> Holdfast:
         """Refund."""
         return f"refunded {amount}"
 
-    hf.book.scripts["till"] = Script(
-        calls(call("refund", number="A1", amount=80), call("ask_person", question="Which?")), say("done")
+    hf.script(
+        "till",
+        Script(calls(call("refund", number="A1", amount=80), call("ask_person", question="Which?")), say("done")),
     )
-    hf.agent("till", model="scripted:till", tools=[refund, hf.question()])
+    hf.agent("till", model="scripted:till", tools=[refund, hf.inquiries.question()])
     hf.agent("writer", model="scripted:priced")
     return hf
 
@@ -40,7 +43,7 @@ async def asked(place: Place) -> Asked:
     """A run that waits for a person, twice."""
     hf = shop(place)
     async with hf, working(hf):
-        run = await hf.defined["till"].enqueue("Refund A1")
+        run: Run[str] = await core_of(hf).defined["till"].enqueue("Refund A1")
 
         async def waits() -> bool:
             return (await run.refresh()).state == "awaiting_input"
@@ -73,20 +76,21 @@ async def test_what_is_asked_is_listed_and_decided(asked: Asked, place: Place) -
     assert (late.code, "by ann" in late.err) == (3, True)
     answered = holdfast("runs", "answer", question["id"], "the left one", "--url", asked.url, "--json").json
     assert (answered["state"], answered["decision"]) == ("answered", {"answer": "the left one"})
-    assert holdfast("runs", "inquiries", "--url", asked.url).lines == ["nothing is asked of anybody"]
+    assert holdfast("runs", "inquiries", "--url", asked.url).lines == ["no inquiry is open"]
     hf = shop(place)
     async with hf, working(hf):
         assert (await hf.runs[asked.run].result()).text == "done"
         given = [call.output for call in await hf.runs[asked.run].calls()]
-    assert given == ['"refunded 40"', '"the left one"']
+    assert given == ["refunded 40", "the left one"]
 
 
+@pytest.mark.long
 async def test_usage_budgets_and_batches_are_told(place: Place) -> None:
     hf = shop(place)
     url = ("--url", place.url)
     async with hf, working(hf):
-        await hf.defined["writer"].run("One", tenant="acme")
-        batched = await hf.defined["writer"].enqueue("Two", tenant="other", mode="batch")
+        await core_of(hf).defined["writer"].run("One", tenant="acme")
+        batched = await core_of(hf).defined["writer"].enqueue("Two", tenant="other", mode="batch")
         await batched.result()
         (batch,) = await hf.batches.list()
     total = holdfast("usage", *url, "--json").json
@@ -99,10 +103,10 @@ async def test_usage_budgets_and_batches_are_told(place: Place) -> None:
     assert holdfast("usage", "--since", "2031-01-01", *url).lines == ["nothing was used"]
 
     made = holdfast("budgets", "set", "20.00", "--tenant", "acme", "--per", "1d", *url, "--json").json
-    assert (made["subject"], made["cost"], made["per_seconds"]) == ("acme", "20", 86_400)
+    assert (made["subject"], made["cost"], made["per"]) == ("acme", "20", "1d")
     assert "tenant acme" in holdfast("budgets", "ls", *url).out
     assert holdfast("budgets", "set", "much", *url).code == 2
-    assert holdfast("budgets", "rm", made["id"], *url).lines == [f"budget {made['id']} is gone"]
+    assert holdfast("budgets", "delete", made["id"], *url).lines == [f"budget {made['id']} is deleted"]
     assert holdfast("budgets", "ls", *url).lines == ["no budgets"]
 
     heading, line = holdfast("batches", "ls", *url).lines
@@ -112,3 +116,20 @@ async def test_usage_budgets_and_batches_are_told(place: Place) -> None:
     whole = holdfast("batches", "show", batch.id, *url, "--json").json
     assert (whole["size"], whole["applied"], whole["requests"][0]["outcome"]) == (1, 1, "succeeded")
     assert holdfast("batches", "show", "nothing", *url).code == 2
+
+
+@pytest.mark.long
+async def test_who_decides_too_late_is_told_so(asked: Asked, place: Place) -> None:
+    url = ("--url", asked.url)
+    rows = {row["kind"]: row["id"] for row in holdfast("runs", "inquiries", *url, "--json").json}
+    query(place, "update holdfast.inquiry set expires_at = 1 where state = 'open' returning id")
+    late = {
+        "approve": holdfast("runs", "approve", rows["approval"], *url),
+        "deny": holdfast("runs", "deny", rows["approval"], *url),
+        "answer": holdfast("runs", "answer", rows["question"], "the left one", *url),
+    }
+    assert {name: told.code for name, told in late.items()} == dict.fromkeys(late, 3)
+    assert all("its time limit passed at 1970-01-01 00:00:00 UTC" in told.err for told in late.values())
+    assert "so the call of refund was denied" in late["approve"].err
+    states = [row["state"] for row in holdfast("runs", "inquiries", "--all", *url, "--json").json]
+    assert states == ["expired", "expired"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.demo import Demo
 from holdfast.cli.demo_agents import hf, writer
 from holdfast.cli.demo_books import close_books
 from holdfast.testing import lab
@@ -36,6 +40,7 @@ def test_the_demo_kills_two_workers_and_buys_nothing_again(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [], "it cleans up"
 
 
+@pytest.mark.long
 def test_the_demo_runs_on_postgres_and_speaks_json(postgres_url: str, tmp_path: Path) -> None:
     told = holdfast("demo", "--url", postgres_url, "--json", cwd=tmp_path).json
     assert told["ok"]
@@ -61,4 +66,17 @@ async def test_a_call_that_nothing_explains_is_noticed(tmp_path: Path) -> None:
         books = await close_books(hf, {"Delft": run, "Ghent": run}, witness, journal)
     assert books.rebought == 2
     assert any(problem.startswith("the run about Ghent is completed") for problem in books.problems)
-    assert "2 calls of the model are explained by nothing" in books.problems
+    assert "2 calls to the model have no explanation" in books.problems
+
+
+def test_what_comes_with_the_end_of_the_last_run_is_seen(tmp_path: Path) -> None:
+    """Every run has ended, since there is none; what is looked for comes between the look and that."""
+    looks = iter([None, "found"])
+
+    async def look() -> str | None:
+        return next(looks)
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        demo = Demo(tmp_path, {worker.pid: worker}, quiet=True)
+        assert asyncio.run(demo._until(look)) == "found"
+        worker.communicate(b"\n")

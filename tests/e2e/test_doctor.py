@@ -16,9 +16,11 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.kernel.drivers import describe_url
 from tests.conftest import Place
 from tests.support.apps import eventually, working
 from tests.support.commands import Said, environment, holdfast, run
+from tests.support.past_kernel import query
 from tests.support.processes import free_port
 
 
@@ -29,8 +31,9 @@ def levels(said: Said) -> dict[str, str]:
 
 def test_a_healthy_store_has_no_problem(empty: str, dialect: str) -> None:
     said = holdfast("doctor", "--url", empty, "--json")
+    assert json.loads(said.out)[0]["sentence"] == describe_url(empty)
     found = levels(said)
-    assert (found["versions"], found["schema"], found["server"], found["work"]) == ("ok", "ok", "ok", "ok")
+    assert (found["database"], found["versions"], found["schema"], found["server"], found["work"]) == ("ok",) * 5
     if dialect == "postgres":
         assert (found["clock"], found["wake-ups"], found["vacuum"]) == ("ok", "ok", "ok")
         assert "connections" in found
@@ -38,9 +41,10 @@ def test_a_healthy_store_has_no_problem(empty: str, dialect: str) -> None:
 
 def test_findings_are_sentences(empty: str) -> None:
     said = holdfast("doctor", "--url", empty)
-    first = said.out.splitlines()[0]
+    database, first, *others = said.out.splitlines()
+    assert database == f"database: {describe_url(empty)}"
     assert first.split()[:3] == ["ok", "versions", "holdfast"]
-    assert all(line[:8].strip() in ("ok", "note", "warning", "problem", "") for line in said.out.splitlines())
+    assert all(line[:8].strip() in ("ok", "note", "warning", "problem", "") for line in others)
 
 
 async def test_work_that_nobody_can_do_is_a_problem(place: Place) -> None:
@@ -60,6 +64,29 @@ async def test_work_that_nobody_can_do_is_a_problem(place: Place) -> None:
     await hf.close()
 
 
+async def test_a_job_that_does_not_stand_in_one_place_is_a_problem(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="paint")
+    async def paint() -> None: ...
+
+    whole, nowhere, twice = [(await paint.enqueue()).id for _ in range(3)]
+    assert "exactly one" not in holdfast("doctor", "--url", place.url).out
+    own = "seq, route, slot, token, priority, attempts, rescues"
+    query(place, f"delete from holdfast.ready where seq = (select seq from holdfast.job where id = '{nowhere}')")
+    query(
+        place,
+        f"insert into holdfast.later ({own}, state, due_at) select {own}, 'scheduled', 1 from holdfast.ready "
+        f"where seq = (select seq from holdfast.job where id = '{twice}')",
+    )
+    said = holdfast("doctor", "--url", place.url)
+    assert said.code == 1
+    assert f"{nowhere} (in none), {twice} (in 2)." in said.out
+    assert whole not in said.out
+    await hf.close()
+
+
+@pytest.mark.long
 async def test_whoever_blocks_the_tables_is_named(postgres_url: str) -> None:
     hf = Holdfast(postgres_url, embedded=False)
     await hf.jobs.list()
@@ -94,6 +121,7 @@ def test_tables_that_are_missing_are_a_finding(bare_url: str, dialect: str) -> N
     assert "Run `holdfast migrate`" in said.out.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_tables_of_another_role_are_noted(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as server:
         server.execute("drop role if exists holdfast_guest")
@@ -139,6 +167,7 @@ async def store_with_a_job(folder: Path) -> str:
     return url
 
 
+@pytest.mark.long
 async def test_a_file_that_may_not_grow_crashes_no_doctor(tmp_path: Path) -> None:
     url = await store_with_a_job(tmp_path)
     command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "holdfast", "doctor", "--url", url]
@@ -155,10 +184,10 @@ async def test_a_full_disk_is_a_problem_and_the_work_is_looked_at_all_the_same(
     async with Holdfast(url, embedded=False) as hf:  # somebody uses it, and has made the files beside it
         assert len(await hf.jobs.list()) == 1
         said = judged(url, small_disk)
-        assert "Doctor has it alone" not in said.out
+        assert "Doctor uses it exclusively" not in said.out
     for _ in range(2):  # looking leaves nothing behind that would keep it from looking again
         said = judged(url, small_disk)
-        assert ("there is no room for the files beside it" in said.out) == (small_disk is not None)
+        assert ("the disk is full" in said.out) == (small_disk is not None)
 
 
 def judged(url: str, small_disk: Path | None) -> Said:

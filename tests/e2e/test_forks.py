@@ -22,13 +22,14 @@ async def played(place: Place) -> tuple[str, str]:
         """A price."""
         return "10"
 
-    hf.book.scripts["clerk"] = Script(call("price", of="tea"), say("It costs 10."))
+    hf.script("clerk", Script(call("price", of="tea"), say("It costs 10.")))
     clerk = hf.agent("clerk", model="scripted:clerk", tools=[price])
     async with hf:
         result = await clerk.run("Use sk-abcdefghijkl, what is tea?", session="shop")
     return place.url, result.run_id
 
 
+@pytest.mark.long
 def test_a_run_is_forked_and_the_two_are_compared(played: tuple[str, str]) -> None:
     url, id = played
     fork = holdfast("runs", "fork", id, "--result", "price=12", "--url", url, "--json").json
@@ -36,7 +37,7 @@ def test_a_run_is_forked_and_the_two_are_compared(played: tuple[str, str]) -> No
     shown = holdfast("runs", "show", fork["id"], "--url", url, "--json").json
     assert (shown["state"], shown["forked_from"], shown["forked_at"]) == ("pending", id, 2)
     assert f"{id}, at turn 2" in holdfast("runs", "show", fork["id"], "--url", url).out
-    assert "goes on from run" in holdfast("runs", "fork", id, "--at", "2", "--tools", "ask", "--url", url).out
+    assert "continues from run" in holdfast("runs", "fork", id, "--at", "2", "--tools", "ask", "--url", url).out
     compared = holdfast("runs", "compare", id, fork["id"], "--url", url, "--json").json
     assert (compared["b"]["forked_at"], compared["tools"][0]["mark"]) == (2, "~")
     told = holdfast("runs", "compare", id, id, "--url", url).out
@@ -46,6 +47,7 @@ def test_a_run_is_forked_and_the_two_are_compared(played: tuple[str, str]) -> No
     assert holdfast("runs", "fork", id, "--at", "9", "--url", url).code == 2
 
 
+@pytest.mark.long
 def test_a_session_is_forked_by_its_key(played: tuple[str, str]) -> None:
     url, _ = played
     made = holdfast("sessions", "fork", "shop", "--at", "1", "--key", "other", "--url", url, "--json").json
@@ -54,6 +56,7 @@ def test_a_session_is_forked_by_its_key(played: tuple[str, str]) -> None:
     assert holdfast("sessions", "fork", "shop", "--url", url).out.startswith("session ")
 
 
+@pytest.mark.long
 def test_a_run_is_exported_opened_and_replayed_elsewhere(played: tuple[str, str], tmp_path: Path) -> None:
     url, id = played
     assert holdfast("runs", "replay", id, "--url", url).lines == ["the same: 2 turns, 2 of them asked byte for byte"]

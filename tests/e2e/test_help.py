@@ -16,7 +16,7 @@ SUBCOMMANDS = {
     "sessions": ("ls", "show"),
     "runs": ("ls", "show", "tail", "why", "cancel"),
     "lanes": ("ls", "open"),
-    "schedules": ("ls", "pause", "resume", "run", "rm"),
+    "schedules": ("ls", "pause", "resume", "run", "delete"),
     "epoch": ("bump",),
 }
 
@@ -30,6 +30,7 @@ def test_the_command_lists_its_commands() -> None:
     assert holdfast("-h").out == said.out
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_explains_itself(name: str) -> None:
     said = holdfast(name, "--help")
@@ -52,6 +53,12 @@ def test_a_wrong_call_shows_how_to_call(words: tuple[str, ...]) -> None:
     assert said.code == 2
     assert "Usage:" in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    said = holdfast("workr")
+    assert said.code == 2
+    assert said.err.splitlines()[-1] == "Error: No such command 'workr'. Did you mean 'worker'?"
 
 
 def test_help_loads_no_database_driver() -> None:

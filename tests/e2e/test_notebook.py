@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import python
 
 CELLS = """
@@ -36,6 +38,7 @@ print(sailor.run_sync("Bergen").text)
 """
 
 
+@pytest.mark.long
 def test_cells_are_added_and_run_again(tmp_path: Path) -> None:
     assert python("-c", CELLS, cwd=tmp_path) == (0, "sunny in Oslo\nrainy in Oslo\nhigh in Bergen\n", "")
 

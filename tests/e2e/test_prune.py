@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Holdfast, Queue
+from holdfast.app import core_of
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
 from tests.conftest import Place
@@ -27,7 +28,7 @@ async def finished(place: Place) -> str:
     async with hf:
         await greet.enqueue_many([(1,), (2,), (3,)])
         await file.enqueue_many([(1,), (2,)])
-        await hf.make_worker(Role(until="empty")).run()
+        await core_of(hf).make_worker(Role(until="empty")).run()
         await greet.options(delay="1h").enqueue(4)
     return place.url
 
@@ -53,11 +54,13 @@ def test_a_dry_run_only_counts(finished: str) -> None:
     assert len(left(finished)) == 6
 
 
+@pytest.mark.long
 def test_jobs_leave_by_number_whatever_their_queue_says(finished: str) -> None:
     assert holdfast("prune", "--url", finished, "--keep", "1", "--json").json == {"removed": 3}
     assert left(finished) == [("default", "scheduled"), ("default", "succeeded"), ("kept", "succeeded")]
 
 
+@pytest.mark.long
 def test_jobs_of_one_queue_leave_by_age(finished: str) -> None:
     assert holdfast("prune", "--url", finished, "--older-than", "1d").lines == ["0 jobs removed"]
     assert holdfast("prune", "--url", finished, "--older-than", "0s", "--queue", "kept").lines == ["2 jobs removed"]
@@ -66,3 +69,7 @@ def test_jobs_of_one_queue_leave_by_age(finished: str) -> None:
 
 def test_an_age_that_is_none(finished: str) -> None:
     assert "is not a duration" in holdfast("prune", "--url", finished, "--older-than", "old").refused(2)
+
+
+def test_a_tenant_of_whom_nothing_is_stored_is_not_called_erased(empty: str) -> None:
+    assert holdfast("tenants", "erase", "acem", "--yes", "--url", empty).lines == ["nothing of tenant acem is stored"]

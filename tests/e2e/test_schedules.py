@@ -1,12 +1,15 @@
-"""`holdfast schedules`: what the clock enqueues, pause and resume, run now, remove."""
+"""`holdfast schedules`: what the clock enqueues, pause and resume, run now, delete."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import BadSetting
-from holdfast.kernel.schedules import postpone
+from holdfast.kernel.schedules import find_schedule, postpone
 from tests.conftest import Place
 from tests.support.apps import working
 from tests.support.commands import holdfast
@@ -49,7 +52,7 @@ def test_a_schedule_is_paused_and_goes_on(nightly: str) -> None:
     assert holdfast("schedules", "pause", "nightly", "--url", nightly).code == 0
     assert "  paused" in holdfast("schedules", "ls", "--url", nightly).lines[-1]
     (line,) = holdfast("schedules", "resume", "nightly", "--url", nightly).lines
-    assert line.startswith("schedule nightly goes on at ")
+    assert line.startswith("schedule nightly is resumed; its next tick is at ")
     assert holdfast("schedules", "ls", "--url", nightly, "--json").json[0]["paused"] is False
 
 
@@ -59,22 +62,48 @@ def test_a_schedule_is_run_now(nightly: str) -> None:
     assert (shown["state"], shown["queue"], shown["payload"]) == ("pending", "reports", {"kind": "all"})
 
 
-def test_a_schedule_is_removed(nightly: str) -> None:
-    assert holdfast("schedules", "rm", "nightly", "--url", nightly).lines == ["schedule nightly is removed"]
-    for verb in ("pause", "resume", "run", "rm"):
+def test_a_schedule_that_is_misspelt_is_named_rightly(nightly: str) -> None:
+    for verb in ("pause", "resume", "run", "delete"):
+        line = holdfast("schedules", verb, "nighly", "--url", nightly).refused(2)
+        assert line == "there is no schedule 'nighly'; the only schedule is 'nightly'. Did you mean 'nightly'?"
+
+
+def test_a_schedule_is_deleted(nightly: str) -> None:
+    assert holdfast("schedules", "delete", "nightly", "--url", nightly).lines == ["schedule nightly is deleted"]
+    for verb in ("pause", "resume", "run", "delete"):
         assert "there is no schedule 'nightly'" in holdfast("schedules", verb, "nightly", "--url", nightly).refused(2)
 
 
+@pytest.mark.long
 async def test_one_that_cannot_be_fired_says_why(nightly: str) -> None:
     hf = Holdfast(nightly, embedded=False)
     async with hf:
-        (row,) = await hf.schedules.list()
-        assert await hf.runtime().database.transact(postpone, row, BadSetting("no such time zone."))
+        database = core_of(hf).runtime().database
+        row = await database.transact(find_schedule, "nightly")
+        assert await database.transact(postpone, row, BadSetting("no such time zone."))
     *_, line = holdfast("schedules", "ls", "--url", nightly).lines
-    assert line.startswith("nightly cannot be fired: no such time zone. It is tried again at 2")
+    assert line.startswith("nightly cannot be fired: no such time zone. Next try at 2")
     (listed,) = holdfast("schedules", "ls", "--url", nightly, "--json").json
     assert listed["error"] == "no such time zone."
     assert listed["retry_at"].endswith("Z")
     said = holdfast("doctor", "--url", nightly)
     assert said.code == 1
     assert "schedule nightly cannot be fired: no such time zone." in said.out
+
+
+def test_earlier_names_work_and_say_the_present_one(nightly: str) -> None:
+    said = holdfast("schedules", "rm", "nightly", "--url", nightly)
+    assert said.lines == ["schedule nightly is deleted"]
+    assert said.err == "holdfast: `schedules rm` is now `schedules delete`; the old name will be removed.\n"
+    assert " rm " not in holdfast("schedules", "--help").out
+    assert "there is no budget" in holdfast("budgets", "rm", "none", "--url", nightly).err
+    said = holdfast("jobs", "ls", "--before", "1", "--url", nightly, "--json")
+    assert (said.json, "`--before` is now `--after`" in said.err) == ([], True)
+
+
+async def test_an_earlier_call_works_and_warns(nightly: str) -> None:
+    hf: Any = Holdfast(nightly, embedded=False)
+    for there in (True, False):
+        with pytest.warns(DeprecationWarning, match=r"hf\.schedules\.remove is now hf\.schedules\.delete"):
+            assert await hf.schedules.remove("nightly") is there
+    await hf.close()

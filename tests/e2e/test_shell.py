@@ -9,6 +9,7 @@ from tests.conftest import Place
 from tests.support.commands import environment, holdfast
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_is_printed(shell: str) -> None:
     said = holdfast("completion", shell)
@@ -33,6 +34,7 @@ def test_commands_and_options_are_completed() -> None:
     assert completed("jobs", "ls", "--state", "su") == ["succeeded"]
 
 
+@pytest.mark.long
 def test_the_bench_measures_and_leaves_nothing(place: Place) -> None:
     assert holdfast("migrate", "--url", place.url).code == 0
     told = holdfast("bench", "--jobs", "50", "--url", place.url, "--json").json

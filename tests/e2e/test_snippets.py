@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.shape.tree import listed
 from tests.support.commands import environment, python
 from tests.support.snippets import blocks, check_command, commands
 
@@ -34,29 +36,36 @@ def test_there_is_something_to_run() -> None:
     assert {"README.md", "docs/quickstart.md", "docs/recipes.md", "docs/flow.md"} <= set(map(_named, RUN))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("page", RUN, ids=_named)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
     said = python(str(RUNNER), str(page), cwd=tmp_path, env=environment(PYTHONWARNINGS="error::RuntimeWarning"))
     assert said.code == 0, said.out + said.err
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_every_command_and_option_exists(page: Path) -> None:
-    for command in commands(page.read_text()):
+def test_every_command_and_option_exists() -> None:
+    wrong = []
+    told = [(_named(page), command) for page in PAGES for command in commands(page.read_text())]
+    for page, command in told:
         try:
             check_command(command)
         except click.UsageError as problem:
-            pytest.fail(f"{command}: {problem.format_message()}")
+            wrong.append(f"{page}: {command}: {problem.format_message()}")
+    assert not wrong, listed(wrong)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_named)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    text = page.read_text()
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+def test_every_link_leads_somewhere() -> None:
+    broken = [f"{_named(page)}: {target}" for page in PAGES for target in _broken_links(page)]
+    assert not broken, listed(broken)
+
+
+def _broken_links(page: Path) -> Iterator[str]:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
         file = page.parent / target if target else page
-        assert file.exists(), target
-        if anchor:
-            assert anchor in _anchors(file.read_text()), f"{target}#{anchor}"
+        if not file.exists():
+            yield target
+        elif anchor and anchor not in _anchors(file.read_text()):
+            yield f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize(

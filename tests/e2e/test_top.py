@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import Holdfast, Retry
+from holdfast.app import core_of
 from holdfast.cli.top.sample import BUCKETS
 from holdfast.workers.role import Role
 from tests.conftest import Place
@@ -37,7 +38,7 @@ async def shop_url(place: Place) -> str:
 
     async with hf:
         await fetch.enqueue()
-        await hf.make_worker(Role(until="empty")).run()
+        await core_of(hf).make_worker(Role(until="empty")).run()
         await fetch.options(delay="1h").enqueue()
     return place.url
 
@@ -118,6 +119,7 @@ def test_it_refreshes_heeds_keys_and_gives_the_terminal_back(shop_url: str) -> N
         assert screen.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_gives_the_terminal_back(shop_url: str, number: signal.Signals) -> None:
     with terminal(shop_url) as screen:

@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +18,11 @@ EXAMPLES = ROOT / "examples"
 PROGRAM = """
 import asyncio
 from dataclasses import dataclass
-from holdfast import Holdfast, Job, JobContext, Result, Retry, Run
+from holdfast import Holdfast, Job, JobContext, Result, Retry, Run, Turn
+from holdfast.agents.states import RunStateName
+from holdfast.kernel.states import StateName
+from holdfast.values import Page
+from holdfast.workers.context import Child, StartedChild
 
 hf = Holdfast()
 
@@ -45,13 +51,27 @@ async def main(ctx: JobContext) -> None:
     text: str = await resize.run("a.png", width=number)
     plain: str = resize.run_sync("a.png")
     page: str = await ctx.step("name", str.upper, "a")
-    child: str = await ctx.start(resize, "a.png")
+    child: StartedChild[str] = await ctx.start(resize, "a.png", width=80)
+    named: StartedChild[int] = ctx.start_sync(add, 1, step="sum")
+    id: str = child
+    children: list[Child] = await ctx.join()
+    total: int = named.result
 
     result: Result[Invoice] = await reader.run("Read this.", session="a")
     invoice: Invoice = result.output
     run: Run[str] = await plain_agent.enqueue("Hello", key="k")
     said: str = (await run.result()).output
     called: str = look_up("cat")
+    many: list[Run[str]] = await plain_agent.enqueue_many(["a", "b"], key=str, priority=5)
+    sent: Run[str] = await hf.session("a").send("Hello", plain_agent, during="steer", variables={"a": 1})
+    theirs: Run[Invoice] = await hf.tenant("acme").enqueue(reader, "Read this.", session="a")
+    state: RunStateName | None = run.state
+    cancelled: StateName = await job.cancel()
+    turns: Page[Turn] = await run.turns(limit=10)
+    await hf.agents.create("clerk", model="scripted:", tools=["look_up"], limits={"turns": 3})
+
+    @hf.schedule("@daily", queue="images")
+    async def nightly() -> None: ...
 
     await add.enqueue("one")  # wrong
     await add.enqueue()  # wrong
@@ -62,6 +82,20 @@ async def main(ctx: JobContext) -> None:
     hf.job(queue=5)  # wrong
     other: str = result.output  # wrong
     look_up(5)  # wrong
+    await ctx.start(resize, 5)  # wrong
+    await ctx.start(resize)  # wrong
+    await ctx.start(resize, "a.png", heigth=5)  # wrong
+    other_total: str = named.result  # wrong
+    add.options(qeue="images")  # wrong
+    await plain_agent.enqueue("Hello", sesion="a")  # wrong
+    await plain_agent.enqueue_many(["a"], session="a")  # wrong
+    await hf.session("a").send("Hello", plain_agent, tool="x")  # wrong
+    await hf.tenant("acme").enqueue(reader, "Read this.", tenant="other")  # wrong
+    hf.schedule("@daily", qeue="images")  # wrong
+    await hf.agents.create("clerk")  # wrong
+    await hf.agents.update("clerk", modle="scripted:")  # wrong
+    ended: bool = run.state == "complete"  # wrong
+    gone: bool = (await hf.jobs.get(job.id)).state == "done"  # wrong
     hf.agent("x", model="scripted:", tools=[5])  # wrong
     hf.agent("x", model="scripted:", effort="high")  # wrong
 """
@@ -89,6 +123,7 @@ def test_mypy_checks_arguments_and_results(tmp_path: Path) -> None:
     assert named == WRONG, said.out
 
 
+@pytest.mark.long
 def test_pyright_checks_arguments_and_results_and_accepts_the_examples(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     for example in EXAMPLES.glob("*.py"):

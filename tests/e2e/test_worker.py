@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.kernel.records import WorkerRow
+from holdfast.values.workers import WorkerRecord
 from tests.conftest import Place
 from tests.support.apps import eventually, in_state
 from tests.support.commands import PATIENCE, Said, environment, holdfast
@@ -124,29 +124,37 @@ def patient(tmp_path: Path) -> Path:
 # Which app
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("nope:hf", "there is no module 'nope' here; write it as Python would import it from this folder."),
+        ("nope:hf", "cannot find module 'nope'; write it as Python would import it from this folder."),
         ("shop:greet", "'shop:greet' is not a Holdfast app (it has hf); write module:name, as in app:hf."),
         ("shop:nothing", "'shop:nothing' is not a Holdfast app (it has hf); write module:name, as in app:hf."),
         ("json:hf", "'json:hf' is not a Holdfast app (it defines none); write module:name, as in app:hf."),
         ("needy:hf", "needy cannot be imported: it needs the module 'not_installed'."),
-        ("broken:hf", "broken cannot be imported: ZeroDivisionError: division by zero."),
         ("idle:hf", "'idle:hf' declares no jobs; decorate a function with @hf.job."),
     ],
 )
 def test_a_target_that_cannot_be_worked(shop: Path, target: str, reason: str) -> None:
     (shop / "needy.py").write_text("import not_installed\n")
-    (shop / "broken.py").write_text("1 / 0\n")
     (shop / "idle.py").write_text("from holdfast import Holdfast\nhf = Holdfast()\n")
     assert worker(shop, target).refused(2) == reason
 
 
+def test_a_target_that_fails_shows_its_own_line(shop: Path) -> None:
+    (shop / "broken.py").write_text("1 / 0\n")
+    said = worker(shop, "broken:hf")
+    assert said.code == 2
+    assert said.err.startswith("holdfast: broken cannot be imported: ZeroDivisionError: division by zero.\n")
+    assert 'broken.py", line 1, in <module>' in said.err
+
+
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("nope:hf",), "there is no module 'nope' here; write it as Python would import it from this folder."),
+        (("nope:hf",), "cannot find module 'nope'; write it as Python would import it from this folder."),
         (("shop:hf", "--set", "batch=0"), "batch must be at least 1, not 0."),
     ],
 )
@@ -155,22 +163,26 @@ def test_several_processes_are_refused_once(shop: Path, words: tuple[str, ...], 
     assert worker(shop, *words, "--processes", "2").refused(2) == reason
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--set", "lease"], "--set takes NAME=VALUE, not 'lease'."),
-        (["--set", "lease=1s"], "there is no setting 'lease'; `holdfast settings` lists them."),
+        (
+            ["--set", "lease=1s"],
+            "there is no setting 'lease'; `holdfast settings` lists them. Did you mean 'lease_ttl'?",
+        ),
         (["--set", "heartbeat=soon"], '\'soon\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
         (["--set", "concurrency=0"], "concurrency must be at least 1, not 0."),
         (["--set", "concurrency=many"], "concurrency is a whole number, not 'many'."),
-        (["--set", "pooler=maybe"], "pooler is a switch: write true or false, not 'maybe'."),
+        (["--set", "pooler=maybe"], "pooler is true or false, not 'maybe'."),
         (["--set", "threads=-1"], "threads must be at least 0, not -1."),
         (["--set", "poll_interval=0s"], "poll_interval must be longer than 0s."),
         (["--poll-interval", "often"], '\'often\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
-        (["--once", "--until-empty"], "--once and --until-empty exclude each other."),
+        (["--once", "--until-empty"], "use either --once or --until-empty, not both."),
         (
             ["--url", "mysql://x"],
-            "mysql:// is not a database Holdfast knows; write sqlite:///path, "
+            "mysql:// is not a database that Holdfast supports; write sqlite:///path, "
             "sqlite://:memory: or postgresql://user@host/database.",
         ),
     ],
@@ -200,7 +212,9 @@ def test_a_missing_extra(shop: Path) -> None:
 async def test_until_empty_does_what_there_is_and_leaves(shop: Path, place: Place) -> None:
     async with Client(place.url) as hf:
         ids = [(await hf.greet.enqueue(name)).id for name in ("Oslo", "Rome")]
-        assert worker(shop, "shop", "--url", place.url, "--until-empty") == (0, "", "")
+        said = worker(shop, "shop", "--url", place.url, "--until-empty")
+        assert (said.code, said.out) == (0, "")
+        assert "2 attempts finished" in said.err.splitlines()[-1]
         assert [await hf.jobs[id].result() for id in ids] == ["hello, Oslo", "hello, Rome"]
         assert await hf.workers.list() == []
 
@@ -234,8 +248,8 @@ async def test_the_program_may_name_the_database(shop: Path, place: Place) -> No
         said = holdfast("worker", "shop:hf", "--until-empty", cwd=shop, env=environment(SHOP_URL=place.url))
         assert said.code == 0
         assert await hf.jobs[id].result() == "hello, Oslo"
-        assert "registered as" in said.err
-        assert "stopped" in said.err
+        assert "ready" in said.err
+        assert "stopped: 1 attempt finished" in said.err
 
 
 # Leaving
@@ -260,6 +274,7 @@ async def test_a_signal_drains(patient: Path, place: Place) -> None:
         assert [row.status for row in await hf.workers.list(all=True)] == ["stopped"]
 
 
+@pytest.mark.long
 async def test_a_second_signal_hands_back_at_once(patient: Path, place: Place) -> None:
     async with Client(place.url) as hf:
         id = (await hf.stay.enqueue(str(patient))).id
@@ -281,7 +296,7 @@ async def test_processes_are_workers_under_one_parent(patient: Path, place: Plac
     async with Client(place.url) as hf:
         with started(patient, "patient:hf", "--url", place.url, "--processes", "2", "--id", "mill") as process:
 
-            async def both() -> Sequence[WorkerRow] | None:
+            async def both() -> Sequence[WorkerRecord] | None:
                 rows = await hf.workers.list()
                 return rows if len(rows) == 2 else None
 
@@ -297,17 +312,19 @@ async def test_processes_are_workers_under_one_parent(patient: Path, place: Plac
         assert {row.status for row in await hf.workers.list(all=True)} == {"stopped"}
 
 
+@pytest.mark.long
 async def test_a_live_id_is_refused(patient: Path, place: Place) -> None:
     async with Client(place.url) as hf:
         with started(patient, "patient:hf", "--url", place.url, "--id", "pod-1") as process:
             await eventually(hf.workers.list)
             line = worker(patient, "patient:hf", "--url", place.url, "--id", "pod-1").refused(3)
-            assert line.startswith("worker id 'pod-1' is alive on ")
+            assert line.startswith("worker id 'pod-1' is already in use on ")
             assert f"(pid {process.pid})" in line
             process.terminate()
             assert await ended(process) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("module", "words", "loop", "said"),
     [
@@ -327,7 +344,7 @@ async def test_the_loop_is_uvloop_where_it_is_installed_unless_turned_off(
     async with Client(url) as client:
         job = await client.greet.enqueue("Ann")
         ran = await asyncio.to_thread(
-            holdfast, "worker", "looping:hf", "--url", url, "--until-empty", *words, cwd=tmp_path
+            holdfast, "worker", "looping:hf", "--url", url, "--until-empty", "--log-level", "info", *words, cwd=tmp_path
         )
         assert ran.code == 0, ran
         assert await job.result() == loop

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.workers import lines_of
 from holdfast.settings import Settings
+from holdfast.values.workers import LineSlots
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -52,6 +52,7 @@ async def test_workers_are_listed(place: Place, worker: Worker) -> None:
     assert cells[-3:] == ["ago", "yes", "cleanup,schedules"]
 
 
+@pytest.mark.long
 async def test_workers_are_listed_for_programs(place: Place, worker: Worker) -> None:
     (listed,) = holdfast("workers", "ls", "--url", place.url, "--json").json
     assert {name: listed[name] for name in ("id", "name", "pid", "version", "status", "slots", "active")} == {
@@ -89,7 +90,7 @@ async def test_a_worker_is_listed_with_what_is_taken_of_each_line(place: Place) 
 
         async def told() -> bool:
             (row,) = await hf.workers.list()
-            return lines_of(row)["jobs"] == (20, 3)
+            return row.lines["jobs"] == LineSlots(slots=20, active=3)
 
         await eventually(told)
         said = await asyncio.to_thread(holdfast, "workers", "ls", "--url", place.url)
@@ -100,6 +101,7 @@ async def test_a_worker_is_listed_with_what_is_taken_of_each_line(place: Place) 
     await hf.close()
 
 
+@pytest.mark.long
 async def test_workers_that_left_are_listed_when_asked_for(place: Place, worker: Worker) -> None:
     await worker.stop()
     assert holdfast("workers", "ls", "--url", place.url).lines == ["no workers"]
@@ -141,6 +143,8 @@ async def test_a_worker_that_is_asked_to_drain_leaves(place: Place, shop: Path) 
     async with Holdfast(place.url, embedded=False) as hf:
         with started(shop, "shop:hf", "--url", place.url, "--id", "mill-1", "--set", "heartbeat=1s") as process:
             await eventually(hf.workers.list)
+            misspelt = holdfast("workers", "drain", "mil-1", "--url", place.url).refused(2)
+            assert misspelt.endswith("shows those that left. Did you mean 'mill-1'?")
             assert holdfast("workers", "drain", "mill-1", "--url", place.url).lines == [
                 "worker mill-1 was asked to drain"
             ]
@@ -149,6 +153,7 @@ async def test_a_worker_that_is_asked_to_drain_leaves(place: Place, shop: Path) 
         assert (row.status, row.reason) == ("stopped", "stopped")
 
 
+@pytest.mark.long
 async def test_an_embedded_worker_drains_when_asked(place: Place) -> None:
     hf = Holdfast(place.url, embedded=False)
 

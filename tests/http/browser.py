@@ -15,6 +15,7 @@ class Frame(NamedTuple):
     id: int
     event: str
     data: dict[str, Any]
+    place: str = ""  # the id as it was sent
 
 
 class Reader:
@@ -54,7 +55,10 @@ class Reader:
             else:
                 assert name in ("id", "event", "data", "retry"), line
                 fields[name] = value
-        return Frame(int(fields["id"]), fields["event"], json.loads(fields["data"])) if "data" in fields else None
+        if "data" not in fields:
+            return None
+        id = fields.get("id", "0")
+        return Frame(int(id) if id.isdigit() else 0, fields["event"], json.loads(fields["data"]), id)
 
 
 @asynccontextmanager

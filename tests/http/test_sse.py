@@ -31,7 +31,7 @@ def talker(app: Holdfast, gate: asyncio.Event | None = None) -> Agent[str]:
             await gate.wait()
         return f"{word}:\n\nfound"
 
-    app.book.scripts["talk"] = Script(call("look_up", word="cat"), say(ANSWER))
+    app.script("talk", Script(call("look_up", word="cat"), say(ANSWER)))
     return app.agent("talker", model="scripted:talk", tools=[look_up])
 
 
@@ -117,7 +117,7 @@ async def test_a_run_that_is_not_there_is_404(hf: Holdfast, serve: Serve) -> Non
 
 
 async def test_a_run_that_failed_says_why(hf: Holdfast, serve: Serve) -> None:
-    hf.book.scripts["short"] = Script()
+    hf.script("short", Script())
     agent = hf.agent("short", model="scripted:short")
     await hf.ensure_worker()
     run = await agent.enqueue("Go")
@@ -155,7 +155,7 @@ async def test_no_framework_is_needed(hf: Holdfast, monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "starlette.responses")
     scope = {"type": "http", "headers": [], "query_string": b""}
     response = sse(hf.runs[result.run_id], scope)
-    assert [kind.__module__ for kind in type(response).__mro__] == ["holdfast.http", "builtins"]
+    assert [kind.__module__ for kind in type(response).__mro__] == ["holdfast.http.sse", "builtins"]
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -223,7 +223,7 @@ async def test_comments_keep_a_quiet_stream_open(
     agent = talker(hf, gate)
     await hf.ensure_worker()
     run = await agent.enqueue("Go")
-    monkeypatch.setattr("holdfast.agents.handles.Run.clock", clock)
+    monkeypatch.setattr("holdfast.agents.api.run.Run.clock", clock)
     port = await serve(bare(hf))
     async with request(port, f"/{run.id}") as reader:
         frames = reader.frames()
@@ -283,4 +283,4 @@ async def test_a_program_without_a_loop_reads_as_much_as_it_wants(hf: Holdfast) 
 
     assert await asyncio.to_thread(read, 3) == [1, 2, 3]
     assert (await asyncio.to_thread(read, 10**6))[-1] == (await run.refresh()).events
-    await asyncio.to_thread(hf.close_sync)
+    await asyncio.to_thread(hf.sync.close)

@@ -19,10 +19,10 @@ from holdfast.kernel.enqueue import Accepted, enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import expire
+from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.queues import list_queues, resume_queue
-from holdfast.kernel.reading import list_jobs
-from holdfast.kernel.records import JobRow, Lease, NewJob
 from holdfast.kernel.routes import is_laned, route_for
+from holdfast.kernel.rows import JobRow, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_steps, overdue, signal, take_signal, wake
 from holdfast.kernel.workers import list_routes, register

@@ -6,6 +6,8 @@ from typing import Final
 
 # These went wrong once. Each is tried after every statement in every run of the suite, not after one.
 MENDED: Final = (
+    "takeover/sweep/take",
+    "takeover/take/take_too",
     "debounced-lane/cancel_blocked/replace_blocked",
     "debounced-lane/cancel_blocked/replace_blocked_later",
     "debounced-lane/complete/replace_blocked_later",

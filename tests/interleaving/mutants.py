@@ -5,28 +5,23 @@ Each says which words it takes out of a statement, or which function it replaces
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import pytest
 
-from holdfast.agents.statements import Inquiries
+from holdfast.agents.people.statements import InquiriesSql
 from holdfast.kernel.drivers.postgres import PostgresDatabase
-from holdfast.kernel.drivers.postgres_pool import Line
+from holdfast.kernel.drivers.postgres_pool import PooledConnection
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.sql import Statement
-from holdfast.kernel.statements import Jobs, Lanes, Leases, Retention, Waiting
+from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, RetentionSql, WaitingSql
 from holdfast.workers.sweeper import Missed, Sweeper
 from holdfast.workers.worker import Worker
 from tests.interleaving import scripts
+from tests.interleaving.edits import Edit, respell
 
-
-class Edit(NamedTuple):
-    statement: Statement
-    old: str
-    new: str = ""
+_CHILDLESS = "coalesce((select f.open_children from holdfast.family f where f.job = {}.seq), 0) = 0"
 
 
 class Mutant(NamedTuple):
@@ -38,13 +33,7 @@ class Mutant(NamedTuple):
 
     def plant(self, database: Any) -> None:
         """In the statements of one database; all others keep theirs."""
-        statements = copy.copy(database._statements)
-        for statement, old, new in self.edits:
-            texts = tuple(" ".join(text.split()) for text in statements[statement].texts)
-            if not any(old in text for text in texts):
-                pytest.fail(f"{statement} no longer says {old!r}; plant the bug in its new words")
-            statements[statement] = statements[statement]._replace(texts=tuple(t.replace(old, new) for t in texts))
-        database._statements = statements
+        respell(database, self.edits)
 
 
 class Slip(NamedTuple):
@@ -59,7 +48,7 @@ def _note_identity_once(patch: pytest.MonkeyPatch) -> None:
     genuine = PostgresDatabase._note_identity
     noted: WeakSet[PostgresDatabase] = WeakSet()
 
-    async def note_identity(database: PostgresDatabase, line: Line) -> None:
+    async def note_identity(database: PostgresDatabase, line: PooledConnection) -> None:
         if database not in noted:
             noted.add(database)
             await genuine(database, line)
@@ -89,48 +78,86 @@ def _count_from_the_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_on_beat", on_beat)
 
 
+def _replace_in_place(patch: pytest.MonkeyPatch) -> None:
+    """The row that can be claimed is locked, and stays; only what was asked for changes."""
+    genuine = PostgresDatabase.open
+    edits = (
+        Edit(
+            EnqueueSql.replace,
+            "from_ready as ( delete from holdfast.ready",
+            "from_ready as ( select seq from holdfast.ready",
+        ),
+        Edit(EnqueueSql.replace, "j.seq = $1)) returning seq ), from_later", "j.seq = $1)) ), from_later"),
+        Edit(EnqueueSql.replace, "where due_at is null )", "where due_at is null on conflict do nothing )"),
+    )
+
+    async def open(database: PostgresDatabase) -> None:
+        await genuine(database)
+        respell(database, edits)
+
+    patch.setattr(PostgresDatabase, "open", open)
+
+
 _LAPSED: Final = "(lease_until <= holdfast.now_us() or worker"
 
 MUTANTS: Final = (
     Mutant(
         "lanes are not locked: a lane of two runs three",
         "roomy-lane/claim_one/claim_of_another_kind",
-        (Edit(Lanes.lock_lanes, " for update"),),
+        (Edit(LanesSql.lock_lanes, " for update"),),
     ),
     Mutant(
         "a step is stored without locking the lease: a stale step is accepted",
         "lapsing/store_step/expire_and_claim",
-        (Edit(Waiting.store_step, " for update"),),
+        (Edit(WaitingSql.store_step, " for update"),),
     ),
     Mutant(
         "a channel is not locked: a job parks beside an unread signal",
         "signals/park/signal",
-        (Edit(Waiting.lock_channel, "do update set name = excluded.name", "do nothing"),),
+        (Edit(WaitingSql.lock_channel, "do update set name = excluded.name", "do nothing"),),
     ),
     Mutant(
         "the fence of a turn does not lock: a stale answer ends its run",
         "agent-asking/commit_end/taken_over",
-        (Edit(Waiting.hold, " for update"),),
+        (Edit(WaitingSql.hold, " for update"),),
     ),
     Mutant(
         "retention removes a parent whose children have not ended",
         "ended-parent/prune/claim_child",
-        (Edit(Retention.find_prunable, "j.open_children = 0 and "), Edit(Retention.prune, " and open_children = 0")),
+        (
+            Edit(RetentionSql.find_prunable, _CHILDLESS.format("e") + " and "),
+            Edit(RetentionSql.prune, " and " + _CHILDLESS.format("job")),
+        ),
     ),
     Mutant(
         "jobs are not locked: of two calls that end at once neither lets the run go on",
         "agent-tools/end_one/end_other",
-        (Edit(Jobs.lock_jobs, " for update"),),
+        (Edit(JobsSql.lock_anchors, " for update"),),
     ),
     Mutant(
-        "a rescue goes by number: a job that ended runs again",
-        "lapsing/expire/complete",
-        (Edit(Leases.expire, " and state = lost.source"), Edit(Leases.expire, _LAPSED, "(true or worker")),
+        "a cancel looks for what waits and then for what runs, and nobody keeps the job still: it escapes",
+        "lapsing/cancel/retry",
+        (Edit(JobsSql.lock_places, " for update"),),
+    ),
+    Mutant(
+        "a parent's anchor is not locked: it begins to wait beside the end of its last child, for good",
+        "only-child/park/complete_child",
+        (Edit(WaitingSql.hold_still, "seq = $1 for update", "seq = $1"),),
+    ),
+    Mutant(
+        "a parent's lease is not locked: it begins to wait as if it had launched nothing",
+        "childless/enqueue_children/park",
+        (Edit(WaitingSql.hold_still, "k.token = $4 for update", "k.token = $4"),),
+    ),
+    Mutant(
+        "a rescue goes by number: it takes the lease of who has claimed the job meanwhile",
+        "lapsing/expire/expire_and_claim",
+        (Edit(LeasesSql.expire, _LAPSED, "(true or worker"),),
     ),
     Mutant(
         "a decision is made twice: two people approve and deny the same call",
         "agent-approval/approve/deny",
-        (Edit(Inquiries.decide_inquiry, " and state = 'open'"),),
+        (Edit(InquiriesSql.decide_inquiry, " and state = 'open'"),),
     ),
 )
 
@@ -144,6 +171,11 @@ SLIPS: Final = (
         "there is no quiet after a reconnect",
         scripts.nobody_is_judged_right_after_a_reconnect,
         _judge_at_once,
+    ),
+    Slip(
+        "a replace locks the row that can be claimed instead of putting another in its place",
+        scripts.a_claim_that_began_before_a_replace_says_what_was_said_last,
+        _replace_in_place,
     ),
     Slip("one look is a verdict", scripts.one_look_is_no_verdict, _miss_long_ago),
     Slip("a renewal counts from its answer", scripts.a_late_answer_gives_no_more_time, _count_from_the_answer),

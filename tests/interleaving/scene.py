@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
+from holdfast.kernel.brokers import claim_for
 from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_these
 from holdfast.kernel.cancel_many import Place, Wanted, find_wanted, newest_job
 from holdfast.kernel.claim import claim
@@ -21,13 +22,13 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
-from holdfast.kernel.leases import beat, expire, renew
-from holdfast.kernel.records import Lease, NewJob
+from holdfast.kernel.leases import beat, expire, renew, renew_each
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Lease, NewJob
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.kernel.workers import Registration, register
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.interleaving.pausing import Call, call
 from tests.support.jobs import plain_job
 from tests.support.stores import Store
@@ -39,11 +40,24 @@ STALE = "stale_"  # so begins the name of a verb that a zombie calls: the store 
 POLICY = RetryPolicy(base="10s", jitter=0)
 
 _SKIPPING = frozenset(
-    {claim, claim_in_lanes, renew, beat, expire, overdue, wake, open_lanes, cancel_family, bring_back}
+    {
+        claim,
+        claim_for,
+        claim_in_lanes,
+        renew,
+        renew_each,
+        beat,
+        expire,
+        overdue,
+        wake,
+        open_lanes,
+        cancel_family,
+        bring_back,
+    }
 )
 _PLACES: tuple[Place, ...] = ("later", "blocked", "pending", "running")
 
-Outcome = Done | Retry | Fail | Cancel | Discard | Snooze
+Outcome = Done | TryAgain | Fail | Cancel | Discard | Snooze
 
 S = TypeVar("S", bound="Scene")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from holdfast.kernel.database import Database
 from tests.interleaving import (
     scenes_agents,
+    scenes_brokers,
     scenes_families,
     scenes_lanes,
+    scenes_providers,
     scenes_unique,
     scenes_upkeep,
     scenes_waiting,
@@ -19,9 +21,9 @@ from tests.interleaving.stage import Case, Stage, staged
 SCENES: dict[str, type[Scene]] = {
     scene.name: scene
     for scene in (
-        scenes_lanes.Narrow,
-        scenes_lanes.Lapsed,
         scenes_lanes.Roomy,
+        scenes_lanes.Lapsed,
+        scenes_lanes.Narrow,
         scenes_lanes.Paced,
         scenes_lanes.SetBack,
         scenes_lanes.Debounced,
@@ -33,6 +35,8 @@ SCENES: dict[str, type[Scene]] = {
         scenes_unique.Window,
         scenes_unique.Keys,
         scenes_families.Family,
+        scenes_families.Childless,
+        scenes_families.OnlyChild,
         scenes_families.LastChild,
         scenes_families.Generations,
         scenes_families.Ended,
@@ -44,11 +48,15 @@ SCENES: dict[str, type[Scene]] = {
         scenes_upkeep.SetBack,
         scenes_upkeep.Duties,
         scenes_upkeep.Schedules,
+        scenes_brokers.Brokers,
+        scenes_brokers.Takeover,
         scenes_agents.Asking,
         scenes_agents.Beginning,
         scenes_agents.Tools,
         scenes_agents.Approval,
         scenes_agents.Zombies,
+        scenes_providers.Closed,
+        scenes_providers.Reopened,
     )
 }
 

@@ -6,20 +6,22 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agents import inbox, reading
-from holdfast.agents.answering import Answer, Decision, Spent
-from holdfast.agents.creating import AgentName, Named, SessionWish, Submission, create_run
-from holdfast.agents.deciding import Deciding, run_job
-from holdfast.agents.definitions import AgentSpec, ToolSpec
+from holdfast.agents import queries, run_pages
+from holdfast.agents.definition import AgentSpec, ToolSpec
 from holdfast.agents.people.inquiries import Ruling, decide, list_inquiries
-from holdfast.agents.turns import Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
+from holdfast.agents.runs import inbox
+from holdfast.agents.runs.commit import Answer, Decision, Spent
+from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run
+from holdfast.agents.runs.decision import Deciding, run_job
+from holdfast.agents.runs.turns import Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
+from holdfast.agents.states import InquiryState
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import expire
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.workers import list_routes, lose_workers
-from holdfast.models.folding import Reply
+from holdfast.models.fold import Reply
 from holdfast.outcomes import Done, Fail
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import SECOND, TTL_US, Outcome, Scene, skipping, verb
@@ -102,17 +104,17 @@ class Agents(Scene):
 
     async def look(self, tx: Transaction) -> dict[str, Any]:
         seen: dict[str, Any] = {}
-        for run in await reading.list_runs(tx, limit=100):
+        for run in await run_pages.list_runs(tx, limit=100):
             about = run._asdict()
             about["job"] = run.id
-            about["turns taken"] = await reading.list_turns(tx, run.id)
-            about["calls"] = await reading.list_calls(tx, run.id)
-            about["events told"] = [event[1:] for event in await reading.stored_events(tx, run.id)]
+            about["turns taken"] = await queries.list_turns(tx, run.id)
+            about["calls"] = await queries.list_calls(tx, run.id)
+            about["events told"] = [event[1:] for event in await queries.stored_events(tx, run.id)]
             about["inquiries"] = list(await list_inquiries(tx, state=None, run=run.id))
             seen[f"run {run.id}"] = about
-        for session in await reading.list_sessions(tx, limit=10):
+        for session in await queries.list_sessions(tx, limit=10):
             seen[f"session {session.id}"] = session._asdict()
-            messages = await reading.list_messages(tx, session.id)
+            messages = await queries.list_messages(tx, session.id)
             seen[f"said in {session.id}"] = [(m.ordinal, m.kind, m.run_id, m.turn, m.blocks) for m in messages]
         return seen
 
@@ -122,22 +124,22 @@ class Agents(Scene):
     async def ended(self) -> list[str]:
         """Every run has ended, each of its calls is answered once, and its events have no gap."""
         wrong: list[str] = []
-        for run in await self.do(reading.list_runs, limit=100):
+        for run in await self.do(run_pages.list_runs, limit=100):
             if run.state not in ("completed", "cancelled", "failed"):
                 wrong.append(f"run {run.id} is {run.state} for ever")
-            numbers = [event.seq for event in await self.do(reading.stored_events, run.id)]
+            numbers = [event.seq for event in await self.do(queries.stored_events, run.id)]
             if numbers != list(range(1, len(numbers) + 1)):
                 wrong.append(f"the events of run {run.id} are numbered {numbers}")
-            open_calls = [c.id for c in await self.do(reading.list_calls, run.id) if c.finished_at is None]
+            open_calls = [c.id for c in await self.do(queries.list_calls, run.id) if c.finished_at is None]
             if open_calls:
                 wrong.append(f"the calls {open_calls} of run {run.id} have no end")
         return wrong + await self._unanswered()
 
     async def _unanswered(self) -> list[str]:
         wrong: list[str] = []
-        for session in await self.do(reading.list_sessions, limit=10):
+        for session in await self.do(queries.list_sessions, limit=10):
             asked: list[str] = []
-            for message in await self.do(reading.list_messages, session.id):
+            for message in await self.do(queries.list_messages, session.id):
                 results = [b["tool_use_id"] for b in message.blocks if b["type"] == "tool_result"]
                 if asked and sorted(results) != sorted(asked):
                     wrong.append(f"the model asked for {asked} and was answered with {results}")
@@ -306,19 +308,19 @@ class Approval(Agents):
 
     @verb
     def approve(self) -> Call:
-        return call(decide, Ruling(self.inquiry, "approved", by="a"), "")
+        return call(decide, Ruling(self.inquiry, InquiryState.APPROVED, by="a"), "")
 
     @verb
     def deny(self) -> Call:
-        return call(decide, Ruling(self.inquiry, "denied", by="b"), "")
+        return call(decide, Ruling(self.inquiry, InquiryState.DENIED, by="b"), "")
 
     @verb
     def answer(self) -> Call:
-        return call(decide, Ruling(self.inquiry, "answered", by="c", answer="bought already"), "")
+        return call(decide, Ruling(self.inquiry, InquiryState.ANSWERED, by="c", answer="bought already"), "")
 
     @verb
     def time_out(self) -> Call:
-        return call(decide, Ruling(self.inquiry, "expired"), "")
+        return call(decide, Ruling(self.inquiry, InquiryState.EXPIRED), "")
 
     @verb
     def end_other(self) -> Call:

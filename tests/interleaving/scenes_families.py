@@ -8,10 +8,10 @@ from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
 from holdfast.kernel.cancel_many import LIVE, Wanted
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import FOREVER
-from holdfast.kernel.records import Lease, NewJob
 from holdfast.kernel.retention import BEGIN, prune, remove
+from holdfast.kernel.rows import Lease, NewJob
 from holdfast.kernel.waiting import overdue, park
-from holdfast.outcomes import Done, Fail, Retry
+from holdfast.outcomes import Done, Fail, TryAgain
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import SECOND, Scene, cancel_many, verb
 
@@ -48,7 +48,7 @@ class Family(Scene):
 
     @verb
     def retry_child(self) -> Call:
-        return self.settling((self.elder, Retry("0s")))
+        return self.settling((self.elder, TryAgain("0s")))
 
     @verb
     def claim_child(self) -> Call:
@@ -81,6 +81,38 @@ class Family(Scene):
     @verb
     def complete_parent(self) -> Call:
         return self.settling((self.parent, Done(1)))
+
+
+class OnlyChild(Family):
+    """The parent runs, and so does its only child: when it begins to wait, that one may be ending."""
+
+    name = "only-child"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        await self.put(self.job("parent", "parent"))
+        (self.parent,) = await self.claimed(1, "parent")
+        await self.launch(self.parent, self.job("elder", "child"))
+        (self.elder,) = await self.claimed(1, "child")
+
+    @classmethod
+    def verbs(cls) -> Any:
+        yield from ("park", "complete_child", "retry_child", "enqueue_children", "cancel_parent")
+
+
+class Childless(Family):
+    """The parent runs and launches its first child: it must not begin to wait as if there were none."""
+
+    name = "childless"
+
+    async def build(self) -> None:
+        self.worker = await self.register()
+        await self.put(self.job("parent", "parent"))
+        (self.parent,) = await self.claimed(1, "parent")
+
+    @classmethod
+    def verbs(cls) -> Any:
+        yield from ("enqueue_children", "park", "complete_parent", "cancel_parent")
 
 
 class LastChild(Family):

@@ -11,11 +11,11 @@ from holdfast.kernel.complete import release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import renew
+from holdfast.kernel.queries import find_job
 from holdfast.kernel.queues import pause_queue
-from holdfast.kernel.reading import find_job
-from holdfast.kernel.records import NewJob
+from holdfast.kernel.rows import NewJob
 from holdfast.kernel.waiting import park, wake
-from holdfast.outcomes import Done, Retry, Snooze
+from holdfast.outcomes import Done, Snooze, TryAgain
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, cancel_many, verb
 
@@ -55,7 +55,7 @@ class Narrow(Scene):
 
     @verb
     def retry(self) -> Call:
-        return self.settling((self.runs, Retry("0s")))
+        return self.settling((self.runs, TryAgain("0s")))
 
     @verb
     def release(self) -> Call:

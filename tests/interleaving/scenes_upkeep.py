@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from holdfast.crons import next_tick
 from holdfast.kernel import duties
+from holdfast.kernel.flow_rows import ScheduleRow
 from holdfast.kernel.leases import FOREVER, beat, take_expiry_turn
 from holdfast.kernel.queues import pause_queue, resume_queue
-from holdfast.kernel.records_flow import ScheduleRow
 from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.schedules import (
     NewSchedule,
+    delete_schedule,
     find_schedule,
     fire,
     pause_schedule,
     postpone,
     put_schedule,
-    remove_schedule,
     resume_schedule,
     run_now,
 )
@@ -46,7 +46,7 @@ class Workers(Scene):
 
     @verb
     def lose_workers(self) -> Call:
-        return call(lose_workers, gone=[], reason="silent beyond its ttl")
+        return call(lose_workers, gone=[], reason="no heartbeat in its ttl")
 
     @verb
     def register_namesake(self) -> Call:
@@ -203,8 +203,8 @@ class Schedules(Scene):
         return call(resume_schedule, "nightly", next_tick)
 
     @verb
-    def remove_schedule(self) -> Call:
-        return call(remove_schedule, "nightly")
+    def delete_schedule(self) -> Call:
+        return call(delete_schedule, "nightly")
 
     @verb
     def run_now(self) -> Call:

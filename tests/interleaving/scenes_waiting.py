@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete, release
 from holdfast.kernel.leases import beat, renew
-from holdfast.kernel.records import Resolution, Suspension
+from holdfast.kernel.rows import Resolution, Suspension
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import (
     list_steps,
@@ -20,7 +20,7 @@ from holdfast.kernel.waiting import (
     take_signal,
     wake,
 )
-from holdfast.outcomes import Done, Retry
+from holdfast.outcomes import Done, TryAgain
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, skipping, verb
 
@@ -226,7 +226,7 @@ class Lapsing(Scene):
 
     @verb
     def retry(self) -> Call:
-        return call(complete, [self.ending(self.lease, Retry("10s"))])
+        return call(complete, [self.ending(self.lease, TryAgain("10s"))])
 
     @verb
     def park(self) -> Call:

@@ -9,17 +9,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
+
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.kernel import epoch
 from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.leases import Beat, beat
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.watch import cluster_epoch
 from holdfast.kernel.workers import advertise_presence
 from holdfast.workers.holdings import Stop
 from holdfast.workers.lifeline import Pulse
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.worker import Worker
+from tests.interleaving.edits import Edit, respell
 from tests.support.apps import eventually, happens
+from tests.support.locks import blocked_by
 from tests.support.stores import Store, postgres_store
 
 BRIEF: dict[str, Any] = {"presence_quiet": "1s", "presence_grace": "1s"}
@@ -70,6 +78,28 @@ async def one_look_is_no_verdict(url: str) -> None:
         assert await sweeper.gone() == {worker}
 
 
+_HALT = 7_777
+_HALTED = f" limit $2 + (select length(cast(pg_advisory_xact_lock_shared({_HALT}) as text))) for update"
+
+
+async def a_claim_that_began_before_a_replace_says_what_was_said_last(url: str) -> None:
+    """A claim is one statement, and has seen the tables before it locks a row: it must return what is there then."""
+    async with postgres_store(url, url) as store, await psycopg.AsyncConnection.connect(url) as other:
+        respell(store.database, [Edit(JobsSql.claim_one, " limit $2 for update", _HALTED)])
+        unique: dict[str, Any] = {"unique_key": "key", "unique_scope": "pending", "replaces": True}
+        routes = [route_for("default", "work")]
+        worker = await store.worker()
+        await store.do(enqueue_unique, store.job(payload='"first"', **unique), routes)
+        await other.execute(b"select pg_advisory_xact_lock(%d)" % _HALT)
+        claiming = asyncio.create_task(store.claim(worker))
+        await blocked_by(url, other)
+        answer = await store.do(enqueue_unique, store.job(payload='"last"', **unique), routes)
+        assert answer.replaced
+        await other.commit()
+        leases = await claiming or await store.claim(worker)
+        assert [lease.payload for lease in leases] == ['"last"'], "it runs what was replaced before it was claimed"
+
+
 class LateLifeline:
     """Beats when the script says so, and hands the answer on when the script says so."""
 
@@ -94,7 +124,7 @@ async def a_late_answer_gives_no_more_time(url: str) -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        worker = Worker(app.registry, store.database, store.settings, store.ports, lifeline=lifeline)
+        worker = Worker(core_of(app).registry, store.database, store.settings, store.ports, lifeline=lifeline)
         await worker.start()
         try:
             await store.enqueue()
@@ -126,6 +156,7 @@ SCRIPTS: tuple[Callable[[str], Any], ...] = (
     a_new_connection_to_another_server_raises_the_epoch,
     nobody_is_judged_right_after_a_reconnect,
     one_look_is_no_verdict,
+    a_claim_that_began_before_a_replace_says_what_was_said_last,
     a_late_answer_gives_no_more_time,
 )
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.queries import list_attempts, list_jobs
 from holdfast.kernel.queues import list_lanes, list_queues
-from holdfast.kernel.reading import list_attempts, list_jobs
 from holdfast.kernel.schedules import list_schedules
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_steps

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from holdfast.agents.ending import Following
+from holdfast.agents.runs.end import AgentJobs
 from holdfast.errors import HoldfastError
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Database
@@ -19,6 +19,7 @@ from tests.interleaving.known import MEANT
 from tests.interleaving.pausing import Call, Gate, through
 from tests.interleaving.scene import Scene, skips
 from tests.interleaving.sight import Names, Sight, differences, leases_counted, look_at, plain, together, unnamed
+from tests.support.places import assert_well_placed
 from tests.support.stores import Store, postgres_store
 
 _TABLES = "select tablename from pg_tables where schemaname = 'holdfast' and tablename <> 'schema' order by 1"
@@ -147,6 +148,10 @@ class Stage:
         for name, verb in (("first", case.first), ("second", case.second)):
             if self.scene.heard_of_the_dead(verb, answers[name]):
                 raise Wrong(self._told(case, blocked, [f"{verb} was answered with {answers[name]!r}"]))
+        try:
+            await assert_well_placed(self._observer.fetch)
+        except AssertionError as problem:
+            raise Wrong(self._told(case, blocked, [str(problem)])) from problem
         order = [(first, answers["first"]), (second, answers["second"])]
         return await self._history(answers), blocked, order if blocked else order[::-1]
 
@@ -254,7 +259,7 @@ async def staged(url: str, scene: type[Scene]) -> AsyncIterator[Stage]:
         name = await observer.fetchval("select current_database()")
         with suppress(asyncpg.InsufficientPrivilegeError):  # then a deadlock takes a second to be noticed
             await observer.execute(f'alter database "{name}" set deadlock_timeout = 20')
-        async with postgres_store(url, url, profile="fast", followers=[Following("")]) as store:
+        async with postgres_store(url, url, profile="fast", layers=[AgentJobs()]) as store:
             stage = Stage(store, observer, scene)
             await stage.build()
             yield stage

@@ -10,6 +10,7 @@ from tests.interleaving.stage import Wrong
 from tests.support.stores import SharedDatabase
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
 async def test_a_lock_that_is_left_out_is_noticed(mutant: Mutant, shared_database: SharedDatabase) -> None:
     shared_database.empty()
@@ -19,6 +20,7 @@ async def test_a_lock_that_is_left_out_is_noticed(mutant: Mutant, shared_databas
         await judge_pair(shared_database.url, mutant.pair, mutant.plant)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.what)
 async def test_a_pause_or_fence_that_is_left_out_is_noticed(
     slip: Slip, shared_database: SharedDatabase, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from tests.support.stores import SharedDatabase
 pytestmark = pytest.mark.timeout(600)  # a slow machine is no failure
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("scene", SCENES)
 async def test_two_verbs_at_once_do_what_they_do_one_after_the_other(
     scene: str, shared_database: SharedDatabase
@@ -27,6 +28,7 @@ async def test_two_verbs_at_once_do_what_they_do_one_after_the_other(
         assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pair", MENDED)
 async def test_a_mended_pair_stays_right(pair: str, shared_database: SharedDatabase) -> None:
     shared_database.empty()

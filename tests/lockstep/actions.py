@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from hypothesis import strategies as st
 
-from holdfast.kernel.records import Lease, Route
+from holdfast.kernel.rows import Lease, Route
 
 P = ParamSpec("P")
 R = TypeVar("R")

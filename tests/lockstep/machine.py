@@ -19,8 +19,8 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel import ids
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import (
-    Cancellable,
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import (
     Cancellation,
     Cluster,
     Ending,
@@ -30,7 +30,6 @@ from holdfast.kernel.records import (
     NewJob,
     Term,
 )
-from holdfast.kernel.routes import route_for
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import Registration
 from tests.lockstep.actions import OFTEN, Action, Step, actions, drawn
@@ -87,7 +86,7 @@ class Machine(RuleBasedStateMachine):
         self.terms: list[tuple[Term, int]] = []
         self.lapsed: list[Finding] = []
         self.overdue_findings: list[Finding] = []
-        self.cancellable: list[tuple[JobId, Cancellable]] = []
+        self.cancellable: list[tuple[JobId, Kin, State]] = []
         self.families: list[tuple[Cancellation, list[Kin]]] = []
         self.clusters: list[Cluster] = []
         self.newcomers: list[tuple[Registration, LiveWorker | None]] = []

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Ending, Held, NewJob
+from holdfast.kernel.rows import Ending, Held, NewJob
 from holdfast.kernel.states import TERMINAL, State
 from tests.support.snapshots import Row, Snapshot
 
@@ -177,7 +177,7 @@ class Model:
             alive = job.lease_until is not None and job.lease_until > self.now
             if self.holds(lease) and alive:
                 renewed[lease.seq] = job.lease_until = _extended(job, self.now + ttl_us, ceiling_us)
-            elif not alive or (job.epoch, job.token) != lease[2:]:
+            else:
                 lost.append(lease)
         return renewed, lost
 
@@ -290,8 +290,8 @@ class Model:
 
     def acquire(self, name: str, worker: int, ttl_us: int, gone: Collection[int]) -> int | None:
         duty = self.duties.setdefault(name, Duty(0, None, 0))
-        free = duty.holder in (None, worker) or duty.held_until <= self.now or duty.holder in gone
-        if not free:
+        free = duty.holder in (None, worker, *gone) or duty.held_until <= self.now
+        if not free and (holder := self.workers.get(duty.holder or 0)) is not None and holder.live:
             return None
         duty.term, duty.holder, duty.held_until = duty.term + 1, worker, self.now + ttl_us
         return duty.term

@@ -22,7 +22,7 @@ class Recalling:
     def __init__(self, tx: Transaction, statement: Statement, rows: Collection[tuple[Any, ...]]) -> None:
         self._tx = tx
         self._recalled = {statement: list(rows)}
-        self.followers = tx.followers
+        self.layers = tx.layers
         self.lent = tx.lent
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:

@@ -15,17 +15,17 @@ from holdfast.kernel.claim import claim, heads
 from holdfast.kernel.complete import complete, complete_and_settle, repeated
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_once
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Ending, Held, Lease, NewJob, Route
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import Ending, Held, Lease, NewJob, Route
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn, some_drawn
 from tests.lockstep.machine import ROUTES, SECOND, fresh_leases, live_workers
 from tests.lockstep.rules_workers import WorkerRules
 from tests.support.jobs import plain_job
 from tests.support.stores import TTL_US
 
-Outcome = Done | Retry | Fail | Cancel | Discard | Snooze | None  # None: released
+Outcome = Done | TryAgain | Fail | Cancel | Discard | Snooze | None  # None: released
 
 POLICY = RetryPolicy()
 PLAIN = plain_job(JobId(""), "a", ROUTES[0], max_attempts=2, max_rescues=1, metadata='{"aa": 1, "b": [1, 2]}')
@@ -33,9 +33,9 @@ outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [
         Done({"answer": 42}),
         Done(None),
-        Retry("0s", "again"),
-        Retry("5s", "later"),
-        Retry(None, "by policy"),
+        TryAgain("0s", "again"),
+        TryAgain("5s", "later"),
+        TryAgain(None, "by policy"),
         Fail("broken"),
         Discard("no use"),
         Cancel("not now"),

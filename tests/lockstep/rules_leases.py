@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from holdfast.kernel import waiting
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import FOREVER, Beat, beat, expire, renew
-from holdfast.kernel.records import Held, Kin, Lease, Moved
-from holdfast.kernel.statements import Leases, Waiting
+from holdfast.kernel.rows import Held, Kin, Lease, Lost, Moved
+from holdfast.kernel.statements import LeasesSql, WaitingSql
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn, some_drawn
 from tests.lockstep.machine import BACKOFF_US, CEILING_US, SECOND, Finding, Machine, gone_workers, known_workers, limits
@@ -23,25 +23,25 @@ ALL = 1_000
 
 
 async def find_lapsed(tx: Transaction, gone: Collection[int], limit: int) -> list[Kin]:
-    return await tx.many(Leases.find_lapsed, gone=sorted(gone), until=FOREVER, limit=limit)
+    return await tx.many(LeasesSql.find_lapsed, gone=sorted(gone), until=FOREVER, limit=limit)
 
 
 async def find_overdue(tx: Transaction) -> list[Kin]:
-    return await tx.many(Waiting.find_overdue, limit=ALL)
+    return await tx.many(WaitingSql.find_overdue, limit=ALL)
 
 
-async def expire_seeded(tx: Transaction, gone: Collection[int], limit: int, seed: int) -> list[Moved]:
+async def expire_seeded(tx: Transaction, gone: Collection[int], limit: int, seed: int) -> list[Lost]:
     """The jitter's chance must be the same on all sides."""
     return await expire(tx, gone=gone, limit=limit, backoff_us=BACKOFF_US, chance=random.Random(seed))
 
 
-async def expire_found(tx: Transaction, found: Finding, seed: int) -> list[Moved]:
-    recalling = Recalling(tx, Leases.find_lapsed, found.rows)
+async def expire_found(tx: Transaction, found: Finding, seed: int) -> list[Lost]:
+    recalling = Recalling(tx, LeasesSql.find_lapsed, found.rows)
     return await expire_seeded(recalling, found.gone, ALL, seed)
 
 
 async def overdue_found(tx: Transaction, found: Finding) -> Sequence[Moved]:
-    return await waiting.overdue(Recalling(tx, Waiting.find_overdue, found.rows), limit=ALL)
+    return await waiting.overdue(Recalling(tx, WaitingSql.find_overdue, found.rows), limit=ALL)
 
 
 class LeaseRules(Machine):
@@ -116,7 +116,7 @@ class LeaseRules(Machine):
 
     # Sweeps: at once, or reading now and acting later
 
-    def judge_expired(self, moved: Sequence[Moved], jobs: Collection[int], gone: frozenset[int]) -> None:
+    def judge_expired(self, moved: Sequence[Lost], jobs: Collection[int], gone: frozenset[int]) -> None:
         self.saw("a worker that seemed gone was alive and kept its leases", self.model.given_up(gone) != gone)
         gone = self.model.given_up(gone)
         lost = [job for job in self.model.lapsed(gone) if job.seq in jobs]

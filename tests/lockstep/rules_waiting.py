@@ -13,8 +13,8 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import renew
-from holdfast.kernel.records import Cancellable, Cancellation, Kin, Lease
-from holdfast.kernel.statements import Waiting
+from holdfast.kernel.rows import Cancellation, Kin, Lease
+from holdfast.kernel.statements import CancelSql
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn
 from tests.lockstep.machine import CEILING_US, CHANNELS, ROUTES, SECOND, STEPS, fresh_leases, limits, live_workers
@@ -30,24 +30,24 @@ unfinished_jobs = drawn(lambda machine: machine.unfinished() + machine.parents()
 timeouts = st.sampled_from([None, None, 0, 10 * SECOND])
 
 
-async def find_cancellable(tx: Transaction, id: JobId) -> Cancellable | None:
-    return await tx.one(Waiting.find_cancellable, id=id)
+async def find_cancellable(tx: Transaction, id: JobId) -> Kin | None:
+    return await tx.one(CancelSql.find_cancellable, id=id)
 
 
-async def cancel_found(tx: Transaction, id: JobId, found: Cancellable) -> State:
-    return await cancelling.cancel(Recalling(tx, Waiting.find_cancellable, [found]), id, reason=REASON)
+async def cancel_found(tx: Transaction, id: JobId, found: Kin) -> State:
+    return await cancelling.cancel(Recalling(tx, CancelSql.find_cancellable, [found]), id, reason=REASON)
 
 
 async def find_family(tx: Transaction) -> tuple[Cancellation, list[Kin]] | None:
-    families = await tx.many(Waiting.next_cancellations, limit=1)
+    families = await tx.many(CancelSql.next_cancellations, limit=1)
     if not families:
         return None
-    return families[0], await tx.many(Waiting.cancellable_children, parents=[families[0].job], limit=2)
+    return families[0], await tx.many(CancelSql.cancellable_children, parents=[families[0].job], limit=2)
 
 
 async def cancel_children_found(tx: Transaction, family: Cancellation, children: Sequence[Kin]) -> bool:
-    stale = Recalling(tx, Waiting.next_cancellations, [family])
-    return await cancelling.cancel_family(Recalling(stale, Waiting.cancellable_children, children), limit=2)
+    stale = Recalling(tx, CancelSql.next_cancellations, [family])
+    return await cancelling.cancel_family(Recalling(stale, CancelSql.cancellable_children, children), limit=2)
 
 
 class WaitingRules(JobRules):
@@ -174,7 +174,7 @@ class WaitingRules(JobRules):
         if later:
             found = self.ask(find_cancellable, id)
             assert found is not None
-            self.cancellable.append((id, found))
+            self.cancellable.append((id, found, self.model.jobs[id].state))
             return
         self.cancel_one(id, None)
         for _ in range(rounds):
@@ -183,13 +183,12 @@ class WaitingRules(JobRules):
                 self.cancel_family(2, later=False)
 
     @action(when=lambda self: self.cancellable, found=drawn(lambda machine: machine.cancellable))
-    def cancel_found(self, found: tuple[JobId, Cancellable]) -> None:
-        self.cancel_one(*found)
-        self.saw(
-            "a job moved on between a cancel's reading and writing", found[1].state != self.model.jobs[found[0]].state
-        )
+    def cancel_found(self, found: tuple[JobId, Kin, State]) -> None:
+        id, kin, state = found
+        self.cancel_one(id, kin)
+        self.saw("a job moved on between a cancel's reading and writing", state != self.model.jobs[id].state)
 
-    def cancel_one(self, id: JobId, found: Cancellable | None) -> None:
+    def cancel_one(self, id: JobId, found: Kin | None) -> None:
         job = self.model.jobs[id]
         finished = job.terminal
         self.saw("a running job was asked to stop", job.state == State.RUNNING and job.cancel_requested_at is None)

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 
 from holdfast.errors import DuplicateWorker, NotFound
-from holdfast.kernel import duties, epoch, queues, reading, waiting, workers
+from holdfast.kernel import duties, epoch, queries, queues, waiting, workers
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, DutyLost
 from holdfast.kernel.leases import lapsed
-from holdfast.kernel.records import Cluster, LiveWorker, Term
-from holdfast.kernel.statements import Workers
+from holdfast.kernel.rows import Cluster, LiveWorker, Term
+from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
 from tests.lockstep.actions import SELDOM, USUAL, action, drawn
@@ -27,15 +27,15 @@ all_terms = drawn(lambda machine: machine.terms + machine.terms[-1:] * 2)
 
 
 async def read_cluster(tx: Transaction) -> Cluster | None:
-    return await tx.one(Workers.cluster)
+    return await tx.one(WorkersSql.cluster)
 
 
 async def adopt_after(tx: Transaction, seen: Cluster, identity: str) -> Cluster:
-    return await epoch.adopt(Recalling(tx, Workers.cluster, [seen]), identity)
+    return await epoch.adopt(Recalling(tx, WorkersSql.cluster, [seen]), identity)
 
 
 async def find_namesake(tx: Transaction, who: Registration) -> LiveWorker | None:
-    return await tx.one(Workers.find_live_worker, id=who.id, incarnation=who.incarnation)
+    return await tx.one(WorkersSql.find_live_worker, id=who.id, incarnation=who.incarnation)
 
 
 async def register(tx: Transaction, _: object, who: Registration, gone: Collection[int]) -> int:
@@ -43,7 +43,7 @@ async def register(tx: Transaction, _: object, who: Registration, gone: Collecti
 
 
 async def register_after(tx: Transaction, seen: LiveWorker | None, who: Registration, gone: Collection[int]) -> int:
-    recalling = Recalling(tx, Workers.find_live_worker, [seen] if seen else [])
+    recalling = Recalling(tx, WorkersSql.find_live_worker, [seen] if seen else [])
     return await workers.register(recalling, who, ROUTES, ttl_us=TTL_US, gone=gone)
 
 
@@ -79,8 +79,8 @@ class WorkerRules(Machine):
     def join(self, who: Registration, seen: LiveWorker | None, gone: frozenset[int], *, late: bool = False) -> None:
         namesakes = [seq for seq, worker in self.model.workers.items() if worker.live and worker.id == who.id]
         fresh = {seq for seq in namesakes if seq not in self.model.silent() and seq not in gone}
-        if seen is not None:
-            fresh = {seen.seq} if seen.fresh and seen.seq not in gone else fresh - {seen.seq}
+        if seen is not None and seen.fresh and seen.seq not in gone:
+            fresh = {seen.seq}  # as it was; one that was silent and has beaten since keeps its id, too
         if fresh:
             self.ask_in_vain(DuplicateWorker, register_after if late else register, seen, who, gone)
             self.judge_refused()
@@ -240,14 +240,14 @@ class WorkerRules(Machine):
         self.ask(workers.list_workers, all=True, limit=3)
         self.ask(workers.list_duties)
         self.ask(workers.list_routes, since=0)
-        self.ask(reading.list_jobs, limit=5, queue="default")
-        self.ask(reading.list_jobs, limit=100, state="pending", kind="a", tenant="")
-        self.ask_in_any_order(reading.find_ended, list(self.model.jobs))
+        self.ask(queries.list_jobs, limit=5, queue="default")
+        self.ask(queries.list_jobs, limit=100, state="pending", kind="a", tenant="")
+        self.ask_in_any_order(queries.find_ended, list(self.model.jobs))
         for job in [*self.model.jobs.values()][:3]:
-            self.ask(reading.find_job, job.new.id)
-            self.ask(reading.list_attempts, job.seq)
+            self.ask(queries.find_job, job.new.id)
+            self.ask(queries.list_attempts, job.seq)
             self.ask(waiting.list_steps, job.seq)
             self.ask(waiting.list_children, job.seq)
-        self.ask_in_vain(NotFound, reading.find_job, self.new_id())
+        self.ask_in_vain(NotFound, queries.find_job, self.new_id())
         self.ask_in_vain(NotFound, cancel, self.new_id(), reason="it never was")
         self.judge_refused()

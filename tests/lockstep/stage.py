@@ -18,7 +18,7 @@ from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.workers import present_workers
-from tests.support.snapshots import PRIMARY_KEYS, Snapshot, differences, snapshot
+from tests.support.snapshots import PRIMARY_KEYS, Snapshot, differences, relation, snapshot, tables
 from tests.support.stores import START_US, SqliteSetting, Store, postgres_store, sqlite_store
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ HOME = "home"
 NUMBERED = ("job", "worker", "signal")
 _SQLITE_NUMBER = "coalesce((select seq from sqlite_sequence where name = '{table}'), 0)"
 _POSTGRES_NUMBER = "(select case when is_called then last_value else 0 end from holdfast.{table}_seq_seq)"
-_JSON = frozenset({"payload", "metadata", "progress", "result", "error"})
+_JSON = frozenset({"payload", "metadata", "progress", "result", "error", "cancel_error", "value"})
 
 
 class Refusal(NamedTuple):
@@ -132,7 +132,7 @@ class Stage:
         await self._stores[0].database.listen(self._hints.append)
         columns: dict[str, list[str]] = {}
         for table in PRIMARY_KEYS:
-            names = await self._stores[0].query(f"select name from pragma_table_info('{table}') order by cid")
+            names = await self._stores[0].query(f"select name from pragma_table_info('{relation(table)}') order by cid")
             columns[table] = [name for (name,) in names]
         for store in self._stores:
             await store.do(present_workers)  # PostgreSQL notes who it is on its first connection
@@ -146,7 +146,7 @@ class Stage:
         await self._stack.aclose()
 
     async def _empty(self, store: Store) -> None:
-        for table in PRIMARY_KEYS:
+        for table in tables():
             if table != "cluster":
                 await store.query(f"delete from holdfast.{table}")
         await _renumber(store, [0] * len(NUMBERED))
@@ -169,13 +169,13 @@ class Stage:
     async def _dump(self, store: Store) -> tuple[Snapshot, list[int]]:
         """All rows, and the last numbers given, in one statement: this is where the time goes."""
         ((*numbers, texts),) = await store.query(self._dumps[store.url])
-        tables = json.loads(texts)
-        for job in tables["job"]:
+        found = json.loads(texts)
+        for job in (*found["job"], *found["asked"]):
             job["metadata"] = json.loads(job["metadata"])  # jsonb spells it its own way
-        for cluster in tables["cluster"]:
+        for cluster in found["cluster"]:
             if cluster["identity"] == self._homes[store.url]:
                 cluster["identity"] = HOME
-        return snapshot(self.now, tables), numbers
+        return snapshot(self.now, found), numbers
 
 
 def _dump_statement(store: Store, columns: Mapping[str, list[str]]) -> str:
@@ -186,10 +186,10 @@ def _dump_statement(store: Store, columns: Mapping[str, list[str]]) -> str:
     for table, names in columns.items():
         if sqlite:
             pairs = ", ".join(f"'{name}', {name}" for name in names)
-            rows = f"json((select json_group_array(json_object({pairs})) from holdfast.{table}))"
+            rows = f"json((select json_group_array(json_object({pairs})) from holdfast.{relation(table)}))"
         else:
             fields = ", ".join(f"cast({name} as text) as {name}" if name in _JSON else name for name in names)
-            rows = f"(select coalesce(json_agg(r), '[]') from (select {fields} from holdfast.{table}) as r)"
+            rows = f"(select coalesce(json_agg(r), '[]') from (select {fields} from holdfast.{relation(table)}) as r)"
         parts.append(f"'{table}', {rows}")
     build = "json_object" if sqlite else "json_build_object"
     return f"select {', '.join(numbers)}, {build}({', '.join(parts)})"
@@ -208,7 +208,7 @@ def _comparable(answer: Any, sort: bool, home: str) -> Any:
     """An answer as it can be compared: JSON in one spelling, and without what only one database tells."""
     if isinstance(answer, tuple) and hasattr(answer, "_fields"):
         parts = {name: _comparable(getattr(answer, name), sort, home) for name in answer._fields}
-        if "metadata" in parts:
+        if parts.get("metadata") is not None:
             parts["metadata"] = json.dumps(json.loads(parts["metadata"]), sort_keys=True)
         if parts.get("identity") == home:
             parts["identity"] = HOME

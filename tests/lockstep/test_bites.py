@@ -18,8 +18,9 @@ from tests.lockstep.test_lockstep import play, staged
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def instead(statement: str, of: str, say: str) -> Plant:
-    """Spell a statement of SQLite's in another way."""
+def instead(statements: str, *pairs: tuple[str, str]) -> Plant:
+    """Spell statements of SQLite's in another way: each `old` must be in each of them."""
+    names = statements.split()
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         genuine = sql.sources
@@ -28,11 +29,14 @@ def instead(statement: str, of: str, say: str) -> Plant:
             return tuple(respell(source) for source in genuine(file, package))
 
         def respell(source: Source) -> Source:
-            if source.name != statement or source.dialect == "postgres":
+            if source.name not in names or source.dialect == "postgres":
                 return source
-            if of not in source.text:
-                pytest.fail(f"{statement} no longer says {of!r}; plant the bug in its new words")
-            return source._replace(text=source.text.replace(of, say))
+            text = source.text
+            for old, new in pairs:
+                if old not in text:
+                    pytest.fail(f"{source.name} no longer says {old!r}; plant the bug in its new words")
+                text = text.replace(old, new)
+            return source._replace(text=text)
 
         patch.setattr(sql, "sources", sources)
 
@@ -53,30 +57,45 @@ def forget_hints(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(families, "route_note", lambda routes: "")
 
 
-FENCE = "worker = :worker and epoch = :epoch and token = :token"
-LAPSED = "(lease_until <= holdfast.now_us() or worker = any(cast(:gone as bigint[])))"
+FENCE = "{0}worker + 0 = :worker and {0}epoch = :epoch and {0}token = :token"
+NO_FENCE = "0 < :worker + :epoch + :token"
+LAPSED = "({0}lease_until <= holdfast.now_us() or {0}worker = any(:gone))"
+ANY = "(true or {0}worker = any(:gone))"
 
 BUGS: dict[str, Plant] = {
-    "a completion is accepted under any token": instead("complete", "j.token = ", "0 < "),
-    "a completion is accepted from any worker": instead("complete", "j.worker = ", "0 < "),
-    "a park is accepted under any token": instead("park", FENCE, "0 < :worker + :epoch + :token"),
-    "a step is stored under any token": instead("store_step", FENCE, "0 < :worker + :epoch + :token"),
-    "a lease that ran out is renewed": instead("renew", "j.lease_until > holdfast.now_us() - max(:leap_us, 0)", "true"),
-    "a renewal forgets the ceiling": instead("renew", "j.claimed_at + :ceiling_us", "holdfast.now_us() + :ceiling_us"),
-    "a rescue goes by id": instead("expire", LAPSED, "true"),
-    "a rescue is not counted": instead("expire", "rescues = rescues + 1", "rescues = rescues"),
-    "the last rescue is one too late": instead("expire", "j.rescues >= j.max_rescues", "j.rescues > j.max_rescues"),
+    "a completion is accepted under any token": instead("finish complete", ("l.token = value", "0 < value")),
+    "a completion is accepted from any worker": instead("finish complete", ("l.worker = value", "0 < value")),
+    "a park is accepted under any token": instead("park", (FENCE.format("l."), NO_FENCE), (FENCE.format(""), NO_FENCE)),
+    "a step is stored under any token": instead("store_step", (FENCE.format(""), NO_FENCE)),
+    "a lease that ran out is renewed": instead(
+        "renew", ("l.lease_until > holdfast.now_us() - max(:leap_us, 0)", "true")
+    ),
+    "a renewal forgets the ceiling": instead(
+        "renew", ("l.claimed_at + :ceiling_us", "holdfast.now_us() + :ceiling_us")
+    ),
+    "a rescue goes by id": instead(
+        "expire", (LAPSED.format("l."), ANY.format("l.")), (LAPSED.format(""), ANY.format(""))
+    ),
+    "a rescue is not counted": instead("expire", ("rescues + 1", "rescues")),
+    "the last rescue is one too late": instead("expire", ("l.rescues >= j.max_rescues", "l.rescues > j.max_rescues")),
     "a cancelled child is not counted off": forget_parents,
     "children that end together are counted once": count_one_child,
-    "a park does not look for signals": instead("park", "s.channel = :channel", "false"),
-    "a signal wakes jobs on any channel": instead("signal", "channel = :channel", ":channel <> ''"),
-    "a claim repeats the token": instead("claim", "token + 1", "1"),
-    "a claim forgets the epoch": instead("claim", "(select c.epoch from holdfast.cluster c)", "1"),
-    "a cancel revives what has ended": instead("cancel", "and state in ('scheduled', 'pending', 'waiting')", ""),
-    "a frozen leader acts on": instead("hold_duty", "and held_until > holdfast.now_us()", ""),
-    "a duty is renewed after its term": instead("renew_duty", "and held_until > holdfast.now_us()", ""),
-    "a term is used twice": instead("acquire_duty", "duty.term + 1", "duty.term"),
-    "waking ignores the time": instead("wake", "due_at <= holdfast.now_us()", "true"),
+    "a park does not look for signals": instead("park", ("s.channel = :channel", "false")),
+    "a signal wakes jobs on any channel": instead("signal", ("k.channel = :channel", ":channel <> ''")),
+    "a claim repeats the token": instead("claim claim_one", ("p.token + 1", "1")),
+    "a claim forgets the epoch": instead("claim claim_one", ("(select c.epoch from holdfast.cluster c)", "1")),
+    "a claim leaves the job where others can claim it": instead(
+        "claim claim_one", ("delete from holdfast.ready where ", "delete from holdfast.ready where false and ")
+    ),
+    "a cancel ends a job under its old token": instead("cancel", ("t.token + 1", "t.token")),
+    "a cancel leaves the job where it can be claimed": instead(
+        "cancel", ("delete from holdfast.ready where ", "delete from holdfast.ready where false and ")
+    ),
+    "a job that is to be retried is put nowhere": instead("complete", ("= 'scheduled'", "= 'nowhere'")),
+    "a frozen leader acts on": instead("hold_duty", ("and held_until > holdfast.now_us()", "")),
+    "a duty is renewed after its term": instead("renew_duty", ("and held_until > holdfast.now_us()", "")),
+    "a term is used twice": instead("acquire_duty", ("duty.term + 1", "duty.term")),
+    "waking ignores the time": instead("wake", ("k.due_at <= holdfast.now_us()", "true")),
     "a rescued job is not hinted": forget_hints,
 }
 
@@ -91,6 +110,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
     sql.catalogue.cache_clear()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", BUGS)

@@ -24,6 +24,7 @@ from tests.lockstep.rules_waiting import WaitingRules
 from tests.lockstep.stage import Stage
 
 FIRST_SEED = int(os.environ.get("HOLDFAST_LOCKSTEP_SEED", "6"))  # from here on all of RARE is met soon
+EXAMPLES = int(os.environ.get("HOLDFAST_LOCKSTEP_EXAMPLES", "63"))
 STEPS = 80
 # After ten examples Hypothesis turns from inventing new ones to mutating those it has, most of which then repeat one
 # step over and over. So: many short rounds.
@@ -55,7 +56,6 @@ def play(stage: Stage, *, examples: int) -> Counter[str]:
     """Play that many examples; returns how often each rare event was seen."""
     seen: Counter[str] = Counter()
     machine = cast(type[Machine], lambda: Lockstep(stage, seen))  # Hypothesis is content with any factory
-    examples = int(os.environ.get("HOLDFAST_LOCKSTEP_EXAMPLES", examples))
     for number in range(FIRST_SEED, FIRST_SEED + examples // ROUND.max_examples):
         try:
             seed(number)(get_state_machine_test(machine, settings=ROUND))()
@@ -71,7 +71,14 @@ def assert_not_blind(seen: Counter[str]) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_examples_move_in_lockstep(tmp_path: Path, postgres_url: str) -> None:
+    with staged(tmp_path, postgres_url) as stage:
+        play(stage, examples=ROUND.max_examples)
+
+
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sqlite_and_postgres_move_in_lockstep(tmp_path: Path, postgres_url: str) -> None:
     with staged(tmp_path, postgres_url) as stage:
-        assert_not_blind(play(stage, examples=63))
+        assert_not_blind(play(stage, examples=EXAMPLES))

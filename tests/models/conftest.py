@@ -23,7 +23,7 @@ from holdfast.models import (
     Request,
 )
 from holdfast.models.anthropic import AnthropicModel
-from holdfast.models.provider import Provider, simulator
+from holdfast.models.simulator import Provider, simulator
 
 MODEL = "claude-sonnet-5-5"
 WEATHER = {

@@ -138,7 +138,7 @@ async def test_silence_ends_a_call(converse: Converse, do: dict[str, Any]) -> No
     talk = await converse({"do": do})
     failure = await talk.failure(request_of(idle=IDLE))
     assert (failure.kind, failure.bought) == ("timeout", "unknown")
-    assert "nothing came" in str(failure)
+    assert "nothing arrived" in str(failure)
 
 
 async def test_pings_are_no_answer_in_the_end(converse: Converse) -> None:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.models import BatchLine, ModelFailure, message_batches
-from holdfast.models.provider import read_rules
+from holdfast.models.simulator import read_rules
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import Conversation, Converse, items, results, submit, types
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.clock import Ports
 from holdfast.models import ModelFailure, Script, say
 from holdfast.models.anthropic import AnthropicModel
-from holdfast.models.provider import provider, simulator
+from holdfast.models.simulator import provider, simulator
 from holdfast.models.witness import read_witness
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import MODEL, Converse, item, items, request_of, results, submit, types
@@ -85,6 +85,7 @@ async def test_what_is_no_batch_is_refused_as_a_whole(body: Any, words: str) -> 
         assert running.batches == []
 
 
+@pytest.mark.long
 async def test_more_requests_than_the_provider_takes_are_refused() -> None:
     async with provider() as url, connected(url) as http:
         body = json.dumps(asked(*map(str, range(100_001)))).encode()

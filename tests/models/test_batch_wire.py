@@ -98,7 +98,7 @@ def test_a_batch_is_read() -> None:
     ],
 )
 def test_what_is_no_batch_is_malformed(change: dict[str, Any]) -> None:
-    with pytest.raises(ModelFailure, match="is no batch") as caught:
+    with pytest.raises(ModelFailure, match="is not a batch") as caught:
         status_of(STATUS | change)
     assert (caught.value.kind, caught.value.bought) == ("malformed", "no")
 

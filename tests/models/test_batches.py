@@ -341,6 +341,7 @@ async def test_the_first_line_is_there_before_the_download_has_ended(converse: C
     assert ended[0]["path"].endswith("/results")  # closing the iterator has closed the download
 
 
+@pytest.mark.long
 async def test_a_message_of_many_megabytes_comes_in_one_line(converse: Converse) -> None:
     talk = await converse(script=Script(say("x" * 20_000_000)))
     made = await submit(talk.model, *items(2))

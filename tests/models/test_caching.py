@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models import Request, with_breakpoints
-from holdfast.models.caching import MOST
+from holdfast.models.cache_markers import MOST, lasts_an_hour, markers
 from holdfast.models.protocol import canonical, unmarked
 from tests.models.conftest import WEATHER, request_of
 
@@ -45,16 +45,37 @@ def test_thinking_and_empty_text_are_passed_over() -> None:
     thinking = {"type": "thinking", "thinking": "x", "signature": "s"}
     unknown = {"type": "hologram"}
     request = request_of("a", [text("b"), thinking], [text(""), unknown])
-    assert places(with_breakpoints(request)) == ["messages.1.0"]
+    assert places(with_breakpoints(request)) == ["messages.0.0", "messages.1.0"]
 
 
-def test_a_long_turn_gets_one_more_within_reach_of_the_last() -> None:
-    short = request_of([text(f"{n}") for n in range(20)])
-    assert places(with_breakpoints(short)) == ["messages.0.19"]
-    long = request_of("a", [text(f"{n}") for n in range(50)], system=SYSTEM)
-    system, between, end = places(with_breakpoints(long))
-    assert (system, end) == ("system.1", "messages.1.49")
-    assert 15 <= 49 - int(between.removeprefix("messages.1.")) < 20
+def test_where_the_request_before_ended_is_marked_again() -> None:
+    turns: list[Any] = ["a", [text("calls")], [text(f"{n}") for n in range(50)], [text("more")], "end"]
+    marks = [places(with_breakpoints(request_of(*turns[:count], system=SYSTEM))) for count in (1, 3, 5)]
+    assert marks == [
+        ["system.1", "messages.0.0"],
+        ["system.1", "messages.0.0", "messages.2.49"],
+        ["system.1", "messages.2.49", "messages.4.0"],
+    ]
+
+
+def lives(request: Request) -> list[str]:
+    return [block["cache_control"].get("ttl", "5m") for block in markers(request.body())]
+
+
+def test_entries_may_live_an_hour() -> None:
+    request = request_of("a", [text("b")], "c", system=SYSTEM, tools=[WEATHER])
+    assert lives(with_breakpoints(request)) == ["5m", "5m", "5m"]
+    hourly = with_breakpoints(request, hour=True)
+    assert lives(hourly) == ["1h", "1h", "1h"]
+    assert hourly.body()["system"][1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert (lasts_an_hour(hourly), lasts_an_hour(with_breakpoints(request))) == (True, False)
+
+
+def test_no_longer_life_comes_after_a_shorter_one() -> None:
+    """The provider refuses that, and the caller's own markers stay as they are."""
+    short, long = ({**text("x"), "cache_control": {"type": "ephemeral", **ttl}} for ttl in ({}, {"ttl": "1h"}))
+    assert lives(with_breakpoints(request_of([long, text("end")], system=SYSTEM))) == ["1h", "1h", "5m"]
+    assert lives(with_breakpoints(request_of([short, text("end")], system=SYSTEM), hour=True)) == ["1h", "5m", "5m"]
 
 
 def test_markers_of_the_callers_own_stay_and_count() -> None:

@@ -68,3 +68,80 @@ def test_prices_of_ones_own_come_first() -> None:
 def test_a_missing_price_is_an_error_not_nothing() -> None:
     with pytest.raises(UsageError, match="no standard price for output of model 'm'"):
         cost("m", {"input_tokens": 1, "output_tokens": 1}, prices=[row()])
+
+
+OPUS, HAIKU = "claude-opus-5-5", "claude-haiku-4-5"
+
+
+def sampled(kind: str, tokens: int = MILLION, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "input_tokens": tokens, "output_tokens": 0, **more}
+
+
+@pytest.mark.parametrize(
+    ("usage", "usd"),
+    [
+        ({"input_tokens": 2 * MILLION, "iterations": [sampled("message"), sampled("message")]}, "8"),
+        ({"input_tokens": MILLION, "iterations": [sampled("compaction"), sampled("message")]}, "8"),
+        ({"input_tokens": MILLION, "iterations": [sampled("message"), sampled("advisor_message", model=HAIKU)]}, "5"),
+        ({"input_tokens": 2 * MILLION,
+          "iterations": [sampled("message", model=HAIKU), sampled("fallback_message", model=OPUS)]}, "5"),
+        ({"input_tokens": 3 * MILLION, "iterations": [sampled("message")]}, "12"),
+        ({"input_tokens": MILLION, "iterations": [sampled("message"), sampled("anything new")]}, "8"),
+        ({"input_tokens": MILLION, "iterations": []}, "4"),
+        ({"input_tokens": MILLION, "iterations": [sampled("message")],
+          "server_tool_use": {"web_search_requests": 2}}, "4.02"),
+    ],
+    ids=["of a tool loop", "compaction", "an advisor", "a fallback", "not all told", "unknown", "none", "searches"],
+)  # fmt: skip
+def test_each_sampling_of_a_call_is_paid_for_once(usage: dict[str, Any], usd: str) -> None:
+    assert cost(OPUS, usage) == Decimal(usd)
+
+
+def test_the_size_of_a_prompt_is_that_of_each_sampling() -> None:
+    """A tool loop of many small prompts is no long prompt."""
+    small = [sampled("message", 60_000) for _ in range(3)]
+    usage = {"input_tokens": 180_000, "iterations": small}
+    assert cost("claude-haiku-5-5", usage) == 3 * cost("claude-haiku-5-5", {"input_tokens": 60_000})
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "asked", "usd"),
+    [
+        (OPUS, {"speed": "fast"}, "standard", "8"),
+        ("claude-opus-4-6", {"speed": "fast"}, "standard", "30"),
+        (OPUS, {"speed": "standard", "service_tier": "standard"}, "standard", "4"),
+        (OPUS, {"service_tier": "batch"}, "batch", "2"),
+        (OPUS, {"service_tier": "standard"}, "batch", "4"),
+        (OPUS, {"inference_geo": "us"}, "standard", "4.4"),
+        (OPUS, {"inference_geo": "us", "speed": "fast"}, "standard", "8.8"),
+        (OPUS, {"inference_geo": "global"}, "standard", "4"),
+    ],
+)
+def test_the_provider_says_how_a_call_was_served(model: str, usage: dict[str, Any], asked: Any, usd: str) -> None:
+    assert cost(model, {"input_tokens": MILLION, **usage}, asked) == Decimal(usd)
+
+
+@pytest.mark.parametrize("served", [{"speed": "warp"}, {"service_tier": "priority"}, {"service_tier": "flex"}])
+def test_a_tier_without_a_price_is_charged_as_the_dearest(served: dict[str, Any]) -> None:
+    usage = {"input_tokens": MILLION, **served}
+    for model in (OPUS, HAIKU):
+        assert cost(model, usage) >= cost(model, {**usage, "speed": "fast", "service_tier": None})
+        assert cost(model, usage) == 6 * cost(model, {"input_tokens": MILLION})
+    (tier,) = served.values()
+    own = [row(model=OPUS, tier=tier, usd=Decimal(5))]
+    assert cost(OPUS, usage, prices=own) == Decimal(5)
+
+
+def test_a_batch_of_a_model_with_one_price_costs_that() -> None:
+    assert cost("m", {"input_tokens": MILLION}, "batch", [row()]) == Decimal(1)
+
+
+def test_a_snapshot_of_a_model_with_a_price_of_ones_own_has_that_price() -> None:
+    assert cost("m-20270101", {"input_tokens": MILLION}, prices=[row()]) == Decimal(1)
+
+
+def test_a_missing_price_says_how_to_give_one() -> None:
+    with pytest.raises(
+        UsageError, match=r"hf.budgets.prices = \[Price\(model='claude-nobody', kind=\"input\", tier=\"standard\""
+    ):
+        cost("claude-nobody", {"input_tokens": 1})

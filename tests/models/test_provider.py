@@ -16,7 +16,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.models import Script, say
 from holdfast.models.anthropic import AnthropicModel
-from holdfast.models.provider import provider, read_rules, simulator
+from holdfast.models.simulator import provider, read_rules, simulator
 from holdfast.models.witness import read_witness
 from tests.models.conftest import MODEL, Converse, ask, request_of
 

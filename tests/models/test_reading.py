@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models import ModelFailure
-from holdfast.models.reading import Lines, Patience, read_events
+from holdfast.models.sse import Lines, Patience, read_events
 from holdfast.testing.virtual_time import VirtualLoop
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ def test_pings_keep_a_slow_answer_alive() -> None:
 def test_silence_ends_it() -> None:
     lost = failure(read(sent((1, PING), (11, PING))))
     assert (lost.kind, lost.bought, lost.transient) == ("timeout", "unknown", True)
-    assert "nothing came for 10s" in str(lost)
+    assert "nothing arrived for 10s" in str(lost)
 
 
 def test_bytes_that_never_make_an_event_are_silence() -> None:
     drip = [(1.0, PING[at : at + 1]) for at in range(len(PING))]
     assert len(drip) > 10
-    assert "nothing came" in str(failure(read(sent(*drip))))
+    assert "nothing arrived" in str(failure(read(sent(*drip))))
 
 
 def test_the_whole_answer_has_a_limit_too() -> None:

@@ -152,7 +152,7 @@ async def test_a_cassette_is_a_script_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no step 'shout'"):
         Script.cassette(file)
     file.write_text('[{"calls": [{"refuse": "bio"}]}]')
-    with pytest.raises(UsageError, match="is a turn of its own"):
+    with pytest.raises(UsageError, match="is a separate turn"):
         Script.cassette(file)
 
 

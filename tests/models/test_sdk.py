@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from holdfast.models import Script, call, say, think
-from holdfast.models.provider import provider
+from holdfast.models.simulator import provider
 from tests.models.conftest import MODEL, WEATHER
 
 TOOLS: Any = {"tools": [WEATHER]}

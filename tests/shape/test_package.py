@@ -21,7 +21,8 @@ def hear(event, args):
 sys.addaudithook(hear)
 import holdfast
 import holdfast.cli
-loaded = sorted(set(sys.modules) & {"apsw", "asyncpg", "pydantic", "anthropic", "fastapi", "opentelemetry", "sqlite3"})
+loaded = sorted(set(sys.modules) & {
+    "apsw", "asyncpg", "pydantic", "anthropic", "fastapi", "jinja2", "opentelemetry", "sqlite3", "yaml"})
 click = "click" in sys.modules
 print(json.dumps({"opened": opened, "loaded": loaded, "click": click}))
 """
@@ -34,8 +35,21 @@ def test_there_are_few_public_names() -> None:
         assert getattr(holdfast, name).__doc__, f"{name} says nothing about itself"
 
 
+def test_the_app_has_few_public_names() -> None:
+    """What a program calls, and nothing that parts of the app call on each other."""
+    names = {name for name in dir(holdfast.Holdfast()) if not name.startswith("_")}
+    declaring = {"agent", "job", "machine", "mcp", "pool", "queue", "schedule", "script", "tool", "upload"}
+    using = {"answer", "approve", "broker", "deny", "enqueue", "events", "session", "signal", "sync", "tenant", "why"}
+    listing = {"agents", "batches", "budgets", "inquiries", "jobs", "lanes", "pools", "queues", "runs", "schedules"}
+    listing |= {"sessions"}
+    working = {"access", "close", "ensure_worker", "lifespan", "migrate", "resp", "settings", "web", "work"}
+    working |= {"work_sync", "workers"}
+    assert names == declaring | using | listing | working
+    assert len(names) <= 43  # decision 30
+
+
 def test_importing_reads_no_file_but_code(tmp_path: Path) -> None:
-    seen = json.loads(python("-c", WITNESS, cwd=tmp_path).out)
+    seen = json.loads(python("-B", "-c", WITNESS, cwd=tmp_path).out)
     others = [(event, path) for event, path in seen["opened"] if event != "open"]
     read = [path for event, path in seen["opened"] if event == "open" and not path.endswith((".py", ".pyc"))]
     assert [path for path in read if path.endswith(".sql")] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import Field, fields
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import BadSetting
 from holdfast.settings import Settings
-from tests.shape.tree import SOURCE, modules
+from tests.shape.tree import SOURCE, modules, named, parsed
 
 SETTINGS = fields(Settings)
 
@@ -19,8 +19,8 @@ SETTINGS = fields(Settings)
 def attributes_read() -> set[str]:
     """Every name that some module but the settings' own reads as an attribute, itself or by a property of them."""
     own = SOURCE / "settings.py"
-    read = set().union(*(loaded(ast.parse(path.read_text())) for path in modules() if path != own))
-    methods = [node for node in ast.walk(ast.parse(own.read_text())) if isinstance(node, ast.FunctionDef)]
+    read = set().union(*(loaded(parsed(path)) for path in modules() if path != own))
+    methods = [node for node in ast.walk(parsed(own)) if isinstance(node, ast.FunctionDef)]
     properties = [node for node in methods if any(ast.unparse(each) == "property" for each in node.decorator_list)]
     return read.union(*(loaded(node) for node in properties if node.name in read))
 
@@ -34,12 +34,29 @@ def test_a_setting_nobody_reads_does_not_exist() -> None:
     assert [setting.name for setting in SETTINGS if setting.name not in read] == []
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_a_setting_says_what_it_is(setting: Field[Any]) -> None:
-    doc: str = setting.metadata["doc"]
-    assert len(doc) > 15
-    assert doc.endswith(".") or "…" in doc
-    assert "\n" not in doc
+# Who else looks at the environment: for what is no setting of ours.
+READERS = {
+    "cli/target.py",  # which app a command works on
+    "agents/providers.py",  # whether the provider's SDK will find a key there, and whose it is
+    "cli/agw.py",  # the key of a worker, in a variable that its option names
+    "cli/resp.py",  # the shared key, likewise
+    "cli/logs.py",  # whether the terminal shows colours
+    "kernel/drivers/sqlite_hints.py",  # where the system keeps sockets of a user
+    "testing/databases.py",  # which server the tests use
+    "facades/flatagents/environment.py",  # what the process that started this one says
+}
+
+
+def test_nothing_else_takes_a_setting_from_the_environment() -> None:
+    looks = [path for path in modules() if {"environ", "getenv"} & loaded(parsed(path))]
+    assert {named(path) for path in looks} == READERS | {"settings.py"}
+
+
+def test_a_setting_says_what_it_is() -> None:
+    docs: dict[str, str] = {setting.name: setting.metadata["doc"] for setting in SETTINGS}
+    short = [name for name, doc in docs.items() if len(doc) <= 15 or "\n" in doc]
+    endless = [name for name, doc in docs.items() if not (doc.endswith(".") or "…" in doc)]
+    assert (short, endless) == ([], [])
 
 
 def test_the_defaults_are_the_designs() -> None:
@@ -68,7 +85,7 @@ def test_a_setting_is_given_in_code_or_in_writing() -> None:
         ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
         ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
         ({"tick": "0s"}, "tick must be longer than 0s"),
-        ({"poll_interval": 30}, "a duration is text such as"),
+        ({"poll_interval": 30}, "a duration must be text such as"),
         ({"poll_interval": "-1s"}, "is not a duration"),
         ({"profile": "slow"}, 'profile is "full" or "fast"'),
         ({"schema": "My Schema"}, "schema must be a plain lower-case name"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,10 +15,21 @@ def modules(under: str = "") -> list[Path]:
     return sorted((SOURCE / under).rglob("*.py"))
 
 
-def statements() -> list[Path]:
-    """The files of named statements; migrations are beside them."""
-    return sorted((SOURCE / "kernel" / "sql").glob("*.sql"))
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module, which several tests walk and none changes."""
+    return ast.parse(path.read_text())
+
+
+def statements(under: str = "") -> list[Path]:
+    """The files of named statements, of a layer or of all; migrations are in folders of their own."""
+    return sorted(path for path in (SOURCE / under).rglob("*.sql") if path.parent.name != "migrations")
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(SOURCE))
+
+
+def listed(found: Iterable[object]) -> str:
+    """What a failure says: every offender on a line of its own, however many there are."""
+    return "\n".join(["", *map(str, found)])

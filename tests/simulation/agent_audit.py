@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.agents.rescuing import rescue
+from holdfast.agents.runs.rescue import rescue
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.states import TERMINAL
 from tests.simulation.audit import Audit, Violation
@@ -44,6 +44,7 @@ class AgentAudit(Audit):
         self.excused: set[str] = set()  # runs of which a lost server knew more
         self._clear()
         super().__init__(file, ceiling_us=ceiling_us, gone=gone)
+        self._fields.update(self._names)
 
     def _clear(self) -> None:
         self.runs: dict[str, Row] = {}
@@ -92,7 +93,7 @@ class AgentAudit(Audit):
 
     @property
     def unjudged(self) -> bool:
-        return bool(self._touched)
+        return bool(self._touched) or super().unjudged
 
     def _lapsed(self, changes: Sequence[Change], now: int) -> None:
         """Leases of runs that do not get on are ended; nothing else may change."""
@@ -104,6 +105,7 @@ class AgentAudit(Audit):
             if now - change.new["claimed_at"] < self.rescue_us:
                 raise Violation("a rescue only takes what was held without progress", str(change))
             self._remember_job(change)
+        self._stand_in_one_place()
 
     def _written_under_its_token(self, old: Row | None, new: Row) -> None:
         """What agents write carries no stamp; but a call is launched by who has the run."""
@@ -136,9 +138,6 @@ class AgentAudit(Audit):
                     )
         for run in sorted(touched):
             self._judge_run(self.runs[run])
-
-    def _row(self, table: str, values: tuple[Any, ...] | None) -> Row | None:
-        return None if values is None else dict(zip(self._names[table], values, strict=True))
 
     def _remember(self, table: str, old: Row | None, row: Row) -> None:
         match table:

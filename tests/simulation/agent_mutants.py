@@ -7,18 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from holdfast.agents import answering, turns
-from holdfast.agents.answering import Answer, Decision, Turned
-from holdfast.agents.batches import submissions
-from holdfast.agents.changes import Changes
-from holdfast.agents.ending import Following, end_run
-from holdfast.agents.records import RunEnd
-from holdfast.agents.statements import Batches, Calls, Events, Runs
-from holdfast.agents.turns import Committed, Play
+from holdfast.agents.batches import steps
+from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.events.log import Changes
+from holdfast.agents.rows import RunEnd
+from holdfast.agents.runs import commit, turns
+from holdfast.agents.runs.commit import Answer, Decision, Turned
+from holdfast.agents.runs.end import AgentJobs, end_run
+from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.statements import CallsSql, EventsSql, RunsSql
+from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.records import Ended, Lease, Moved
-from holdfast.kernel.statements import Waiting
-from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.rows import Ended, Lease, Moved
+from holdfast.kernel.statements import WaitingSql
 from holdfast.kernel.waiting import park
 from holdfast.workers.context import JobContext
 from tests.simulation.agents import AgentWorld
@@ -53,9 +54,9 @@ def _in_two_transactions(world: AgentWorld) -> Commit:
 
 async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
     changes = Changes()
-    await answering._add_calls(tx, [turned], changes)
+    await commit._add_calls(tx, [turned], changes)
     await changes.write(tx)
-    await tx.run(Waiting.add_children, seq=play.lease.seq, added=len(turned.launched))
+    await tx.run(WaitingSql.add_children, seq=play.lease.seq, added=len(turned.launched))
     await park(tx, play.lease, channel=None, timeout_us=None)
 
 
@@ -78,21 +79,21 @@ def _with_once_repeated(world: AgentWorld) -> Commit:
     return commit
 
 
-class Careless(Following):
+class Careless(AgentJobs):
     """Ends a run whose job has ended, and leaves its calls as they are."""
 
-    async def ended(self, tx: Transaction, moved: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         changes = Changes()
-        seqs = [job.seq for job in moved if job.state in TERMINAL and job.kind.startswith("agent:")]
-        for run in await tx.many(Runs.open_runs, jobs=seqs):
-            await tx.run(Calls.skip_calls, run=run.id)
+        seqs = [job.seq for job in jobs if job.kind.startswith("agent:")]
+        for run in await tx.many(RunsSql.open_runs, jobs=seqs):
+            await tx.run(CallsSql.skip_calls, run=run.id)
             await end_run(tx, RunEnd(run.id, run.state, error_type="", error=""), changes)
         await changes.write(tx)
-        await super().ended(tx, moved)
+        await super().ended(tx, jobs)
 
 
 def _follow_carelessly(world: World) -> None:
-    world.store.file.followers = (Careless(""),)
+    world.store.file.layers = (Careless(),)
 
 
 class Fearless:
@@ -109,10 +110,10 @@ class Fearless:
 
 def _call_whatever_the_time(world: World) -> None:
     assert isinstance(world, AgentWorld)
-    definitions = world.app.registry.definitions
+    definitions = core_of(world.app).registry.definitions
 
     async def play(ctx: JobContext) -> Any:
-        return await world.app._loop.play(cast(JobContext, Fearless(ctx)))
+        return await core_of(world.app).loop.play(cast(JobContext, Fearless(ctx)))
 
     for kind in [kind for kind in definitions if kind.startswith("agent:")]:
         definitions[kind] = replace(definitions[kind], function=play)
@@ -122,18 +123,18 @@ def _submit_blindly(world: World) -> None:
     """Submit again what may have been taken, without a look."""
 
     async def refused(tx: Transaction, lease: Lease, id: str, error: str) -> None:
-        await submissions.refused(tx, lease, id, error, troubled=True)
+        await steps.refused(tx, lease, id, error, troubled=True)
 
-    world.store.replaced[submissions.search] = refused
+    world.store.replaced[steps.search] = refused
 
 
 def _keep_no_intent(world: World) -> None:
     """Submit first, and store afterwards."""
 
     async def intend(tx: Transaction, lease: Lease, id: str) -> set[str]:
-        return {each.custom_id for each in await tx.many(Batches.request_sizes, batch=id)}
+        return {each.custom_id for each in await tx.many(BatchesSql.request_sizes, batch=id)}
 
-    world.store.replaced[submissions.intend] = intend
+    world.store.replaced[steps.intend] = intend
 
 
 MUTANTS: Final = (
@@ -148,7 +149,7 @@ MUTANTS: Final = (
         "late answer unpaid",
         "an answer of a batch that nobody waits for is not accounted",
         rewrite(
-            Runs.end_turns,
+            RunsSql.end_turns,
             ("where r.id = value ->> 0 and exists", "where r.finalized_at is null and r.id = value ->> 0 and exists"),
         ),
         soon=22,
@@ -166,12 +167,12 @@ MUTANTS: Final = (
     Mutant(
         "results by time",
         "results are put in the order in which the tools ended",
-        rewrite(Calls.calls_of, ("order by c.turn, c.ordinal", "order by c.turn, c.finished_at, c.ordinal desc")),
+        rewrite(CallsSql.calls_of, ("order by c.turn, c.ordinal", "order by c.turn, c.finished_at, c.ordinal desc")),
     ),
     Mutant(
         "recorded turn asked again",
         "a run goes on from one turn before its last answer",
-        rewrite(Runs.load_run, (" r.turns,", " max(r.turns - 1, 0),")),
+        rewrite(RunsSql.load_run, (" r.turns,", " max(r.turns - 1, 0),")),
     ),
     Mutant("dangling tool use", "a run that fails or is cancelled leaves its calls unanswered", _follow_carelessly),
     Mutant(
@@ -184,31 +185,31 @@ MUTANTS: Final = (
         "unknown calls forgotten",
         "a call whose worker died is not counted",
         rewrite(
-            Runs.begin_turn,
+            RunsSql.begin_turn,
             ("unknown = turn.unknown + case when turn.state in ('calling', 'batched') then 1 else 0 end, ", ""),
         ),
     ),
     Mutant(
         "session overtaken",
         "a run does not wait for those of its session that came before",
-        rewrite(Runs.run_ahead, ("ordinal < :ordinal", "ordinal < 0")),
+        rewrite(RunsSql.run_ahead, ("ordinal < :ordinal", "ordinal < 0")),
     ),
     Mutant(
         "session left waiting",
         "a run that ends does not wake the next of its session",
-        rewrite(Runs.wake_next, ("j.state = 'waiting' and j.channel", "j.state = 'running' and j.channel")),
+        rewrite(RunsSql.wake_next, ("coalesce(t.state, '') = 'waiting'", "coalesce(t.state, '') = 'running'")),
     ),
     Mutant(
         "words said twice",
         "what a model says is shown again when the answer to the write is lost",
-        rewrite(Events.add_deltas, (" and e.seq = r.events and e.data = c.last", " and e.seq = 0")),
+        rewrite(EventsSql.add_deltas, (" and e.seq = r.events and e.data = c.last", " and e.seq = 0")),
         soon=2,
     ),
     Mutant(
         "words after the end",
         "what a late attempt says is shown, whatever became of its run",
         rewrite(
-            Events.add_deltas,
+            EventsSql.add_deltas,
             (" and r.epoch = c.epoch and r.token = c.token and r.state = 'streaming'", ""),
             (" and r.epoch = value ->> 1 and r.token = value ->> 2 and r.state = 'streaming'", ""),
         ),

@@ -11,10 +11,12 @@ from random import Random
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.agents import turns
-from holdfast.agents.definitions import Limits, Mode
-from holdfast.agents.handles import Agent, Run
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.runs import turns
 from holdfast.agents.tools import Tool, ToolContext
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
@@ -38,7 +40,7 @@ class Troupe:
 
     def __init__(self, app: Holdfast, store: Store, here: Callable[[], Process]) -> None:
         self.app = app
-        self.registry = app.registry
+        self.registry = core_of(app).registry
         self.starts: Counter[str] = Counter()  # of calls that may start once
         self._store = store
         self._here = here
@@ -185,10 +187,10 @@ class AgentWorld(World):
         client = AgentClient(self.loop, store, options)
         ports = Ports(clock=client.node.clock, random=Random(f"run ids of {options.seed}"))
         app = Holdfast("sqlite:///simulated", settings=options.settings, embedded=False, ports=ports)
-        app._runtimes[self.loop] = client.runtime
-        app._loop._ports = lambda: self._here().ports
-        app.book.substitute = self.provider = SimProvider(store, self._here)
-        store.file.followers = app._ports.followers
+        core_of(app).binding.of(self.loop).runtime = client.runtime
+        core_of(app).loop._ports = lambda: self._here().ports
+        core_of(app).book.substitute = self.provider = SimProvider(store, self._here)
+        store.file.layers = core_of(app).registry.layers
         client.troupe = Troupe(app, store, self._here)
         self.app = app
         return client.troupe, client

@@ -18,12 +18,30 @@ import apsw
 
 from holdfast.kernel import duties
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
-from holdfast.kernel.records import Lease, Term
+from holdfast.kernel.rows import Lease, Term
 from holdfast.kernel.states import TERMINAL, State
 from tests.support.invariants import check_changes
-from tests.support.snapshots import PRIMARY_KEYS, Change, Key, Row, Snapshot, primary_key, snapshot
+from tests.support.places import PLACES, check_standing
+from tests.support.snapshots import (
+    PRIMARY_KEYS,
+    WHOLE,
+    Change,
+    Key,
+    Row,
+    Snapshot,
+    differences,
+    primary_key,
+    relation,
+    snapshot,
+    tables,
+)
 
-WATCHED: Final = frozenset(PRIMARY_KEYS) - {"route", "channel", "queue"}
+WATCHED: Final = frozenset(tables()) - {"route", "channel", "queue"}
+# The tables that a job and its attempts are made of, and the column that names the job.
+PARTS: Final = {
+    **dict.fromkeys(("job", *PLACES), "seq"),
+    **dict.fromkeys(("attempt", "family", "progress"), "job"),
+}
 UNTRACED: Final = frozenset({"hostname", "pid", "version"})  # they differ from machine to machine
 
 LeaseKey = tuple[int, int, int]
@@ -56,43 +74,78 @@ class Audit:
         self._file = file
         self.ceiling_us = ceiling_us
         self._gone = gone
-        self._raw: list[tuple[str, int, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
-        self._columns = {table: _columns(file, table) for table in PRIMARY_KEYS}
+        self._raw: list[tuple[str, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
+        self._columns = {name: _columns(file, relation(name)) for name in PRIMARY_KEYS}
+        self._fields = {table: _columns(file, table) for table in WATCHED}
+        self._moved: list[int] = []  # jobs of which some row changed in the last commit
+        self._attempts: defaultdict[int, dict[Key, Row]] = defaultdict(dict)  # of each job
+        self._standing: defaultdict[int, dict[tuple[str, Key], Row]] = defaultdict(dict)  # the rows of its places
         file.connection.preupdate_hook(self._on_change)
 
     def _on_change(self, change: apsw.PreUpdate) -> None:
         if change.table_name in WATCHED:
-            self._raw.append((change.table_name, change.rowid, change.old, change.new))
+            self._raw.append((change.table_name, change.old, change.new))
 
     @property
     def unjudged(self) -> bool:
         """Whether the last commit changed more than `collect` tells."""
-        return False
+        return bool(self._moved)
 
     def forget(self) -> None:
         """What was seen since the last commit was rolled back."""
         self._raw.clear()
 
     def collect(self) -> list[Change]:
-        """What the last commit changed, each row once, with its first and last image."""
-        images: dict[tuple[str, int], tuple[Any, Any]] = {}
-        for table, rowid, old, new in self._raw:
-            seen = images.get((table, rowid))
-            images[table, rowid] = (old if seen is None else seen[0], new)
+        """What the last commit changed, each row once, with its first and last image; jobs and attempts are whole."""
+        images: dict[tuple[str, Key], tuple[Row | None, Row | None]] = {}
+        touched: dict[int, None] = {}
+        for table, *values in self._raw:
+            old, new = (self._row(table, value) for value in values)
+            if table in PARTS:
+                touched.update((row[PARTS[table]], None) for row in (old, new) if row is not None)
+                self._stand(table, old, new)
+                continue
+            key = (table, primary_key(table, new or old or {}))
+            images[key] = (images[key][0] if key in images else old, new)
         self._raw.clear()
-        return [self._change(table, *pair) for (table, _), pair in images.items() if pair[0] != pair[1]]
+        self._moved = list(touched)
+        others = [Change(*key, *pair) for key, pair in images.items() if pair[0] != pair[1]]
+        return [*self._whole_changes(touched), *others]
 
-    def _change(self, table: str, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> Change:
-        names = self._columns[table]
-        before = None if old is None else dict(zip(names, old, strict=True))
-        after = None if new is None else dict(zip(names, new, strict=True))
-        return Change(table, primary_key(table, after or before or {}), before, after)
+    def _row(self, table: str, values: tuple[Any, ...] | None) -> Row | None:
+        return None if values is None else dict(zip(self._fields[table], values, strict=True))
+
+    def _stand(self, table: str, old: Row | None, new: Row | None) -> None:
+        if table not in PLACES:
+            return
+        if old is not None:
+            del self._standing[old["seq"]][table, primary_key(table, old)]
+        if new is not None:
+            self._standing[new["seq"]][table, primary_key(table, new)] = new
+
+    def _whole_changes(self, touched: Collection[int]) -> list[Change]:
+        """How these jobs and their attempts were, and how they are."""
+        if not touched:
+            return []
+        now = {name: self._read(name, f"{PARTS[name]} in ({', '.join(map(str, touched))})") for name in WHOLE}
+        before = {
+            "job": [self.jobs[seq] for seq in touched if seq in self.jobs],
+            "attempt": [row for seq in touched for row in self._attempts[seq].values()],
+        }
+        return list(differences(snapshot(0, before), snapshot(0, now)))
+
+    def _read(self, name: str, where: str = "true") -> list[Row]:
+        names = self._columns[name]
+        rows = self._file.execute(f"select {', '.join(names)} from {relation(name)} where {where}")
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def judge(self, changes: Sequence[Change], now: int, operation: Callable[..., Any], args: Sequence[Any]) -> None:
         """Take the changes over, or raise what is wrong with them."""
         for change in changes:
             if change.table == "job":
                 self._remember_job(change)
+            elif change.table == "attempt":
+                self._remember_attempt(change)
             elif change.table == "duty" and change.new is not None:
                 self.duties[str(change.key)] = change.new
             elif change.table == "worker" and change.new is not None:
@@ -102,7 +155,12 @@ class Audit:
             elif change.table == "signal":
                 self._unread.update([change.new["channel"]] if change.new is not None else [])
                 self._unread.subtract([change.old["channel"]] if change.old is not None else [])
-        check_changes(changes, now=now, jobs=self.jobs, ceiling_us=self.ceiling_us, gone=self._gone)
+        self._stand_in_one_place()
+        holders = {change.old["holder"] for change in changes if change.table == "duty" and change.old is not None}
+        alive = {seq for seq in holders & set(self.workers) if self.workers[seq]["status"] in ("active", "draining")}
+        hosted = {seq for seq, row in self.workers.items() if row["host"] in self._gone}  # they went with their hub
+        known: dict[str, Any] = {"jobs": self.jobs, "gone": {*self._gone, *hosted}, "given_up": holders - alive}
+        check_changes(changes, now=now, ceiling_us=self.ceiling_us, **known)
         for change in changes:
             if change.table == "job" and change.new is not None:
                 self._written_under_its_token(change.old, change.new)
@@ -120,6 +178,13 @@ class Audit:
         held = {_lease(row) for row in self.open.values() if row["state"] == State.RUNNING}
         whole = self.whole(now)
         self.jobs = dict(whole["job"])
+        self._attempts.clear()
+        for key, row in whole["attempt"].items():
+            self._attempts[row["job"]][key] = row
+        self._standing.clear()
+        for place in PLACES:
+            for key, row in whole[place].items():
+                self._standing[row["seq"]][place, key] = row
         self.open = {row["seq"]: row for row in self.jobs.values() if row["state"] not in TERMINAL}
         self.seq_of = {row["id"]: row["seq"] for row in self.jobs.values()}
         self.duties = {row["name"]: row for row in whole["duty"].values()}
@@ -138,15 +203,12 @@ class Audit:
 
     def whole(self, now: int) -> Snapshot:
         """All rows, read from the store."""
-        tables = {}
-        for table, names in self._columns.items():
-            rows = self._file.execute(f"select {', '.join(names)} from {table}")
-            tables[table] = [dict(zip(names, row, strict=True)) for row in rows]
-        return snapshot(now, tables)
+        return snapshot(now, {name: self._read(name) for name in self._columns})
 
     def _remember_job(self, change: Change) -> None:
         row = change.new
         if row is None:
+            self.jobs.pop(change.key, None)
             return
         seq = row["seq"]
         self.jobs[seq] = row
@@ -160,6 +222,24 @@ class Audit:
             self.lease_until[_lease(row)] = row["lease_until"]
             if change.old is None or change.old["state"] != State.RUNNING:
                 self._issue(row)
+
+    def _remember_attempt(self, change: Change) -> None:
+        if change.new is not None:
+            self._attempts[change.new["job"]][change.key] = change.new
+        elif change.old is not None:
+            self._attempts[change.old["job"]].pop(change.key, None)
+
+    def _stand_in_one_place(self) -> None:
+        """I26, I28: seen from the tables themselves, whatever the view makes of them."""
+        for seq in self._moved:
+            job = self.jobs.get(seq)
+            standing = [(place, row) for (place, _), row in self._standing[seq].items()]
+            if job is None and not standing:
+                continue
+            state = check_standing(seq, job, standing)
+            if job is not None and job["state"] != state:
+                raise Violation("a job is shown where it stands", f"as {state}: {_image(job)}")
+        self._moved.clear()
 
     def _issue(self, row: Row) -> None:
         """I4, also over failovers: the job is named by its id here, for numbers can be given out again."""

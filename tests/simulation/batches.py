@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.models.batches import BatchItem, BatchLine, BatchStatus
 from holdfast.models.failures import ModelFailure
-from holdfast.models.folding import Folding
+from holdfast.models.fold import Folding
 from holdfast.models.protocol import Answered, Wire
 from holdfast.models.wire import to_events
 from tests.simulation.store import Store
@@ -48,7 +48,7 @@ class BatchBay:
         self._check = check
         self._chance = Random(f"batches of {store.options.seed}")
         odds = self._chance
-        self._odds = {fate: odds.uniform(0, 0.15) if odds.random() < 0.6 else 0.0 for fate in (*FATES, *ENDINGS)}
+        self._odds = {fate: odds.uniform(0.03, 0.18) if odds.random() < 0.6 else 0.0 for fate in (*FATES, *ENDINGS)}
 
     def _happens(self, fate: str) -> bool:
         if self._store.healed or self._chance.random() >= self._odds[fate]:

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from random import Random
 
 from holdfast.clock import Ports
-from holdfast.errors import DuplicateWorker, Unavailable
+from holdfast.errors import DuplicateWorker, PlaceLost, Unavailable
 from holdfast.kernel.leases import Beat
 from holdfast.testing.virtual_time import Node
 from holdfast.workers.lifeline import Pulse, TaskLifeline
@@ -62,7 +62,7 @@ class Process:
         try:
             self.worker = worker
             await worker.run()
-        except (Unavailable, DuplicateWorker, asyncio.CancelledError):
+        except (Unavailable, DuplicateWorker, PlaceLost, asyncio.CancelledError):
             pass
         self._exit()
 

@@ -13,27 +13,27 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from holdfast.kernel.complete import complete, complete_and_settle
+from holdfast.kernel.crowd import Look, looked_note, tell_look
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
 from holdfast.kernel.families import settle
 from holdfast.kernel.leases import (
-    DEADLINE_ERROR,
+    ERRORS,
     FOREVER,
-    ORPHAN_ERROR,
-    RESCUE_ERROR,
     Beat,
     OwnRow,
     beat,
     expire,
     renew,
 )
-from holdfast.kernel.records import Ended, Ending, Held, Kin, Moved, Sight, Term
+from holdfast.kernel.rows import Ended, Ending, Held, Kin, Moved, Sight, Term
 from holdfast.kernel.sql import Statement
-from holdfast.kernel.statements import Jobs, Lanes, Leases, Waiting
+from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, WaitingSql
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.workers import look
 from holdfast.workers.worker import Worker
 from tests.simulation.world import World
+from tests.support.places import PLACES
 
 Plant = Callable[[World], None]
 
@@ -59,6 +59,10 @@ def rewrite(statement: Statement, *edits: tuple[str, str]) -> Plant:
         world.store.file._statements = edited
 
     return plant
+
+
+def rewrite_each(statements: Sequence[Statement], *edits: tuple[str, str]) -> Plant:
+    return together(*(rewrite(statement, *edits) for statement in statements))
 
 
 def replace(operation: Callable[..., Any], by: Callable[..., Any]) -> Plant:
@@ -89,13 +93,15 @@ async def _look_for_nothing(tx: Transaction, worker: int, routes: Sequence[int])
     return sight._replace(pending=False)
 
 
+async def _tell_of_nothing(tx: Transaction, seen: Look) -> None:
+    await tx.hint(looked_note(seen, []))
+
+
 async def _beat_for_all_it_owns(
     tx: Any, worker: int, active: int, held: Sequence[Held], *, me: OwnRow, **limits: Any
 ) -> Beat:
     answer: Beat = await beat(tx, worker, active, held, me=me, **limits)
-    rows = tx.execute(
-        "select seq, worker, epoch, token from job where state = 'running' and worker = :w", {"w": worker}
-    )
+    rows = tx.execute("select seq, worker, epoch, token from lease where worker = :w", {"w": worker})
     await renew(tx, [Held(*row) for row in rows], ttl_us=limits["ttl_us"], ceiling_us=limits["ceiling_us"])
     return answer
 
@@ -120,6 +126,28 @@ def _settle_later(world: World) -> None:
     store.replaced[complete_and_settle] = end_alone
 
 
+async def _end_anyway(tx: Any, endings: Sequence[Ending]) -> list[Ended]:
+    ended: list[Ended] = await complete(tx, endings)
+    held = {job.seq for job in ended}
+    for late in (ending for ending in endings if ending.seq not in held):
+        ((attempts, rescues),) = tx.execute(f"select attempts, rescues from job_now where seq = {late.seq}", {})
+        for place in PLACES:
+            tx.execute(f"delete from {place} where seq = {late.seq}", {})
+        tx.execute(
+            "insert into ended (seq, token, finished_at, attempts, rescues, state, queue, lane, result) "
+            f"select seq, :token, now_us(), {attempts}, {rescues}, 'succeeded', queue, lane, :result "
+            "from job where seq = :seq",
+            late._asdict(),
+        )
+    return ended
+
+
+async def _end_and_settle_anyway(tx: Any, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+    ended = await _end_anyway(tx, endings)
+    await settle(tx, ended)
+    return ended
+
+
 class RescueById(Worker):
     """Finds what lapsed in one transaction and takes it, by number, in the next."""
 
@@ -142,23 +170,34 @@ class TwoSteps:
 
 
 async def _find_lapsed(tx: Transaction, limit: int) -> list[Kin]:
-    return await tx.many(Leases.find_lapsed, gone=[], until=FOREVER, limit=limit)
+    return await tx.many(LeasesSql.find_lapsed, gone=[], until=FOREVER, limit=limit)
 
 
-async def _take(tx: Transaction, found: Sequence[Kin], backoff_us: int, chance: Random) -> list[Moved]:
+async def _take(tx: Any, found: Sequence[Kin], backoff_us: int, chance: Random) -> list[Moved]:
     seqs = [job.seq for job in found]
-    await tx.run(Leases.record_lost, seqs=seqs, gone=[])
-    moved = await tx.many(
-        Leases.expire,
+    moved: list[Moved] = await tx.many(
+        LeasesSql.expire,
         seqs=seqs,
         gone=[],
         backoff_us=backoff_us,
         jitter=chance.randrange(500),
-        deadline_error=DEADLINE_ERROR,
-        orphan_error=ORPHAN_ERROR,
-        rescue_error=RESCUE_ERROR,
+        at_once=0,
+        charge=0,
+        **ERRORS,
     )
     await settle(tx, moved)
+    for seq in {*seqs} - {job.seq for job in moved}:
+        ((token, attempts, rescues),) = tx.execute(
+            f"select token, attempts, rescues from job_now where seq = {seq}", {}
+        )
+        for place in PLACES:
+            tx.execute(f"delete from {place} where seq = {seq}", {})
+        tx.execute(
+            "insert into ready (route, slot, seq, token, priority, attempts, rescues, deadline_at) "
+            f"select route, slot, seq, {token}, priority, {attempts}, {rescues + 1}, deadline_at "
+            f"from job where seq = {seq}",
+            {},
+        )
     return moved
 
 
@@ -169,48 +208,41 @@ class Unfenced(Worker):
         return math.inf
 
 
-_OF_ENDING: Final = " and j.worker = value ->> 1 and j.epoch = value ->> 2 and j.token = value ->> 3"
-_OF_JOB: Final = " and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token"
-_LAPSED: Final = " and (lease_until <= now_us() or worker in (select value from json_each(:gone)))"
-_HELD: Final = " and state = 'running' and worker = :worker and epoch = :epoch and token = :token"
+CLAIMS: Final = (JobsSql.claim, JobsSql.claim_one)
+_OF_ENDING: Final = " where l.worker = value ->> 1 and l.epoch = value ->> 2 and l.token = value ->> 3"
+_MINE: Final = "from lease where seq = :seq and worker + 0 = :worker and epoch = :epoch and token = :token"
 
 MUTANTS: Final = (
     Mutant(
         "unfenced complete",
         "an attempt ends its job whatever became of it",
-        rewrite(Jobs.complete, (" and j.state = e.source" + _OF_JOB, "")),
+        together(replace(complete, _end_anyway), replace(complete_and_settle, _end_and_settle_anyway)),
     ),
     Mutant(
         "state-only guard",
         "an attempt ends its job if it runs, whoever runs it (River, DBOS)",
-        rewrite(Jobs.complete, (_OF_ENDING, ""), (_OF_JOB, "")),
+        rewrite_each((JobsSql.finish, JobsSql.complete), (_OF_ENDING, " where true")),
     ),
     Mutant(
         "rescue by id",
         "a rescue is applied to what an earlier transaction saw (River #1302)",
-        together(
-            employ(RescueById),
-            rewrite(Leases.record_lost, (_LAPSED, "")),
-            rewrite(Leases.expire, (" and state = lost.source" + _LAPSED, "")),
-        ),
+        employ(RescueById),
     ),
     Mutant(
         "rescues not counted",
         "a job that kills its workers does so for ever",
-        rewrite(Leases.expire, ("rescues = rescues + 1, ", "")),
+        rewrite(LeasesSql.expire, ("rescues + 1", "rescues")),
     ),
     Mutant(
         "lost wake-up without poll",
         "work is found by hints alone (Graphile #541, BullMQ #4729)",
-        replace(look, _look_for_nothing),
+        together(replace(look, _look_for_nothing), replace(tell_look, _tell_of_nothing)),
         soon=34,
     ),
     Mutant(
         "lane that does not count",
         "a claim forgets what already runs in its lane",
-        rewrite(
-            Lanes.lane_states, ("(select count(*) from job j where j.state = 'running' and j.lane = lane.name)", "0")
-        ),
+        rewrite(LanesSql.lane_states, ("(select count(*) from lease l where l.lane = lane.name)", "0")),
     ),
     Mutant(
         "renewal of everything it owns",
@@ -223,37 +255,51 @@ MUTANTS: Final = (
         replace(clean_up, _clean_up_anyway),
     ),
     Mutant("parent settled later", "a child ends in one transaction and is counted in the next", _settle_later),
-    Mutant("unfenced steps", "whoever once held the job may store a step", rewrite(Waiting.store_step, (_HELD, ""))),
+    Mutant(
+        "unfenced steps",
+        "whoever once held the job may store a step",
+        rewrite(WaitingSql.store_step, (_MINE, "from job where seq = :seq")),
+    ),
     Mutant("no self-fence", "a worker that lost its lease does not notice by itself", employ(Unfenced)),
     Mutant(
         "dead branch at the limit",
         "the sweep does not end a job that lost its lease too often (agentpg)",
-        rewrite(Leases.expire, (" when j.rescues >= j.max_rescues then 'rescues'", "")),
+        rewrite(LeasesSql.expire, (" when l.counts = 0 and l.rescues >= j.max_rescues then 'rescues'", "")),
     ),
     Mutant(
         "lease revived",
         "a lease that ran out can be renewed",
-        rewrite(Leases.renew, (" and j.lease_until > now_us() - max(:leap_us, 0)", "")),
+        rewrite(LeasesSql.renew, (" and l.lease_until > now_us() - max(:leap_us, 0)", "")),
     ),
     Mutant(
         "signal missed by park",
         "a job parks although its signal is there",
-        rewrite(Waiting.park, ("exists (select 1 from signal s where s.channel = :channel)", "false")),
+        rewrite(WaitingSql.park, ("exists (select 1 from signal s where s.channel = :channel)", "false")),
     ),
     Mutant(
         "woken early",
         "a job is made due before its time",
-        rewrite(Waiting.wake, ("due_at <= now_us()", "due_at <= now_us() + 3000000")),
+        rewrite(WaitingSql.wake, ("due_at <= now_us()", "due_at <= now_us() + 3000000")),
     ),
     Mutant(
         "key taken over",
         "a repeated key names the newest job",
-        rewrite(Jobs.take_key, ("set key = excluded.key", "set job = excluded.job")),
+        rewrite(EnqueueSql.take_key, ("set key = excluded.key", "set job = excluded.job")),
     ),
     Mutant(
         "bare counter over failover",
         "a token is only a number, which a server that lost commits gives out again",
-        rewrite(Jobs.claim, ("epoch = (select c.epoch from cluster c)", "epoch = 1")),
+        rewrite_each(CLAIMS, ("(select c.epoch from cluster c)", "1")),
     ),
-    Mutant("token reused", "a claim does not raise the token", rewrite(Jobs.claim, ("token = token + 1, ", ""))),
+    Mutant("token reused", "a claim does not raise the token", rewrite_each(CLAIMS, ("p.token + 1", "p.token"))),
+    Mutant(
+        "row in two places",
+        "a claim leaves the job where others can claim it",
+        rewrite_each(CLAIMS, ("delete from ready where ", "delete from ready where false and ")),
+    ),
+    Mutant(
+        "row in no place",
+        "an attempt that is to be retried ends, and its job is nowhere",
+        rewrite(JobsSql.complete, (" = 'scheduled'", " = 'nowhere'")),
+    ),
 )

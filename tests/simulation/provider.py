@@ -17,9 +17,9 @@ from holdfast.models.batches import BatchItem, BatchLine, BatchStatus
 from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
-from holdfast.models.provider.pairing import check_conversation
-from holdfast.models.provider.refusing import Refused
-from holdfast.models.script import Turn, call, calls, last_user_text, refuse, say, truncate, turns_since_user
+from holdfast.models.script import ScriptedTurn, call, calls, last_user_text, refuse, say, truncate, turns_since_user
+from holdfast.models.simulator.conversation import check_conversation
+from holdfast.models.simulator.refusal import Refused
 from holdfast.models.wire import count_tokens, to_events
 from tests.simulation.agent_audit import AgentAudit
 from tests.simulation.audit import Violation
@@ -161,7 +161,7 @@ class SimProvider:
         return [*before, half, delta, stop]
 
 
-def plan(seed: int, body: Wire) -> Turn:
+def plan(seed: int, body: Wire) -> ScriptedTurn:
     """What is answered at this point of a conversation."""
     text, number = last_user_text(body["messages"]), turns_since_user(body["messages"])
     chance = Random(f"{seed} {text} {number}")
@@ -172,14 +172,14 @@ def plan(seed: int, body: Wire) -> Turn:
     return calls(say("let me see"), *parts)
 
 
-def _ending(chance: Random, text: str) -> Turn:
+def _ending(chance: Random, text: str) -> ScriptedTurn:
     match chance.choice(("say", "say", "say", "say", "truncate", "refuse")):
         case "truncate":
             return truncate(f"as for {text}")
         case "refuse":
             return refuse("other")
         case _:
-            return Turn((say(f"done with {text}"),))
+            return ScriptedTurn((say(f"done with {text}"),))
 
 
 def _call(chance: Random, place: str, delegates: list[str]) -> Any:

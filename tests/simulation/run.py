@@ -13,15 +13,25 @@ from random import Random
 from typing import Final, Literal
 
 from holdfast.testing.virtual_time import VirtualLoop
+from holdfast.workers.attempt_log import log as attempts
 from tests.simulation.agents import AgentWorld
 from tests.simulation.audit import Violation
+from tests.simulation.brokers import BrokerWorld
+from tests.simulation.machines import MachineWorld
+from tests.simulation.pools import PoolWorld
 from tests.simulation.rare import Rare
 from tests.simulation.swarm import draw
 from tests.simulation.world import World
 
 Sabotage = Callable[[World], None]
-Kind = Literal["jobs", "agents"]
-WORLDS: Final[Mapping[Kind, Callable[..., World]]] = {"jobs": World, "agents": AgentWorld}
+Kind = Literal["jobs", "agents", "pools", "brokers", "machines"]
+WORLDS: Final[Mapping[Kind, Callable[..., World]]] = {
+    "jobs": World,
+    "agents": AgentWorld,
+    "pools": PoolWorld,
+    "brokers": BrokerWorld,
+    "machines": MachineWorld,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ def simulate(
 
 
 class _Alarm(logging.Handler):
-    """An error in the log is a failure: the worker met something that it does not know."""
+    """An error in the log is a failure: the worker met something that it does not know. It knows that jobs fail."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
@@ -94,6 +104,8 @@ class _Alarm(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._world.loop.is_closed():
             return  # what the dead say when they are disposed of
+        if record.name == attempts.name:
+            return
         problem = record.exc_info[1] if record.exc_info else None
         told = Violation("no unknown error", record.getMessage())
         told.__cause__ = problem

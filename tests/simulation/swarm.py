@@ -69,6 +69,7 @@ class Options:
     own_lifeline: bool  # heartbeats go on while the event loop stands still, as from a thread
     ephemeral: bool  # some workers leave when there is nothing to do, and come again
     presence: Presence
+    crowd: float  # among more live workers than this, one tells the others of its look
     faults: Faults
     load: Load
 
@@ -106,6 +107,7 @@ def draw(seed: int, *, chaos_s: float | None = None) -> Options:
         own_lifeline=chance.random() < 0.5,
         ephemeral=chance.random() < 0.3,
         presence=chance.choice(("none", "steady", "steady", "flapping")),
+        crowd=Random(f"crowd of {seed}").choice((1, 2, 5, math.inf)),
         faults=_faults(chance, settings.lease_ttl.total_seconds()),
         load=Load(
             gap_s=gap,

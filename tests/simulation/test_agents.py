@@ -20,6 +20,7 @@ CHAOS_S = 300.0
 MOST_SEEDS = 30
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_runs_keep_every_promise_in_worlds_full_of_faults() -> None:
@@ -33,6 +34,7 @@ def test_runs_keep_every_promise_in_worlds_full_of_faults() -> None:
     assert not blind, f"blind spots of the simulation: {blind}"
 
 
+@pytest.mark.long
 def test_a_world_of_runs_replays_exactly() -> None:
     first, second = (simulate(1, kind="agents", chaos_s=120) for _ in range(2))
     assert first.trace_hash == second.trace_hash
@@ -40,6 +42,7 @@ def test_a_world_of_runs_replays_exactly() -> None:
     assert first.jobs > 10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

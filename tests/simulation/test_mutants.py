@@ -11,6 +11,7 @@ MOST_SEEDS = 40
 CHAOS_S = 600.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

@@ -43,6 +43,10 @@ class SimDatabase:
         self._clock = clock
         self.presence: Presence = SimPresence(store, caller)
 
+    @property
+    def crowd(self) -> float:
+        return self._store.options.crowd
+
     def introduce(self, owner: str) -> None: ...
 
     async def connect(self) -> None: ...

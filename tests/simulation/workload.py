@@ -7,22 +7,23 @@ witnessed outside the store: what a committed step did must not be done again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast import durations
+from holdfast.core import Core
 from holdfast.errors import LeaseLost
 from holdfast.jobs import JobFunction
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.queues import Queue
 from holdfast.runtime import Runtime
 from holdfast.workers.context import JobContext
-from holdfast.workers.definitions import Definition, Limits, Registry
+from holdfast.workers.definitions import Definition, LaneLimits, Registry
 from holdfast.workers.signatures import Signature
 from tests.simulation.audit import Violation, stamp
 from tests.simulation.store import Store
@@ -34,9 +35,9 @@ QUEUES: Final[Mapping[str, Queue]] = {"fragile": Queue(on_orphan="fail")}
 SPECIAL: Final = "tag:special"
 NEVER: Final = "never"  # channels of this name get no signal
 
-LIMITS: Final[Mapping[str, Limits]] = {
-    "sleepy": Limits("job:sleepy", True, 3, None, 1),
-    "flaky": Limits("job:flaky", True, None, 500_000, 3),
+LIMITS: Final[Mapping[str, LaneLimits]] = {
+    "sleepy": LaneLimits("job:sleepy", True, 3, None, 1),
+    "flaky": LaneLimits("job:flaky", True, None, 500_000, 3),
 }
 
 CHOICES: Final = ("done", "retry", "fail", "cancel", "discard", "snooze")
@@ -53,22 +54,19 @@ class Host(Protocol):
     def block(self, seconds: float) -> None: ...
 
 
-class App(NamedTuple):
-    """As much of an app as job functions need."""
+class ClientCore(Core):
+    """The core of an app whose store is the client's own."""
 
-    client: Runtime
-    registry: Registry
+    def __init__(self, client: Runtime, registry: Registry) -> None:
+        super().__init__(client.settings, client.ports, embedded=False)
+        self.registry = registry
+        self._client = client
 
     def runtime(self) -> Runtime:
-        return self.client
+        return self._client
 
     def intake(self, tx: object | None, *, sync: bool = False) -> Runtime:
-        return self.client
-
-    def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        raise NotImplementedError("nothing here is synchronous")
-
-    async def ensure_worker(self) -> None: ...
+        return self._client
 
 
 class Workload:
@@ -105,7 +103,7 @@ class Workload:
                 limits=LIMITS.get(kind),
             )
             self.registry.add(definition)
-            self.jobs[kind] = JobFunction(App(client, self.registry), definition, definition.function)
+            self.jobs[kind] = JobFunction(ClientCore(client, self.registry), definition, definition.function)
 
     async def quick(self, ctx: JobContext, n: int) -> dict[str, Any]:
         return {"n": n, "by": stamp(ctx.token)}
@@ -165,7 +163,7 @@ class Workload:
         by = stamp(ctx.token)
         match choice:
             case "retry":
-                return Retry(_time(self._chance.choice((0, 1))), error=by)
+                return TryAgain(_time(self._chance.choice((0, 1))), error=by)
             case "fail":
                 return Fail(by)
             case "cancel":

@@ -31,11 +31,10 @@ class World:
         self.rare = Rare()
         self.verdict: asyncio.Future[None] = loop.create_future()
         self.store = Store(loop, options, self.rare, self.fail)
-        self._processes: dict[str, Process] = {}
+        self.nodes: dict[str, Process] = {}
         self.workload, self.client = self._players()
         self.machines = [
-            Machine(self.store, self.workload, self._processes, number, make_worker)
-            for number in range(options.machines)
+            Machine(self.store, self.workload, self.nodes, number, make_worker) for number in range(options.machines)
         ]
         self.nemesis = Nemesis(self.store, self.machines)
 
@@ -67,7 +66,7 @@ class World:
     def _here(self) -> Process:
         node = current_node()
         assert node is not None
-        return self._processes[node.name]
+        return self.nodes[node.name]
 
     async def _open(self) -> None:
         database = self.client.database

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.agents.handles import Run
-from holdfast.agents.records import RunRow
+from holdfast.agents.api.run import Run
+from holdfast.agents.values.runs import RunRecord
+from holdfast.app import core_of
 from holdfast.models.protocol import Answered, Request, Wire
-from holdfast.models.provider import Provider
-from holdfast.models.script import Script, Step, Turn
+from holdfast.models.script import Script, ScriptedTurn, Step
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.simulator import Provider
 from holdfast.testing import Lab
 from tests.support.apps import eventually
 
@@ -23,8 +24,8 @@ BY_RULE = ("refused by rule", "Overloaded")
 
 def scripted(app: Holdfast, *steps: Step) -> str:
     """The name of a model that says these, in this app."""
-    name = f"s{len(app.book.scripts)}"
-    app.book.scripts[name] = Script(*steps)
+    name = f"s{len(core_of(app).book.scripts)}"
+    app.script(name, Script(*steps))
     return f"scripted:{name}"
 
 
@@ -40,7 +41,7 @@ class ByModel(Script):
         super().__init__()
         self._scripts = scripts
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         return self._scripts[body["model"]].turn(body)
 
 
@@ -51,14 +52,14 @@ class Noting(Script):
         super().__init__(*steps)
         self.bodies: list[Wire] = []
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         self.bodies.append(body)
         return super().turn(body)
 
 
-async def settle(lab: Lab, *runs: Run[Any]) -> list[RunRow]:
+async def settle(lab: Lab, *runs: Run[Any]) -> list[RunRecord]:
     """Play these runs to their end, however long they wait in between."""
-    rows: list[RunRow] = []
+    rows: list[RunRecord] = []
     for _ in range(100):
         await lab.drain()
         rows = [await run.refresh() for run in runs]
@@ -66,6 +67,16 @@ async def settle(lab: Lab, *runs: Run[Any]) -> list[RunRow]:
             return rows
         await lab.clock.advance("31s")
     raise AssertionError(f"not ended: {[row for row in rows if row.state not in ENDED]}")
+
+
+async def in_run_state(run: Run[Any], state: str) -> RunRecord:
+    """The run, once it is in this state."""
+
+    async def look() -> RunRecord | None:
+        row = await run.refresh()
+        return row if row.state == state else None
+
+    return await eventually(look)
 
 
 async def results(app: Holdfast, session: str | None) -> list[dict[str, Any]]:
@@ -131,3 +142,25 @@ class Gated:
             return self.waiting >= count
 
         await eventually(look)
+
+
+class Counting:
+    """A scripted model that counts what it is asked for, and may hold its breath in between."""
+
+    def __init__(self, script: Script, hold: Callable[[], Any] | None = None) -> None:
+        self._model = ScriptedModel(script)
+        self._hold = hold
+        self.calls = 0
+
+    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        self.calls += 1
+        if self._hold is not None:
+            async for event in self._hold():
+                yield event
+        async for event in self._model.stream(request, answered):
+            yield event
+
+    async def count_tokens(self, request: Request) -> int:
+        return 1
+
+    async def close(self) -> None: ...

@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from holdfast import Holdfast
-from holdfast.kernel.records import AttemptRow, JobRow, WorkerRow
+from holdfast.app import core_of
 from holdfast.settings import Settings
+from holdfast.values.jobs import AttemptRecord, JobRecord
+from holdfast.values.workers import WorkerRecord
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 
 T = TypeVar("T")
 
-PATIENCE = 60.0  # seconds after which a test gives up; no test depends on being faster
+PATIENCE = 100.0  # seconds without any progress after which a test gives up; no test depends on being faster
 
 
 class MakeApp(Protocol):
@@ -30,8 +32,8 @@ def settings_with(**changes: Any) -> Settings:
 @asynccontextmanager
 async def working(app: Holdfast, role: Role | None = None) -> AsyncIterator[Worker]:
     """A worker for this app, which leaves at the end."""
-    await app.runtime().open()
-    worker = app.make_worker(role)
+    await core_of(app).runtime().open()
+    worker = core_of(app).make_worker(role)
     await worker.start()
     try:
         yield worker
@@ -39,11 +41,18 @@ async def working(app: Holdfast, role: Role | None = None) -> AsyncIterator[Work
         await worker.stop()
 
 
-async def eventually(ask: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask until the answer is yes, or anything else that is true."""
-    async with asyncio.timeout(PATIENCE):
-        while not (answer := await ask()):  # noqa: ASYNC110  the answer is in a database, which sets no event
-            await asyncio.sleep(0.01)
+async def eventually(ask: Callable[[], Awaitable[T | None]], progress: Callable[[], object] = lambda: None) -> T:
+    """Ask until the answer is yes, or anything else that is true.
+
+    Whenever `progress` says something new, the patience begins anew: a slow machine is no failure.
+    """
+    seen = progress()
+    async with asyncio.timeout(PATIENCE) as patience:
+        while not (answer := await ask()):
+            if (now := progress()) != seen:
+                seen = now
+                patience.reschedule(asyncio.get_running_loop().time() + PATIENCE)
+            await asyncio.sleep(0.01)  # the answer is in a database, which sets no event
     assert answer is not None
     return answer
 
@@ -53,10 +62,10 @@ async def happens(event: asyncio.Event) -> None:
         await event.wait()
 
 
-async def in_state(app: Holdfast, id: str, state: str) -> JobRow:
+async def in_state(app: Holdfast, id: str, state: str) -> JobRecord:
     """The job, once it is in this state."""
 
-    async def look() -> JobRow | None:
+    async def look() -> JobRecord | None:
         row = await app.jobs.get(id)
         return row if row.state == state else None
 
@@ -68,11 +77,11 @@ async def outcomes(app: Holdfast, id: str) -> list[str]:
     return [attempt.outcome for attempt in await attempts(app, id)]
 
 
-async def attempts(app: Holdfast, id: str) -> list[AttemptRow]:
+async def attempts(app: Holdfast, id: str) -> list[AttemptRecord]:
     return list(await app.jobs.attempts(id))
 
 
-async def the_worker(app: Holdfast) -> WorkerRow:
+async def the_worker(app: Holdfast) -> WorkerRecord:
     """The one live worker of the store."""
     (row,) = await app.workers.list()
     return row

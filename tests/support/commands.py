@@ -15,7 +15,7 @@ from tests.support.warm import Request, nursery
 
 COMMANDS_IMPORT = ("holdfast.cli.worker", "holdfast.kernel.drivers.postgres", "holdfast.kernel.drivers.sqlite")
 PYTHON_READS = ("PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
-PATIENCE = 100.0  # seconds after which a command counts as hung; no test depends on being faster
+PATIENCE = 250.0  # seconds after which a command counts as hung; no test depends on being faster
 
 
 class Said(NamedTuple):

@@ -6,14 +6,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from holdfast import Agent, Compaction, Holdfast, Session
-from holdfast.agents.compaction.compacting import look
-from holdfast.agents.compaction.records import HistoryBlock
+from holdfast.agents.compaction.compaction_rows import HistoryBlock
+from holdfast.agents.compaction.compactor import look
+from holdfast.app import core_of
 from holdfast.models import Model, ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
-from holdfast.models.provider.refusing import Refused
-from holdfast.models.provider.strict import check_request
 from holdfast.models.script import Script, call, say, think
 from holdfast.models.scripted import ScriptedModel
+from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.strict import check_request
 from holdfast.models.wire import KEY
 
 SUMMARY = "## Goal\nTo know the weather."
@@ -69,7 +70,7 @@ def talker(hf: Holdfast, others: Mapping[str, Model] | None = None, **options: A
 
     script = Script(think("I should look."), call("look_up", what="weather"), think("So it is."), say("It will rain."))
     model = Strict({"scripted:talk": script, "scripted:sum": Script(say(SUMMARY))}, others)
-    hf.book.substitute = model
+    core_of(hf).book.substitute = model
     agent = hf.agent("talker", model="scripted:talk", instructions="Help.", tools=[look_up], **options)
     return agent, model
 
@@ -82,4 +83,4 @@ async def talk(session: Session, agent: Agent[str], times: int) -> None:
 
 async def sent_now(hf: Holdfast, session: Session) -> list[HistoryBlock]:
     """The blocks that would be sent, byte for byte."""
-    return (await hf.runtime().transact(look, session.id)).rows
+    return (await core_of(hf).runtime().transact(look, session.id)).rows

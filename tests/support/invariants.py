@@ -11,36 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast.kernel.leases import DEADLINE_ERROR
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
+from tests.support.places import check_places
+from tests.support.promises import Broken
 from tests.support.snapshots import Change, Key, Row, Snapshot, Table, changed, columns, differences
-
-PROMISES: Final = {
-    "I2": "terminal is final",
-    "I3": "each change is in the table of transitions",
-    "I4": "tokens rise",
-    "I5": "a stale token changes nothing",
-    "I6": "leases never overlap",
-    "I7": "a lease grows only while it lasts, up to its ceiling",
-    "I8": "attempts are the ended claims",
-    "I9": "a job at its limit is terminal",
-    "I16": "terms rise, with one holder each",
-    "I17": "families are counted, and cancelled, to their last member",
-    "I19": "one job for one key",
-    "I21": "nothing fires early",
-    "P3": "a signal is taken once",
-    "P6": "a worker that is gone stays gone",
-}
-
-
-class Broken(AssertionError):
-    """An invariant does not hold; the message begins with its number."""
-
-    def __init__(self, number: str, what: str) -> None:
-        super().__init__(f"{number} ({PROMISES[number]}): {what}")
-        self.number = number
 
 
 def check(
@@ -51,7 +28,10 @@ def check(
     `ceiling_us` is the longest a lease may last by renewing it. `gone` are the workers whose presence was seen to
     be gone: their leases and duties may end before their time.
     """
-    check_changes(differences(before, after), now=after.now, jobs=after["job"], ceiling_us=ceiling_us, gone=gone)
+    alive = {row["seq"] for row in before["worker"].values() if row["status"] in ("active", "draining")}
+    given_up = {row["holder"] for row in before["duty"].values()} - alive
+    known: dict[str, Any] = {"jobs": after["job"], "ceiling_us": ceiling_us, "gone": gone, "given_up": given_up}
+    check_changes(differences(before, after), now=after.now, **known)
 
 
 def check_changes(
@@ -61,12 +41,16 @@ def check_changes(
     jobs: Table | None = None,
     ceiling_us: int | None = None,
     gone: Collection[int] = frozenset(),
+    given_up: Collection[int] = frozenset(),
 ) -> None:
-    """As `check`, from the changed rows. `jobs`: the rows after, where known; then steps are judged by their job."""
+    """As `check`, from the changed rows. `jobs`: the rows after, where known; then steps are judged by their job.
+
+    `given_up` are workers that the store does not count as alive: their duties may be taken before their time.
+    """
     by_table: defaultdict[str, list[Change]] = defaultdict(list)
     for change in changes:
         by_table[change.table].append(change)
-    what = _Operation(by_table, now, jobs or {}, ceiling_us, gone)
+    what = _Operation(by_table, now, jobs or {}, ceiling_us, gone, given_up)
     for change in by_table["job"]:
         _check_job(change, what)
     _attempts_are_ended_claims(what)
@@ -87,6 +71,7 @@ def check_untouched(before: Snapshot, after: Snapshot) -> None:
 
 def check_whole(whole: Snapshot) -> None:
     """What can be counted in one snapshot of all tables."""
+    check_places(whole)
     children = Counter(
         row["parent"] for row in whole["job"].values() if row["parent"] is not None and row["state"] not in TERMINAL
     )
@@ -153,7 +138,8 @@ _COSTS: Final[Mapping[str, Collection[tuple[int, int]]]] = {  # what an ending m
     "lost": {(0, 1)},
 }
 _STATUSES: Final = frozenset(
-    {("active", "draining"), ("active", "stopped"), ("active", "lost"), ("draining", "stopped"), ("draining", "lost")}
+    {("starting", "active"), ("starting", "stopped"), ("starting", "lost")}
+    | {("active", "draining"), ("active", "stopped"), ("active", "lost"), ("draining", "stopped"), ("draining", "lost")}
 )
 
 
@@ -165,6 +151,7 @@ class _Operation(NamedTuple):
     jobs: Table
     ceiling_us: int | None
     gone: Collection[int]
+    given_up: Collection[int]
 
     def of(self, table: str) -> list[Change]:
         return self.changes.get(table, [])
@@ -384,7 +371,7 @@ def _terms_rise(what: _Operation) -> None:
             if new["holder"] not in (None, old["holder"]) or revived:
                 raise Broken("I16", str(change))
             continue
-        free = old["holder"] is None or old["held_until"] <= what.now or old["holder"] in what.gone
+        free = old["holder"] is None or old["held_until"] <= what.now or old["holder"] in {*what.gone, *what.given_up}
         if not free and new["holder"] != old["holder"]:
             raise Broken("I16", f"{change} before the term was over")
 
@@ -399,7 +386,8 @@ def _lost_workers_stay_lost(what: _Operation) -> None:
                 raise Broken("P6", f"worker {change.key} vanished while {old['status']}")
             continue
         step = (old["status"], new["status"])
-        if (step[0] != step[1] and step not in _STATUSES) or changed(old, new) & {"incarnation", "id"}:
+        own = {"id"} if old["status"] == "starting" else {"incarnation", "id"}  # a process gives its place its own
+        if (step[0] != step[1] and step not in _STATUSES) or changed(old, new) & own:
             raise Broken("P6", str(change))
 
 

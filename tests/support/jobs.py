@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import NewJob, Route
+from holdfast.kernel.rows import NewJob, Route
 
 
 def plain_job(id: JobId, kind: str, route: Route, /, **changes: Any) -> NewJob:

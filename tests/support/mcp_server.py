@@ -53,7 +53,7 @@ def write(path: str, text: str, ctx: Context[Any]) -> str:
 def refuse(reason: str) -> str:
     """Always an error."""
     leave("refuse")
-    raise ToolError(reason)
+    raise ToolError(os.environ.get("NOTES_OWNER", reason) if reason == "owner" else reason)
 
 
 @server.tool()
@@ -90,6 +90,29 @@ async def hang() -> str:
     leave("hang")
     await asyncio.Event().wait()
     return "never"
+
+
+if "crowd" in sys.argv:
+
+    def lingering() -> list[str]:
+        file = folder / "calls"
+        return [line for line in file.read_text().splitlines() if line.startswith("linger")] if file.exists() else []
+
+    @server.tool()
+    async def linger(name: str) -> str:
+        """Answers when it is asked for the second time."""
+        leave(f"linger {name}")
+        if lingering().count(f"linger {name}") == 1:
+            await asyncio.Event().wait()
+        return f"lingered {name}"
+
+    @server.tool()
+    async def die_with(count: int) -> str:
+        """Takes the server with it, once so many calls linger."""
+        leave("die_with")
+        while len(lingering()) < count:  # noqa: ASYNC110  what is left there sets no event
+            await asyncio.sleep(0.01)
+        os._exit(3)
 
 
 if "dotted" in sys.argv:

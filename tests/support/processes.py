@@ -59,6 +59,14 @@ def unprivileged_account() -> Account:
     raise RuntimeError("PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody` to run it.")
 
 
+def folder_in_memory() -> Path | None:
+    """Where files need no disk, if there is room for those of a run."""
+    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return None
+    found = os.statvfs(MEMORY)
+    return MEMORY if found.f_bavail * found.f_frsize > ROOM and not found.f_flag & os.ST_NOEXEC else None
+
+
 def free_port() -> int:
     """A loopback port on which nobody listens now; use it soon."""
     for port in random.SystemRandom().sample(PORTS, k=100):
@@ -151,10 +159,8 @@ class Workspace:
         self._guard.communicate()
 
     def _parent(self, in_memory: bool) -> Path | None:
-        if in_memory and MEMORY.is_dir():
-            found = os.statvfs(MEMORY)
-            if found.f_bavail * found.f_frsize > ROOM and not found.f_flag & os.ST_NOEXEC:
-                return MEMORY
+        if in_memory and (memory := folder_in_memory()):
+            return memory
         # Root's own TMPDIR may be closed to other accounts.
         return Path("/tmp") if self.account else None
 

@@ -47,6 +47,10 @@ class Link:
             end.transport.abort()
 
     def _asks(self, data: bytes) -> bool:
+        if self._proxy.forbidden is not None and self._proxy.forbidden in data:
+            self._proxy.forbade.set()
+            self.cut()
+            return False
         if self._proxy.losing is not None and self._proxy.losing in data:
             self._proxy.losing = None
             self._withheld = b""
@@ -72,8 +76,11 @@ class Proxy:
         self.url = ""
         self.refusing = False  # new connections are cut at once
         self.delay = 0.0  # seconds that everything takes longer, each way
+        self.forbidden: bytes | None = None  # a link on which these bytes are sent is cut
+        self.forbade = asyncio.Event()
         self.losing: bytes | None = None
         self.lost = asyncio.Event()
+        self._port = 0  # any that is free
 
     def cut(self) -> None:
         """Reset every link."""
@@ -91,9 +98,10 @@ class Proxy:
         self.losing = to
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1")
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = self._target._replace(netloc=f"{self._target.username}@127.0.0.1:{port}").geturl()
+        """Listen; again after `close`, at the same address."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        self.url = self._target._replace(netloc=f"{self._target.username}@127.0.0.1:{self._port}").geturl()
 
     async def close(self) -> None:
         assert self._server is not None

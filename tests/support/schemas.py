@@ -18,6 +18,8 @@ TYPES = {
     "uuid": "text",
     "json": "text",
     "jsonb": "text",
+    "bytea": "blob",
+    "double precision": "real",
 }
 
 

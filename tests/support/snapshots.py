@@ -10,9 +10,22 @@ Row = Mapping[str, Any]
 Key = Hashable
 Table = Mapping[Key, Row]
 
+# A job and an attempt are judged whole, as the views put them together; where their rows stand is judged beside it.
+WHOLE: Final[Mapping[str, str]] = {"job": "job_now", "attempt": "attempt_now"}
+PARTS: Final[Mapping[str, str]] = {"asked": "job", "tried": "attempt"}
+
 PRIMARY_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "job": ("seq",),
     "attempt": ("job", "epoch", "token"),
+    "asked": ("seq",),
+    "ready": ("route", "priority", "slot", "seq"),
+    "later": ("seq",),
+    "lease": ("seq",),
+    "ended": ("seq",),
+    "family": ("job",),
+    "progress": ("job",),
+    "unique_key": ("scope", "key"),
+    "tried": ("job", "epoch", "token"),
     "step": ("job", "name"),
     "signal": ("seq",),
     "channel": ("name",),
@@ -51,6 +64,16 @@ class Change(NamedTuple):
         if self.old is None or self.new is None:
             return f"{self.table} {self.key}: {self.old and dict(self.old)} → {self.new and dict(self.new)}"
         return f"{self.table} {self.key}: {columns(self.old, self.new, changed(self.old, self.new))}"
+
+
+def relation(name: str) -> str:
+    """The view or table in which the rows of that name are read."""
+    return WHOLE.get(name) or PARTS.get(name) or name
+
+
+def tables() -> list[str]:
+    """The tables themselves, by the names they have in the database."""
+    return [relation(name) for name in PRIMARY_KEYS if name not in WHOLE]
 
 
 def snapshot(now: int, tables: Mapping[str, Iterable[Row]]) -> Snapshot:

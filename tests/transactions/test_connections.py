@@ -21,6 +21,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import SchemaTooOld, StoreBusy
 from holdfast.jobs import JobFunction
 from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder, tell
@@ -70,7 +71,7 @@ async def test_without_a_transaction_it_is_committed_at_once(
     assert query("select count(*) from holdfast.job") == [(1,)]
     assert (await library.enqueue(pay, "A1", key="k")).id == keyed.id
     await library.alone(lambda tx, suffix: getattr(pay.options(tx=tx), f"enqueue{suffix}")("A2"))
-    await library.alone(lambda tx, suffix: getattr(hf, f"signal{suffix}")("door", 1, tx=tx))
+    await library.alone(lambda tx, suffix: (hf.sync.signal if suffix else hf.signal)("door", 1, tx=tx))
     assert query("select count(*) from holdfast.job") == [(2,)]
     assert query("select count(*) from holdfast.signal") == [(1,)]
 
@@ -123,7 +124,7 @@ async def test_a_lock_that_is_not_had_is_worth_another_try(
     try:
         with psycopg.connect(library.url) as other:
             await asyncio.to_thread(pay.options(tx=other, key="k").enqueue_sync, "A1")
-            with pytest.raises(StoreBusy, match="behind the given connection gave a transaction up"):
+            with pytest.raises(StoreBusy, match="behind the given connection rolled a transaction back"):
                 await library.enqueue(pay, "A1", key="k")
     finally:
         query(f"alter database {name} reset lock_timeout")
@@ -167,8 +168,8 @@ async def test_asyncpg_may_have_codecs_of_its_own(
     finally:
         await connection.close()
     row = await job.refresh()
-    assert (json.loads(row.payload), json.loads(row.metadata)) == ({"order": "A1"}, {"by": "Ann"})
-    assert json.loads((await replaced.refresh()).payload) == {"order": "A4"}
+    assert (row.payload, row.metadata) == ({"order": "A1"}, {"by": "Ann"})
+    assert (await replaced.refresh()).payload == {"order": "A4"}
     assert query("select payload ->> 'is' from holdfast.signal") == [("open",)]
 
 
@@ -194,7 +195,7 @@ async def test_sqlalchemy_may_stream_what_it_reads(
     def enqueue() -> None:
         with engine(library.url, execution_options={"stream_results": True}).begin() as connection:
             pay.options(tx=connection, key="k").enqueue_sync("A1")
-            hf.signal_sync("door", tx=connection)
+            hf.sync.signal("door", tx=connection)
 
     await asyncio.to_thread(enqueue)
     streaming = SqlAlchemyAsyncConnection(library.url).engine().execution_options(stream_results=True)
@@ -301,7 +302,7 @@ async def test_a_connection_on_postgresql_is_left_as_it_was(
             before = connection.execute(state).fetchall()
             for number in range(10):
                 pay.options(tx=connection, key=f"{number}").enqueue_sync("A1")
-                hf.signal_sync("door", tx=connection)
+                hf.sync.signal("door", tx=connection)
             assert connection.execute(state).fetchall() == before
             assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
@@ -319,7 +320,7 @@ async def test_the_app_opens_nothing_of_its_own(library: Library) -> None:
     threads = set(threading.enumerate())
     await library.enqueue(work)
     await library.signal(hf, "door")
-    assert len(hf._runtimes) == 0
+    assert core_of(hf).binding.runtimes == []
     assert "holdfast-sync" not in {thread.name for thread in set(threading.enumerate()) - threads}
 
 
@@ -341,7 +342,7 @@ async def test_what_a_library_says_of_its_connection_stays_as_it_is(
 
 
 async def test_the_same_calls_without_a_transaction_are_committed(library: Library, hf: Holdfast, query: Query) -> None:
-    await asyncio.to_thread(hf.signal_sync, "door", "open", key="k")
+    await asyncio.to_thread(hf.sync.signal, "door", "open", key="k")
     await hf.signal("door", "open", key="k")
     assert query("select channel from holdfast.signal") == [("door",)]
-    await asyncio.to_thread(hf.close_sync)
+    await asyncio.to_thread(hf.sync.close)

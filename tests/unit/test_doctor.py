@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.kernel.doctor import Finding, Work, judge_blockers, judge_file, judge_server, judge_work
-from holdfast.kernel.drivers.facts import Blocker, FileFacts, ServerFacts
+from holdfast.agents.doctor import judge_lanes
+from holdfast.agents.lane_rows import ClosedLane
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.doctor import Work, judge_work
+from holdfast.kernel.doctor_database import Finding, judge_blockers, judge_file, judge_server
+from holdfast.kernel.drivers.facts import Blocker, FileFacts, Horizon, ServerFacts
 from holdfast.kernel.duties import DUTIES
+from holdfast.kernel.flow_rows import QueueRow, ScheduleRow
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.records import AheadOfClock, DutyRow, WorkerRow
-from holdfast.kernel.records_flow import QueueRow, ScheduleRow
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.sightings import Backlog, Symptoms
+from holdfast.kernel.rows import AheadOfClock, DutyRow
+from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
 from holdfast.settings import Settings
 
 NOW = 1_800_000_000_000_000
@@ -29,10 +34,10 @@ SERVER = ServerFacts(
     used=20,
     role="app",
     owner="app",
-    owns=True,
+    may_vacuum=True,
+    table="ready",
     live=1_000,
     dead=50,
-    longest_transaction=None,
     pooled=False,
     ahead_us=1_000,
     doubt_us=500,
@@ -122,11 +127,32 @@ def test_connections_are_counted_against_what_workers_may_use() -> None:
 
 def test_what_keeps_vacuum_from_its_work() -> None:
     assert on_server(autovacuum=False)["vacuum"].level == "problem"
-    other = list(judge_server(SERVER._replace(owns=False, owner="owner"), Settings(), 1))
+    other = list(judge_server(SERVER._replace(may_vacuum=False, owner="owner"), Settings(), 1))
     assert any(finding.level == "note" and "belong to owner" in finding.sentence for finding in other)
-    assert on_server(dead=1_000_000)["vacuum"].level == "warning"
-    assert "open for 900 s" in on_server(dead=1_000_000, longest_transaction=900)["vacuum"].sentence
-    assert on_server(longest_transaction=900)["vacuum"].level == "warning"
+    many = on_server(dead=1_000_000)["vacuum"]
+    assert (many.level, "the table ready has 1,000,000 dead rows" in many.sentence) == ("warning", True)
+
+
+def test_who_needs_what_has_died() -> None:
+    session = Horizon("session 7 (psql, role app, idle in transaction)", 50_000, 900)
+    assert on_server(horizon=session._replace(seconds=60))["vacuum"].level == "ok"
+    found = on_server(horizon=session)["vacuum"]
+    assert found.level == "warning"
+    assert found.sentence.startswith("session 7 (psql, role app, idle in transaction) has had a transaction open")
+    both = on_server(dead=1_000_000, horizon=session)["vacuum"].sentence
+    assert "1,000,000 dead rows beside 1,000 live ones. Session 7" in both
+    assert both.endswith("open for 900 s, and prevents their removal.")
+    slot = Horizon("replication slot spare", 2_000_000, None)
+    assert "from 2,000,000 transactions ago" in on_server(horizon=slot)["vacuum"].sentence
+    assert on_server(horizon=slot._replace(transactions=1_000))["vacuum"].level == "ok"
+
+
+def test_a_job_stands_in_one_place() -> None:
+    at_once = [Misplaced(3, JobId("one"), 0), Misplaced(4, JobId("two"), 2), Misplaced(5, None, 1)]
+    (found,) = [finding for finding in in_store(misplaced=at_once) if finding.check == "jobs"]
+    assert found.level == "problem"
+    assert found.sentence.startswith("3 jobs are not in exactly one")
+    assert "one (in none), two (in 2), number 5 (has no job)" in found.sentence
 
 
 def test_a_file() -> None:
@@ -140,7 +166,7 @@ def test_a_file() -> None:
     assert full["disk"].sentence.startswith("0 MB are free on the disk of the database")
     grown = {f.check: f for f in judge_file(FILE._replace(wal=100_000_000), Settings())}
     assert grown["log"].level == "warning"
-    assert "the write-ahead log is 100 MB: some process reads for long" in grown["log"].sentence
+    assert "the write-ahead log is 100 MB: a process has been reading for a long time" in grown["log"].sentence
 
 
 def test_nothing_is_stuck() -> None:
@@ -178,7 +204,7 @@ def test_a_silent_worker_that_holds_leases() -> None:
     (_, held, *_) = in_store(workers=[worker(heartbeat_at=NOW - 5 * MINUTE, leases=19)])
     assert (held.level, held.sentence) == (
         "problem",
-        "worker mill-1 has shown no life for 300 s and holds 19 leases.",
+        "worker mill-1 has sent no heartbeat for 300 s and holds 19 leases.",
     )
 
 
@@ -198,7 +224,7 @@ def test_who_keeps_sessions_waiting_for_a_lock() -> None:
     assert brief.level == "warning"
     assert brief.sentence.startswith(
         "4 sessions of Holdfast wait for a lock of session 4711 (psql, role admin, idle in transaction) "
-        "in a transaction that is open for 3 s; they give up after 18 s"
+        "in a transaction that has been open for 3 s; they give up after 18 s"
     )
     assert "pg_terminate_backend(4711)" in brief.remedy
     (long,) = judge_blockers([blocker._replace(open_for=900)], Settings())
@@ -210,7 +236,7 @@ def test_who_keeps_sessions_waiting_for_a_lock() -> None:
 def test_a_duty_that_nobody_holds() -> None:
     (_, unheld) = in_store(duties=HELD[1:])
     assert unheld == Finding(
-        "work", "warning", f"nobody holds the duty {DUTIES[0]}.", "Look into the workers' logs; one takes it soon."
+        "work", "warning", f"no worker holds the duty {DUTIES[0]}.", "A worker takes it soon; else check the logs."
     )
     fresh = in_store(duties=[], workers=[worker(started_at=NOW - MINUTE // 2)])
     assert [finding.level for finding in fresh] == ["ok", "ok"], "it has just come"
@@ -219,7 +245,7 @@ def test_a_duty_that_nobody_holds() -> None:
 def test_blocked_jobs_that_nobody_lets_through() -> None:
     (_, stranded) = in_store(stranded=["job:sync/ann", "job:sync/bob"])
     assert (stranded.check, stranded.level) == ("lanes", "problem")
-    assert stranded.sentence.startswith("2 lanes have room and blocked jobs, and nobody is to open them: job:sync/ann")
+    assert stranded.sentence.startswith("2 lanes have room and blocked jobs, and no worker opens them: job:sync/ann")
     (_, alone) = in_store(stranded=["job:sync/ann"], workers=[])
     assert alone.level == "warning", "a worker would do it"
 
@@ -240,7 +266,7 @@ def test_a_pause_is_noted() -> None:
     paused = QueueRow("mail", "requeue", 0, None, None, NOW, "lunch")
     (_, note, _) = in_store(queues=[paused])
     assert note == Finding(
-        "queues", "note", "queue mail is paused: lunch.", "`holdfast queues resume mail` lets it go on."
+        "queues", "note", "queue mail is paused: lunch.", "`holdfast queues resume mail` resumes it."
     )
 
 
@@ -264,7 +290,7 @@ def test_a_schedule_that_cannot_be_fired_is_named() -> None:
     (_, finding, _) = in_store(schedules=[bad])
     assert (finding.check, finding.level) == ("schedules", "problem")
     assert finding.sentence == "schedule nightly cannot be fired: '0 25 * * *' is not a cron expression."
-    assert "holdfast schedules rm nightly" in finding.remedy
+    assert "holdfast schedules delete nightly" in finding.remedy
     assert len(in_store(schedules=[bad._replace(error=None), bad._replace(paused_at=NOW)])) == len(in_store())
 
 
@@ -289,5 +315,25 @@ def test_live_workers_whose_code_is_too_old() -> None:
 def test_times_that_the_clock_has_yet_to_reach() -> None:
     (_, ahead, _) = in_store(ahead=AheadOfClock(workers=1, lanes=2_000, leases=0))
     assert (ahead.check, ahead.level) == ("clock", "warning")
-    assert ahead.sentence.startswith("1 workers, 2,000 lanes bear times that the database's clock has yet to reach")
-    assert "mends that within seconds" in ahead.remedy
+    assert ahead.sentence.startswith("1 workers, 2,000 lanes have times in the future")
+    assert "corrects that within seconds" in ahead.remedy
+
+
+def test_threads_that_hang_are_named_with_what_to_do() -> None:
+    row = worker(lines=json.dumps({"tools": [50, 1], "hanging": [125, 25]}))
+    found = next(finding for finding in in_store(workers=[row]) if finding.level == "warning")
+    assert found.check == "workers"
+    assert found.sentence == "threads of 1 workers hang in calls that timed out or were cancelled: mill-1 (25 of 125)."
+    assert "isolate=" in (found.remedy or "")
+
+
+def test_a_lane_that_waits_for_a_person_is_a_warning_with_the_command() -> None:
+    waits = ClosedLane("anthropic#1/claude", None, 1, "auth: invalid x-api-key", 1_800_000_000_000_000, 0, 12)
+    until = ClosedLane("anthropic#1/other", 1_800_000_040_000_000, 0, "rate_limit: later", 0, 0, 10_001)
+    first, second = judge_lanes([waits, until])
+    assert (first.check, first.level, second.level) == ("lanes", "warning", "note")
+    assert (
+        "has waited for a person since 2027-01-15 08:00:00 UTC, and 12 wait behind it: auth: invalid" in first.sentence
+    )
+    assert first.remedy == "Fix that, then run `holdfast lanes open anthropic#1/claude`."
+    assert "closed until 2027-01-15 08:00:40 UTC, and 10,000 or more wait behind it" in second.sentence

@@ -44,7 +44,7 @@ def test_refuses_what_is_no_duration(written: str) -> None:
 
 @pytest.mark.parametrize("written", [5, 1.5, None, b"5s"])
 def test_refuses_what_is_neither_text_nor_timedelta(written: Any) -> None:
-    with pytest.raises(BadSetting, match="a duration is text"):
+    with pytest.raises(BadSetting, match="a duration must be text"):
         microseconds(written)
 
 

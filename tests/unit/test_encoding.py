@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadPayload
-from holdfast.kernel.encoding import check_text, clip, decode, digest, encode
+from holdfast.kernel.codec import check_text, clip, decode, digest, encode
 
 MEGABYTE = 1_000_000
 # Text that both databases can hold: no NUL, no surrogates.

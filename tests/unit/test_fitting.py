@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from holdfast.agents.people.fitting import misfit
+from holdfast.agents.people.schema_fit import misfit
 
 
 class Line(BaseModel):
@@ -61,3 +61,31 @@ def test_what_is_missing_is_named_and_what_is_not_known_is_let_pass() -> None:
     assert misfit({"type": ["integer", "null"]}, None) is None
     assert misfit({"const": 3}, 4) == "it is 3"
     assert misfit({"type": "integer"}, float("inf")) == "it is not of type integer"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "words"),
+    [
+        ({"minimum": 1}, 1, 0, "it is at least 1"),
+        ({"maximum": 5}, 5, 5.5, "it is at most 5"),
+        ({"exclusiveMinimum": 1}, 2, 1, "it is more than 1"),
+        ({"exclusiveMaximum": 1}, 0, 1, "it is less than 1"),
+        ({"multipleOf": 0.1}, 0.7, 0.75, "it is a multiple of 0.1"),
+        ({"minLength": 2}, "ab", "a", "it has at least 2 characters"),
+        ({"maxLength": 2}, "ab", "abc", "it has at most 2 characters"),
+        ({"minItems": 1}, [1], [], "it has at least 1 items"),
+        ({"maxItems": 1}, [1], [1, 2], "it has at most 1 items"),
+        ({"minProperties": 1}, {"a": 1}, {}, "it has at least 1 fields"),
+        ({"maxProperties": 0}, {}, {"a": 1}, "it has at most 0 fields"),
+        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, 3, 2, "it is at least 3"),
+    ],
+)
+def test_bounds_hold_for_values_of_their_type(schema: dict[str, Any], good: Any, bad: Any, words: str) -> None:
+    assert misfit(schema, good) is None
+    assert misfit(schema, bad) == words
+    assert misfit({key: bound for key, bound in schema.items() if key != "allOf"}, True) is None
+
+
+def test_a_multiple_that_cannot_be_reckoned_is_let_pass() -> None:
+    assert misfit({"multipleOf": 0}, 1) is None
+    assert misfit({"multipleOf": 1}, float("inf")) is None

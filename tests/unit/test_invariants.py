@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.invariants import PROMISES, Broken, check, check_changes, check_swept, check_untouched, check_whole
+from tests.support.invariants import check, check_changes, check_swept, check_untouched, check_whole
+from tests.support.places import PLACES, check_places
+from tests.support.promises import PROMISES, Broken
 from tests.support.snapshots import Row, Snapshot, differences, snapshot
 
 NOW = 1_000
@@ -48,6 +50,10 @@ def job(**changes: Any) -> Row:
         "open_children": 0,
         "channel": None,
         "retry_of": None,
+        "lane": None,
+        "cost": 1,
+        "unique_key": None,
+        "unique_scope": None,
         "payload": "{}",
         "metadata": "{}",
         "progress": None,
@@ -142,6 +148,10 @@ GOOD: dict[str, tuple[Tables, Tables]] = {
         {"job": [running()], "step": [step(signal="s1")]},
     ),
     "a duty changes hands": ({"duty": [duty(held_until=NOW)]}, {"duty": [duty(term=4, holder=6)]}),
+    "a duty of a lost worker changes hands": (
+        {"duty": [duty()], "worker": [worker(status="lost")]},
+        {"duty": [duty(term=4, holder=6)], "worker": [worker(status="lost")]},
+    ),
     "a duty is released": ({"duty": [duty()]}, {"duty": [duty(holder=None, held_until=0)]}),
     "a worker is lost": ({"worker": [worker()]}, {"worker": [worker(status="lost")]}),
     "an ended job is pruned": ({"job": [ended("failed")], "attempt": [attempt("failed")], "step": [step()]}, {}),
@@ -235,7 +245,11 @@ BAD: dict[str, tuple[str, Tables, Tables]] = {
     ),
     "a term falls": ("I16", {"duty": [duty()]}, {"duty": [duty(term=2)]}),
     "a term has two holders": ("I16", {"duty": [duty(held_until=NOW)]}, {"duty": [duty(holder=6)]}),
-    "a duty is taken too early": ("I16", {"duty": [duty()]}, {"duty": [duty(term=4, holder=6)]}),
+    "a duty is taken too early": (
+        "I16",
+        {"duty": [duty()], "worker": [worker()]},
+        {"duty": [duty(term=4, holder=6)], "worker": [worker()]},
+    ),
     "a term is revived": ("I16", {"duty": [duty(held_until=NOW)]}, {"duty": [duty()]}),
     "a duty vanishes": ("I16", {"duty": [duty()]}, {}),
     "a child's end is not counted": (
@@ -290,13 +304,15 @@ def test_a_bad_history_breaks_its_invariant(name: str) -> None:
 
 
 def test_every_promise_is_broken_by_some_history() -> None:
-    assert {number for number, _, _ in BAD.values()} == set(PROMISES)
+    broken = {number for number, _, _ in BAD.values()} | {number for number, _ in PLACED_BADLY.values()}
+    assert broken == set(PROMISES)
 
 
 def test_a_worker_that_is_gone_loses_its_lease_and_its_duty_early() -> None:
     lost = {"job": [ended("pending", finished_at=None, rescues=1)], "attempt": [attempt("lost")]}
     judge({"job": [running()]}, lost, gone=frozenset({5}))
-    judge({"duty": [duty()]}, {"duty": [duty(term=4, holder=6)]}, gone=frozenset({5}))
+    taken = {"duty": [duty(term=4, holder=6)], "worker": [worker()]}
+    judge({"duty": [duty()], "worker": [worker()]}, taken, gone=frozenset({5}))
 
 
 def test_changed_rows_alone_are_enough() -> None:
@@ -315,7 +331,40 @@ def test_a_refused_write_that_changed_something_is_found() -> None:
 
 
 def whole(**tables: list[Row]) -> Snapshot:
-    return snapshot(NOW, {"cluster": [cluster()], **tables})
+    """A snapshot in which each job and attempt stands where it belongs."""
+    jobs = tables.get("job", [])
+    parts: dict[str, list[Row]] = {place: [] for place in PLACES}
+    for each in jobs:
+        parts[place_of(each)].append(standing(each))
+    ends = {(row["seq"], row["epoch"], row["token"]) for row in parts["ended"]}
+    tried = [row for row in tables.get("attempt", []) if (row["job"], row["epoch"], row["token"]) not in ends]
+    keys: list[Row] = [
+        {"scope": j["unique_scope"], "key": j["unique_key"], "job": j["id"]} for j in jobs if j["unique_key"]
+    ]
+    known: dict[str, list[Row]] = {
+        "cluster": [cluster()],
+        "asked": jobs,
+        "tried": tried,
+        "unique_key": keys,
+        **parts,
+        **tables,
+    }
+    return snapshot(NOW, known)
+
+
+def place_of(row: Row) -> str:
+    if row["state"] == "pending":
+        return "later" if row["gate"] else "ready"
+    return {"running": "lease", "scheduled": "later", "waiting": "later"}.get(row["state"], "ended")
+
+
+def standing(row: Row, **changes: Any) -> Row:
+    """The row that a job has where it stands; it may have columns that the table has not."""
+    cost = None if row["lane"] is None else row["cost"]
+    tenant = row["tenant"] if row["slot"] else None
+    outcome = row["state"] if row["finished_at"] and row["worker"] is None and row["epoch"] else None
+    state = "blocked" if row["gate"] else row["state"]
+    return {**row, "cost": cost, "tenant": tenant, "outcome": outcome, "state": state, **changes}
 
 
 WHOLE_BAD: dict[str, tuple[str, Snapshot]] = {
@@ -360,6 +409,53 @@ def test_a_bad_snapshot_is_found(name: str) -> None:
     number, bad = WHOLE_BAD[name]
     with pytest.raises(Broken, match=f"^{number} "):
         check_whole(bad)
+
+
+PLACED_BADLY: dict[str, tuple[str, Snapshot]] = {
+    "a claim left the row where it was": ("I26", whole(job=[running()], ready=[standing(job())])),
+    "a job stands nowhere": ("I26", whole(job=[job()], ready=[])),
+    "two rows make one job ready twice": (
+        "I26",
+        whole(job=[job()], ready=[standing(job()), standing(job(priority=1))]),
+    ),
+    "a row of a job that is not there": ("I26", whole(ended=[standing(ended("failed"))])),
+    "a job is shown as what it is not": ("I26", whole(job=[job()], ready=[], ended=[standing(ended("failed"))])),
+    "a counter of a job that is not there": ("I26", whole(family=[{"job": 1, "open_children": 0}])),
+    "an attempt stands beside the end of its job": (
+        "I27",
+        whole(job=[ended("succeeded", attempts=1)], attempt=[attempt("succeeded")], tried=[attempt("succeeded")]),
+    ),
+    "an attempt is recorded while it runs": ("I27", whole(job=[running()], tried=[attempt("lost")])),
+    "a row has another priority than its job": ("I28", whole(job=[job()], ready=[standing(job(), priority=1)])),
+    "a row forgot its deadline": (
+        "I28",
+        whole(job=[job(deadline_at=NOW + 9)], ready=[standing(job(), deadline_at=None)]),
+    ),
+    "a row names a tenant where there are no turns": ("I28", whole(job=[job()], ready=[standing(job(), tenant="")])),
+    "a row in a lane forgot its cost": (
+        "I28",
+        whole(job=[job(lane="x", gate="x", cost=2)], later=[standing(job(lane="x", gate="x"), cost=None)]),
+    ),
+    "a lease has another parent": ("I28", whole(job=[running()], lease=[standing(running(), parent=9)])),
+    "two jobs hold one key": (
+        "I29",
+        whole(job=[job(seq=n, id=f"j{n}", unique_key="k", unique_scope="live") for n in (1, 2)]),
+    ),
+    "a key forgot who holds it": ("I29", whole(job=[job(unique_key="k", unique_scope="window")], unique_key=[])),
+}
+
+
+def test_keys_may_name_who_no_longer_holds_them() -> None:
+    claimed = running(unique_key="k", unique_scope="pending")
+    check_places(whole(job=[claimed, ended("failed", seq=2, id="j2", unique_key="k", unique_scope="live")]))
+
+
+@pytest.mark.parametrize("name", PLACED_BADLY)
+def test_a_row_in_the_wrong_place_is_found(name: str) -> None:
+    number, bad = PLACED_BADLY[name]
+    with pytest.raises(Broken) as caught:
+        check_places(bad)
+    assert caught.value.number == number
 
 
 LEFT_OVER: dict[str, Callable[[], Row]] = {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Strict, TypeAdapter, ValidationError
 
 from holdfast.errors import BadPayload, UsageError
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.workers.json_mode import reads_alike
 from holdfast.workers.signatures import Signature
 
@@ -156,7 +156,7 @@ def assert_same(signature: Signature, text: str) -> None:
 def test_a_value_is_stored_and_read_back_the_same_both_ways(annotation: Any, alike: bool, value: Any) -> None:
     signature = taking(annotation)
     if value is not None:
-        text = encoding.encode(signature.encode((value,), {}), what="it", cap=10_000)
+        text = codec.encode(signature.encode((value,), {}), what="it", cap=10_000)
         assert_same(signature, text)
 
 
@@ -228,9 +228,20 @@ NAMES = st.sampled_from(["x", "at", "tags", "number", "lines", "due", "a", "1"])
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
 
 
-@settings(max_examples=200)
+@settings(max_examples=30)
 @given(value=VALUES)
 def test_any_value_is_read_and_refused_the_same_both_ways(value: Any) -> None:
+    assert_read_the_same(value)
+
+
+@pytest.mark.long
+@settings(max_examples=200)
+@given(value=VALUES)
+def test_many_values_are_read_and_refused_the_same_both_ways(value: Any) -> None:
+    assert_read_the_same(value)
+
+
+def assert_read_the_same(value: Any) -> None:
     for signature in _alike():
         assert_same(signature, json.dumps({"value": value}))
 

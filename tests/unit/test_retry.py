@@ -72,7 +72,7 @@ def test_none_means_one_attempt() -> None:
         ({"jitter": 1.5}, "between 0 and 1"),
         ({"jitter": -0.1}, "between 0 and 1"),
         ({"base": "soon"}, "not a duration"),
-        ({"cap": 5}, "a duration is text"),
+        ({"cap": 5}, "a duration must be text"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:

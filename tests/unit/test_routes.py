@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadPayload
-from holdfast.kernel.records import Route
 from holdfast.kernel.routes import capability_of, route_for, serves
+from holdfast.kernel.rows import Route
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=10)
 

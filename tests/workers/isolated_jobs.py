@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from holdfast import Cancel, Discard, Holdfast, JobContext, LeaseLost, Retry, Snooze
 from holdfast import outcomes as out
+from holdfast.errors import UsageError
 
 hf = Holdfast("sqlite:///a-test-says-where.db")
 twice = Retry(attempts=2, backoff="constant", base="0s")
@@ -51,6 +52,15 @@ def meet(folder: str, name: str, other: str) -> int:
     while not (Path(folder) / other).exists():
         pass
     return os.getpid()
+
+
+@hf.job(isolate="process")
+def lend(ctx: JobContext) -> str:
+    """What a handler is told that lends its connection."""
+    try:
+        return str(ctx.step_sync("book", int, tx=object()))
+    except UsageError as refusal:
+        return str(refusal)
 
 
 @hf.job(isolate="process")
@@ -90,7 +100,7 @@ async def ends(how: str) -> Any:
         case "done":
             return out.Done([1])
         case "retry":
-            return out.Retry("90s", "not yet", "busy")
+            return out.TryAgain("90s", "not yet", "busy")
         case "fail":
             return out.Fail("never", "hopeless")
         case "park":
@@ -98,7 +108,7 @@ async def ends(how: str) -> Any:
         case "endless":
             return out.Park("c" * 50_000_000)
         case "bad duration":
-            return out.Retry(after=5)  # type: ignore[arg-type]
+            return out.TryAgain(after=5)  # type: ignore[arg-type]
         case "returned snooze":
             return Snooze("5m", "tired")
         case "snooze":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.kernel import migrate
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.workers import judge_self, lose_workers
@@ -58,8 +59,11 @@ async def test_a_worker_leaves_tables_that_have_become_too_new_for_it(
             return len(await app.workers.list()) == 1
 
         await eventually(at_work)
-        query(own, f"update holdfast.schema set version = {CODE + 1}, oldest_code = {CODE + 1}")
-        query(own, change)
+        # In a thread: the worker may hold its table while it waits for this loop.
+        await asyncio.to_thread(
+            query, own, f"update holdfast.schema set version = {CODE + 1}, oldest_code = {CODE + 1}"
+        )
+        await asyncio.to_thread(query, own, change)
         await eventually(lambda: _done(working_on))
         assert working_on.exception() is None
         await app.close()
@@ -73,7 +77,7 @@ async def test_a_worker_that_stops_while_it_registers_again_leaves_no_row_behind
     judging, go_on = asyncio.Event(), asyncio.Event()
     hold_up(app, judge_self, judging, go_on)
     async with working(app) as worker:
-        await app.runtime().database.transact(_give_up, worker.seq)
+        await core_of(app).runtime().database.transact(_give_up, worker.seq)
         await happens(judging)
         stopping = asyncio.create_task(worker.stop())
         await asyncio.sleep(0)
@@ -84,20 +88,20 @@ async def test_a_worker_that_stops_while_it_registers_again_leaves_no_row_behind
 
 async def test_a_worker_whose_lifeline_cannot_start_says_so(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     app = with_a_job(make_app(embedded=False, **BRISK))
-    await app.runtime().open()
+    await core_of(app).runtime().open()
 
     def blocking() -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(app.runtime().database, "blocking", blocking)
+    monkeypatch.setattr(core_of(app).runtime().database, "blocking", blocking)
     async with asyncio.timeout(60):
         with pytest.raises(OSError, match="Too many open files"):
-            await app.make_worker().start()
+            await core_of(app).make_worker().start()
 
 
 def hold_up(app: Holdfast, which: Callable[..., Any], reached: asyncio.Event, go_on: asyncio.Event) -> None:
     """Let an operation wait before it reaches the store."""
-    database: Any = app.runtime().database
+    database: Any = core_of(app).runtime().database
     transact = database.transact
 
     async def held_up(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.crons import next_tick
 from holdfast.kernel.duties import SCHEDULES
-from holdfast.kernel.records import Sight
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import Sight
 from holdfast.kernel.schedules import NewSchedule, find_schedule, list_schedules, put_schedule
 from holdfast.kernel.workers import look
 from holdfast.workers.duties import Duties

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 
 import pytest
 
 from holdfast import Holdfast, JobContext, RunFailed
+from holdfast.app import core_of
 from holdfast.errors import NotFound, ParentCancelled
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.statements import Waiting
+from holdfast.kernel.statements import CancelSql
 from tests.support.apps import MakeApp, happens, in_state, outcomes, working
 
 
@@ -32,7 +32,7 @@ async def test_a_pending_job_is_cancelled_at_once(make_app: MakeApp) -> None:
     assert await job.cancel("not needed") == "cancelled"
     assert await later.cancel() == "cancelled"
     row = await job.refresh()
-    assert json.loads(row.error or "") == {"type": "cancelled", "message": "not needed"}
+    assert row.error == {"type": "cancelled", "message": "not needed"}
     async with working(app):
         await (await after.enqueue()).result()
     assert seen == []
@@ -51,7 +51,7 @@ async def test_cancelling_a_finished_job_leaves_it_as_it_is(hf: Holdfast) -> Non
 
 
 async def test_a_job_that_is_not_there_cannot_be_cancelled(hf: Holdfast) -> None:
-    missing = new_id(hf._ports)
+    missing = new_id(core_of(hf).ports)
     with pytest.raises(NotFound, match=missing):
         await hf.jobs[missing].cancel()
 
@@ -91,12 +91,12 @@ async def test_a_cancel_comes_with_the_heartbeat_if_the_hint_is_lost(make_app: M
         await asyncio.Event().wait()
 
     async def cancel_without_a_hint(tx: Transaction, seq: int) -> None:
-        await tx.many(Waiting.request_cancel, seqs=[seq], error=error_json("cancelled", "quietly"))
+        await tx.many(CancelSql.request_cancel, seqs=[seq], error=error_json("cancelled", "quietly"))
 
     async with hf:
         job = await work.enqueue()
         await happens(started)
-        await hf.runtime().database.transact(cancel_without_a_hint, (await job.refresh()).seq)
+        await core_of(hf).runtime().database.transact(cancel_without_a_hint, (await job.refresh()).seq)
         with pytest.raises(RunFailed, match="ended as cancelled: quietly"):
             await job.result()
 
@@ -186,7 +186,7 @@ async def test_a_family_is_cancelled_down_to_the_grandchildren(hf: Holdfast) -> 
         await happens(stopped)
         for row in await hf.jobs.list():
             ended = await in_state(hf, row.id, "cancelled")
-            assert json.loads(ended.error or "")["message"] == "stop all"
+            assert ended.error["message"] == "stop all"
         assert len(await hf.jobs.list()) == 4
 
 

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import RunFailed, UsageError
 from holdfast.kernel.cancel import Cancelled
+from holdfast.kernel.ownership import cancel_advice
 from tests.conftest import Place
 from tests.support.apps import working
 
@@ -62,6 +64,6 @@ async def test_a_filter_must_say_something(place: Place) -> None:
             await hf.jobs.cancel()
         with pytest.raises(UsageError, match="'failed' cannot be cancelled"):
             await hf.jobs.cancel(state="failed")
-        ((kind, instead),) = list(hf.registry.kept.items())[:1]
+        ((kind, instead),) = list(cancel_advice(core_of(hf).registry.layers).items())[:1]
         with pytest.raises(UsageError, match=instead):
             await hf.jobs.cancel(kind=kind)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pytest
+
 from holdfast import Discard, Holdfast, JobContext, Retry
+from holdfast.errors import UsageError
 from tests.support.apps import happens, in_state, outcomes
+
+
+@dataclass
+class Parcel:
+    grams: int
+
 
 QUICK = Retry(attempts=3, backoff="constant", base="10ms", jitter=0)
 
@@ -98,6 +108,51 @@ async def test_a_parent_that_runs_again_starts_no_second_set(hf: Holdfast) -> No
         assert await job.result() == [1, 2, 3]
         assert sorted(ran) == [1, 2, 3]
         assert len(await hf.jobs.list(kind=child.definition.kind)) == 3
+
+
+async def test_what_join_lists_is_stored_whole_as_a_result(hf: Holdfast) -> None:
+    @hf.job
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        id = await ctx.start(double, 1)
+        (child,) = await ctx.join()
+        assert child != replace(child, state="failed"), "its id is not all that it is"
+        return [child, asdict(child), id]
+
+    async with hf:
+        listed, copied, id = await parent.run()
+    assert (
+        listed == copied == {"id": id, "kind": double.definition.kind, "state": "succeeded", "result": 2, "error": None}
+    )
+
+
+async def test_a_child_that_was_started_has_a_result_of_its_jobs_type(hf: Holdfast) -> None:
+    @hf.job
+    async def weigh(grams: int) -> Parcel:
+        if grams < 0:
+            raise Discard("it floats")
+        return Parcel(grams)
+
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        heavy, light = await ctx.start(weigh, 900), await ctx.start(weigh, -1)
+        with pytest.raises(UsageError, match=f"child {heavy} may not have ended yet: await ctx.join"):
+            str(heavy.result)
+        first, second = await ctx.join()
+        assert (heavy.id, heavy.kind, str(heavy)) == (first.id, first.kind, first.id)
+        assert (heavy.result, first.result) == (Parcel(900), {"grams": 900})
+        assert (light.state, light.error) == (second.state, second.error)
+        nothing: object = light.result
+        assert nothing is None
+        return [heavy.state, heavy.result.grams, light]
+
+    async with hf:
+        state, grams, light = await parent.run()
+    assert (state, grams) == ("succeeded", 900)
+    assert (await hf.jobs.get(light)).state == "failed"
 
 
 async def test_children_take_the_tenant_and_know_their_parent(hf: Holdfast) -> None:

@@ -16,14 +16,15 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.errors import SchemaTooOld, StoreBusy, StoreUnavailable
 from holdfast.jobs import JobFunction
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.drivers import postgres
+from holdfast.kernel.drivers import postgres_vacuum
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_names import named, program
-from holdfast.kernel.reading import list_jobs
+from holdfast.kernel.queries import list_jobs
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 from tests.support.apps import eventually, settings_with, working
@@ -79,6 +80,7 @@ async def locked_jobs(url: str) -> AsyncIterator[None]:
         await connection.close()
 
 
+@pytest.mark.long
 async def test_whoever_waits_for_a_lock_leaves_no_sessions_behind(postgres_url: str, connections: Connections) -> None:
     apps = [Holdfast(postgres_url, settings=settings_with(**HASTY), embedded=False) for _ in range(2)]
     first, second = apps
@@ -150,7 +152,7 @@ async def test_vacuum_may_take_as_long_as_it_takes(postgres_url: str) -> None:
 async def test_a_vacuum_that_fails_leaves_no_session_without_limits(
     postgres_url: str, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_HOT", {"Odd": 0})  # is there, but not by the name that vacuum is given
+    monkeypatch.setattr(postgres_vacuum, "HOT", {"Odd": 0})  # is there, but not by the name that vacuum is given
     await connections.execute('create table holdfast."Odd" ()')
     database = PostgresDatabase(postgres_url, settings_with(**HASTY, connections=1), Ports())
     await database.open()
@@ -162,6 +164,14 @@ async def test_a_vacuum_that_fails_leaves_no_session_without_limits(
             assert await connection.fetchval("select current_setting('statement_timeout')") == "450ms"
     finally:
         await database.close()
+
+
+async def test_an_error_of_ours_is_not_its_own_cause(postgres_url: str) -> None:
+    """Whoever walks along the causes of an error comes to an end."""
+    database = PostgresDatabase(postgres_url, settings_with(**HASTY, schema="nowhere"), Ports())
+    with pytest.raises(SchemaTooOld, match="has no tables") as refused:
+        await database.open()
+    assert refused.value.__cause__ is None
 
 
 @pytest.fixture
@@ -179,6 +189,7 @@ def few(postgres_url: str) -> Iterator[str]:
         admin.execute(f"drop owned by {role}; drop role {role}".encode())
 
 
+@pytest.mark.long
 async def test_of_too_many_workers_some_refuse_to_start_and_the_others_do_it_all(few: str, postgres_url: str) -> None:
     client = Holdfast(postgres_url, embedded=False)
 
@@ -196,8 +207,8 @@ async def test_of_too_many_workers_some_refuse_to_start_and_the_others_do_it_all
             return number
 
     async def start(app: Holdfast) -> Worker:
-        await app.runtime().open()
-        worker = app.make_worker()
+        await core_of(app).runtime().open()
+        worker = core_of(app).make_worker()
         await worker.start()
         return worker
 
@@ -219,7 +230,7 @@ async def test_of_too_many_workers_some_refuse_to_start_and_the_others_do_it_all
         async def outlived() -> bool:
             """Everybody has been there for longer than a worker may be silent."""
             rows = await client.workers.list(all=True)
-            return all(row.now > row.started_at + 2 * row.ttl_us for row in rows)
+            return all(row.now > row.started_at + 2 * row.ttl for row in rows)
 
         await eventually(outlived)
         rows = [await job.refresh() for job in jobs]
@@ -245,8 +256,14 @@ async def test_a_worker_without_heartbeats_takes_nothing_more(postgres_url: str)
         return work
 
     work, _ = [serve(app, place) for place, app in enumerate(apps)]
-    silent = Worker(apps[0].registry, apps[0].runtime().database, apps[0].settings, Ports(), lifeline=CutLifeline())
-    await apps[0].runtime().open()
+    silent = Worker(
+        core_of(apps[0]).registry,
+        core_of(apps[0]).runtime().database,
+        apps[0].settings,
+        Ports(),
+        lifeline=CutLifeline(),
+    )
+    await core_of(apps[0]).runtime().open()
     await silent.start()
     try:
         await (await work.enqueue()).result(timeout="60s")

@@ -68,7 +68,7 @@ async def test_a_leaving_worker_takes_nothing_more(make_app: MakeApp) -> None:
         desk.let_go.set()
         await stopping
     row = await late.refresh()
-    assert (row.state, row.token) == ("pending", 0)
+    assert (row.state, row.token) == ("pending", "0.0")
 
 
 async def test_after_the_grace_the_job_is_handed_back_at_no_cost(make_app: MakeApp) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import StoreUnavailable
 from tests.support.apps import MakeApp, eventually, working
 
@@ -118,11 +119,11 @@ async def test_closing_the_app_ends_the_waits_in_it(make_app: MakeApp) -> None:
     waiting = asyncio.create_task(job.result())
 
     async def waits() -> bool:
-        return bool(app.runtime()._awaited)
+        return bool(core_of(app).runtime()._awaited)
 
     await eventually(waits)
     await app.close()
-    with pytest.raises(StoreUnavailable, match="closed while this result was awaited"):
+    with pytest.raises(StoreUnavailable, match="closed while you waited for this result"):
         await waiting
 
 
@@ -133,9 +134,11 @@ async def test_a_worker_that_cannot_start_is_tried_again_by_the_next_run(make_ap
     async def work() -> str:
         return "done"
 
-    place, app.url = app.url, {"sqlite": "sqlite:////dev/null/x.db", "postgres": "postgresql://127.0.0.1:1/x"}[dialect]
+    place = app.settings.url
+    nowhere = {"sqlite": "sqlite:////dev/null/x.db", "postgres": "postgresql://127.0.0.1:1/x"}[dialect]
+    app.settings = app.settings.override({"url": nowhere})
     with pytest.raises(StoreUnavailable):
         await work.run()
     await app.close()
-    app.url = place
+    app.settings = app.settings.override({"url": place})
     assert await work.run() == "done"

@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.rows import Ended, Ending, Lease, Moved
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done
 from holdfast.workers.endings import Endings
-from holdfast.workers.telling import Telling
+from holdfast.workers.telemetry import WorkerTelemetry
 from tests.support.stores import Store
 
 
@@ -39,12 +37,14 @@ class Settled(dict[str, str | None]):
 
 
 def endings_of(store: Store, settled: Settled, database: Database | None = None) -> Endings:
-    return Endings(database or store.database, store.ports, Telling(store.ports, "w"), batch=100, settled=settled)
+    return Endings(
+        database or store.database, store.ports, WorkerTelemetry(store.ports, "w"), batch=100, settled=settled
+    )
 
 
-async def claimed(store: Store, n: int, kind: str = "work") -> list[Lease]:
+async def claimed(store: Store, n: int, kind: str = "work", layer: str | None = None) -> list[Lease]:
     for _ in range(n):
-        await store.enqueue(kind)
+        await store.enqueue(kind, layer=layer)
     return await store.claim(await store.worker(), n, kind=kind)
 
 
@@ -62,19 +62,24 @@ async def test_one_that_the_database_refuses_fails_alone(store: Store) -> None:
     assert (row.state, settled[row.id]) == (State.FAILED, State.FAILED)
     error = json.loads(row.error or "")
     assert error["type"] == "result_error"
-    assert "attempt_outcome" in error["message"], "in the database's words"
+    assert "ended_state" in error["message"], "in the database's words"
     await endings.close()
 
 
 class Clumsy:
     """A layer above that cannot bear the end of one of its jobs, until it is mended."""
 
+    name = "clumsy"
+    kinds = ("a:",)
+    retry_advice = "Mend it first."
+    cancel_advice: Mapping[str, str] = {}
+
     def __init__(self) -> None:
         self.bad = ""
         self.raised = 0
 
-    async def ended(self, tx: Transaction, moved: Sequence[Any]) -> None:
-        for row in moved:
+    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+        for row in jobs:
             if row.kind == self.bad:
                 self.raised += 1
                 raise LookupError("what it is looking for is gone")
@@ -86,8 +91,8 @@ async def test_one_that_nothing_gets_past_holds_up_no_other_and_is_not_tried_in_
     clumsy = Clumsy()
     async with followed_by(store, clumsy) as database:
         caplog.set_level(logging.WARNING)
-        (bad,) = await claimed(store, 1, "a:bad")
-        good = await claimed(store, 3, "a:good")
+        (bad,) = await claimed(store, 1, "a:bad", Clumsy.name)
+        good = await claimed(store, 3, "a:good", Clumsy.name)
         settled = Settled()
         endings = endings_of(store, settled, database)
         clumsy.bad = "a:bad"
@@ -95,7 +100,7 @@ async def test_one_that_nothing_gets_past_holds_up_no_other_and_is_not_tried_in_
             endings.put(lease, store.ending(lease, Done(1)))
         await settled.reach(3)
         assert set(settled) == {lease.id for lease in good}
-        more = await claimed(store, 3, "a:good")
+        more = await claimed(store, 3, "a:good", Clumsy.name)
         for lease in more:
             endings.put(lease, store.ending(lease, Done(1)))
         await settled.reach(6)
@@ -111,7 +116,7 @@ async def test_one_that_nothing_gets_past_holds_up_no_other_and_is_not_tried_in_
 async def test_it_is_tried_later_and_later(store: Store) -> None:
     clumsy = Clumsy()
     async with followed_by(store, clumsy) as database:
-        (bad,) = await claimed(store, 1, "a:bad")
+        (bad,) = await claimed(store, 1, "a:bad", Clumsy.name)
         settled = Settled()
         pauses: list[float] = []
         enough = asyncio.Event()
@@ -134,9 +139,9 @@ async def test_it_is_tried_later_and_later(store: Store) -> None:
 
 
 @contextlib.asynccontextmanager
-async def followed_by(store: Store, follower: Clumsy) -> AsyncIterator[Database]:
+async def followed_by(store: Store, layer: Clumsy) -> AsyncIterator[Database]:
     """The same store, opened by a program with such a layer."""
-    database = connect(store.url, store.settings, replace(store.ports, followers=(follower,)))
+    database = connect(store.url, store.settings, store.ports, [layer])
     await database.open()
     try:
         yield database

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
@@ -28,10 +27,10 @@ async def test_an_accepted_job_is_committed(hf: Holdfast, make_app: MakeApp) -> 
     job = await resize.options(tenant="acme", metadata={"by": "Ann"}).enqueue("a.png", width=400)
     row = await other.jobs.get(job.id)
     assert (row.kind, row.queue, row.priority, row.tenant) == (resize.definition.kind, "images", 7, "acme")
-    assert json.loads(row.payload) == {"url": "a.png", "width": 400}
-    assert json.loads(row.metadata) == {"by": "Ann"}
+    assert row.payload == {"url": "a.png", "width": 400}
+    assert row.metadata == {"by": "Ann"}
     assert (row.state, row.attempts, row.max_attempts, row.max_rescues) == ("pending", 0, 3, 5)
-    assert (row.timeout_us, (row.deadline_at or 0) - row.created_at) == (120_000_000, 3_600_000_000)
+    assert (row.timeout, row.deadline_at) == (timedelta(minutes=2), row.created_at + timedelta(hours=1))
 
 
 async def test_an_accepted_job_stays_whatever_was_cancelled_before(hf: Holdfast, make_app: MakeApp) -> None:
@@ -92,10 +91,10 @@ async def test_later_is_a_delay_or_a_moment(hf: Holdfast) -> None:
     async def work() -> None: ...
 
     delayed = await (await work.options(delay="5m").enqueue()).refresh()
-    assert (delayed.state, (delayed.due_at or 0) - delayed.created_at) == ("scheduled", 300_000_000)
+    assert (delayed.state, delayed.due_at) == ("scheduled", delayed.created_at + timedelta(minutes=5))
     moment = datetime(2100, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     row = await (await work.options(at=moment).enqueue()).refresh()
-    assert (row.state, row.due_at) == ("scheduled", round(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1e6))
+    assert (row.state, row.due_at) == ("scheduled", datetime(2100, 1, 1, tzinfo=UTC))
     past = await (await work.options(at=datetime(2000, 1, 1, tzinfo=UTC)).enqueue()).refresh()
     assert (past.state, past.due_at) == ("pending", None)
     with pytest.raises(UsageError, match="has no time zone"):
@@ -155,7 +154,7 @@ async def test_an_argument_may_have_any_name(hf: Holdfast) -> None:
         return [json, schema, copy, model_config, _hidden]
 
     job = await work.enqueue("{}", schema=1, copy=True, model_config="x")
-    assert set(json.loads((await job.refresh()).payload)) == {"json", "schema", "copy", "model_config", "_hidden"}
+    assert set((await job.refresh()).payload) == {"json", "schema", "copy", "model_config", "_hidden"}
     async with hf:
         assert await job.result() == ["{}", 1, True, "x", 5]
 
@@ -173,7 +172,7 @@ async def test_metadata_tenant_and_key_are_checked(make_app: MakeApp) -> None:
     with pytest.raises(BadPayload, match="an idempotency key must have 1 to 512 characters"):
         await work.options(key="").enqueue()
     with pytest.raises(UsageError, match="'color' is not an option; there are"):
-        work.options(color="red")
+        work.options(color="red")  # type: ignore[call-arg]
 
 
 async def test_an_option_may_stand_among_the_arguments(hf: Holdfast) -> None:
@@ -189,7 +188,7 @@ async def test_an_option_may_stand_among_the_arguments(hf: Holdfast) -> None:
     first = await loose.enqueue(1, key="k")
     assert (await loose.enqueue(number=1, key="k")).id == first.id
     row = await (await lookup.enqueue(key="k")).refresh()
-    assert json.loads(row.payload) == {"key": "k"}
+    assert row.payload == {"key": "k"}
 
 
 async def test_many_are_accepted_together_or_not_at_all(hf: Holdfast) -> None:
@@ -197,7 +196,7 @@ async def test_many_are_accepted_together_or_not_at_all(hf: Holdfast) -> None:
     async def work(number: int) -> None: ...
 
     jobs = await work.enqueue_many([(1,), {"number": 2}])
-    assert [json.loads((await job.refresh()).payload) for job in jobs] == [{"number": 1}, {"number": 2}]
+    assert [(await job.refresh()).payload for job in jobs] == [{"number": 1}, {"number": 2}]
     with pytest.raises(BadPayload):
         await work.enqueue_many([(3,), ("four",)])
     assert len(await hf.jobs.list()) == 2
@@ -220,7 +219,7 @@ async def test_jobs_are_listed_newest_first_by_page(hf: Holdfast) -> None:
     assert [row.id for row in await hf.jobs.list(kind="a")] == ids[::-1][1::2]
     assert [row.id for row in await hf.jobs.list(queue="right", state="pending")] == ids[::-1][::2]
     page = await hf.jobs.list(limit=2)
-    assert [row.id for row in await hf.jobs.list(limit=2, before=page[-1].seq)] == ids[::-1][2:4]
+    assert [row.id for row in await hf.jobs.list(limit=2, after=page.next)] == ids[::-1][2:4]
     assert await hf.jobs.list(tenant="nobody") == []
 
 
@@ -235,7 +234,7 @@ def test_a_name_belongs_to_one_function(hf: Holdfast) -> None:
 
 
 def test_a_job_names_each_of_its_arguments(hf: Holdfast) -> None:
-    with pytest.raises(UsageError, match=r"takes \*rest; a job names each of its arguments"):
+    with pytest.raises(UsageError, match=r"takes \*rest; a job must name each of its arguments"):
 
         @hf.job
         async def work(ctx: JobContext, *rest: int) -> None: ...
@@ -278,4 +277,4 @@ async def test_many_large_jobs_are_accepted_in_their_order(make_app: MakeApp) ->
     jobs = await work.enqueue_many((text,) for text in texts)
     rows = sorted(await hf.jobs.list(limit=100), key=lambda row: row.seq)
     assert [row.id for row in rows] == [job.id for job in jobs]
-    assert [json.loads(row.payload)["text"] for row in rows] == texts
+    assert [row.payload["text"] for row in rows] == texts

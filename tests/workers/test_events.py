@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, JobContext, Retry
+from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.kernel.workers import lose_workers
 from holdfast.observe import EVENTS, Event, EventStream
@@ -79,7 +80,7 @@ async def test_a_jobs_life_is_told_in_order(make_app: MakeApp) -> None:
             raise ConnectionError("down")
         return "paid"
 
-    with app.on_event(ear):
+    with app.events(to=ear):
         job = await pay.options(tenant="acme").enqueue()
         async with working(app) as worker:
             await job.result()
@@ -118,7 +119,7 @@ async def test_a_workers_life_is_told(make_app: MakeApp) -> None:
     async def work() -> None: ...
 
     job = await work.enqueue()
-    with app.on_event(ear), app.events() as stream:
+    with app.events(to=ear), app.events() as stream:
         async with working(app) as worker:
             await job.result()
             await until(stream, "heartbeat.done")
@@ -144,7 +145,7 @@ async def test_parking_and_children_are_told(make_app: MakeApp) -> None:
         await ctx.join()
         return id
 
-    with app.on_event(ear, "job.enqueued", "job.ended"):
+    with app.events("job.enqueued", "job.ended", to=ear):
         job = await parent.enqueue()
         async with working(app):
             born = await job.result()
@@ -167,9 +168,11 @@ async def test_a_lost_lease_and_its_rescue_are_told(make_app: MakeApp, caplog: p
             await asyncio.Event().wait()
 
     job = await slow.enqueue()
-    await app.runtime().open()
-    worker = Worker(app.registry, app.runtime().database, app.settings, app._ports, lifeline=CutLifeline())
-    with app.on_event(ear), caplog.at_level(logging.WARNING, "holdfast"):
+    await core_of(app).runtime().open()
+    worker = Worker(
+        core_of(app).registry, core_of(app).runtime().database, app.settings, core_of(app).ports, lifeline=CutLifeline()
+    )
+    with app.events(to=ear), caplog.at_level(logging.WARNING, "holdfast"):
         await worker.start()
         await job.result()
         await worker.stop()
@@ -200,7 +203,7 @@ async def test_a_worker_given_up_for_lost_is_told(make_app: MakeApp) -> None:
     with app.events("worker.lost_contact", "worker.reregistered") as stream:
         async with working(app) as worker:
             before = worker.seq
-            await app.runtime().database.transact(lose_workers, gone={before}, reason="given up")
+            await core_of(app).runtime().database.transact(lose_workers, gone={before}, reason="given up")
             lost = await until(stream, "worker.lost_contact")
             back = await until(stream, "worker.reregistered")
     assert keeps_the_contract([lost, back])
@@ -248,7 +251,7 @@ async def test_a_listener_that_fails_harms_nobody(make_app: MakeApp, caplog: pyt
     async def work() -> str:
         return "done"
 
-    with app.on_event(explode), app.on_event(ear), caplog.at_level(logging.ERROR, "holdfast"):
+    with app.events(to=explode), app.events(to=ear), caplog.at_level(logging.ERROR, "holdfast"):
         job = await work.enqueue()
         async with working(app):
             assert await job.result() == "done"
@@ -267,11 +270,11 @@ async def test_nothing_is_made_while_nobody_listens(hf: Holdfast, monkeypatch: p
     async def work() -> str:
         return "done"
 
-    with hf.on_event(print):
+    with hf.events(to=print):
         pass
     async with hf:
         assert await work.run() == "done"
-        with hf.on_event(print), pytest.raises(AssertionError):
+        with hf.events(to=print), pytest.raises(AssertionError):
             await work.enqueue()
 
 
@@ -311,10 +314,10 @@ async def test_a_cancelled_reader_takes_no_event_with_it(make_app: MakeApp) -> N
 async def test_a_stream_that_is_let_go_of_is_forgotten(hf: Holdfast) -> None:
     stream: EventStream | None = hf.events()
     assert stream is not None
-    assert hf._ports.events.heard
+    assert core_of(hf).ports.events.heard
     del stream
     gc.collect()
-    assert not hf._ports.events.heard
+    assert not core_of(hf).ports.events.heard
 
 
 async def test_events_come_from_other_threads_too(make_app: MakeApp) -> None:
@@ -326,7 +329,7 @@ async def test_events_come_from_other_threads_too(make_app: MakeApp) -> None:
     with app.events("job.enqueued") as stream:
         reader = asyncio.create_task(until(stream, "job.enqueued"))
         job = await asyncio.to_thread(work.enqueue_sync)
-        await asyncio.to_thread(app.close_sync)
+        await asyncio.to_thread(app.sync.close)
         assert (await reader).metadata["job"] == job.id
 
 
@@ -335,7 +338,7 @@ async def test_what_cannot_be_heard_is_refused(hf: Holdfast) -> None:
         hf.events("job.end")
     with pytest.raises(UsageError, match="at least one event"):
         hf.events(buffer=0)
-    assert not hf._ports.events.heard
+    assert not core_of(hf).ports.events.heard
 
 
 def test_the_library_installs_no_log_handlers() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, Queue
+from holdfast.app import core_of
 from holdfast.errors import BadSetting, UsageError
 from tests.support.apps import MakeApp, eventually, happens, in_state
 
@@ -37,9 +38,9 @@ async def test_a_queue_runs_no_more_at_once_than_it_may(make_app: MakeApp) -> No
         app.job(queue="images", name="visit")(visit)
     job = apps[0].job(queue="images", name="visit")(visit)
     jobs = await job.enqueue_many([() for _ in range(40)])
-    workers = [app.make_worker() for app in apps]
+    workers = [core_of(app).make_worker() for app in apps]
     for app, worker in zip(apps, workers, strict=True):
-        await app.runtime().open()
+        await core_of(app).runtime().open()
         await worker.start()
     for each in jobs:
         await each.result()
@@ -182,7 +183,7 @@ async def test_a_paused_queue_rests_until_it_is_resumed(make_app: MakeApp) -> No
         await send.run()
         await app.queues.pause("mail", reason="the server moves")
         job = await send.enqueue()
-        assert "paused since" in await app.why(job.id)
+        assert "was paused at" in await app.why(job.id)
         assert await app.queues.resume("mail")
         assert await job.result() == "sent"
 
@@ -241,7 +242,7 @@ async def test_why_of_a_job_in_a_full_lane(hf: Holdfast) -> None:
         await in_state(hf, first.id, "running")
 
         async def told() -> bool:
-            return await hf.why(second.id) == "lane 'job:work' is full: 1 of 1 run"
+            return await hf.why(second.id) == "lane 'job:work' is full: 1 of 1 running"
 
         await eventually(told)
         let_go.set()
@@ -256,7 +257,7 @@ async def test_why_of_a_job_in_a_full_lane(hf: Holdfast) -> None:
         ({"rate": "0/s"}, "is out of range"),
         ({"unique": "soon"}, "'soon' is not a duration"),
         ({"unique": "live", "on_duplicate": "drop"}, 'on_duplicate is "keep" or "replace"'),
-        ({"debounce": "5s", "unique": "live"}, "debounce already says"),
+        ({"debounce": "5s", "unique": "live"}, "debounce already decides"),
     ],
 )
 def test_what_is_no_limit(hf: Holdfast, options: dict[str, object], message: str) -> None:
@@ -279,9 +280,9 @@ async def test_a_lane_needs_a_limit_and_a_key_excludes_unique(hf: Holdfast) -> N
     @hf.job(unique="live")
     async def alone() -> None: ...
 
-    with pytest.raises(UsageError, match="has no limits that a lane could have for itself"):
+    with pytest.raises(UsageError, match="has no limits that a lane could apply"):
         await plain.options(lane="a").enqueue()
-    with pytest.raises(UsageError, match="an idempotency key or is unique, not both"):
+    with pytest.raises(UsageError, match="an idempotency key or be unique, not both"):
         await alone.options(key="k").enqueue()
     with pytest.raises(UsageError, match="unique jobs are enqueued one by one"):
         await alone.enqueue_many([()])

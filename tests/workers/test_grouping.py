@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
 from holdfast import Holdfast, Queue
+from holdfast.app import core_of
 from holdfast.errors import StoreUnavailable
-from holdfast.grouping import MOST_CALLS, MOST_TEXT, Grouping
+from holdfast.group_commit import MOST_CALLS, MOST_TEXT, Grouping
 from holdfast.kernel.database import Database
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.records import NewJob
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob
 from tests.support.apps import PATIENCE, MakeApp
 from tests.support.stores import Store
 
@@ -234,7 +236,7 @@ async def test_closing_waits_for_the_answers(line: Line) -> None:
 def _note_writes(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the operations that the app's store is asked for."""
     asked: list[str] = []
-    database = app.runtime().database
+    database = core_of(app).runtime().database
     transact = database.transact
 
     async def noting(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -257,7 +259,7 @@ async def test_a_hundred_calls_at_once_are_a_few_writes_and_one_introduces_the_r
     jobs = await asyncio.gather(*(work.enqueue(n) for n in range(100)))
     assert len({job.id for job in jobs}) == 100
     rows = await hf.jobs.list(limit=200)
-    assert sorted(json.loads(row.payload)["n"] for row in rows) == list(range(100))
+    assert sorted(row.payload["n"] for row in rows) == list(range(100))
     assert asked.count("enqueue") <= 4
 
 
@@ -304,10 +306,10 @@ async def test_options_given_once_count_for_every_call_and_metadata_is_read_at_e
     second = await marked.enqueue(2)
     third = await work.enqueue(3)
     rows = [await hf.jobs.get(job.id) for job in (first, second, third)]
-    assert [(row.tenant, row.priority, row.timeout_us) for row in rows] == [
-        ("acme", 3, 60_000_000),
-        ("acme", 3, 60_000_000),
-        ("", 100, 60_000_000),
+    assert [(row.tenant, row.priority, row.timeout) for row in rows] == [
+        ("acme", 3, timedelta(minutes=1)),
+        ("acme", 3, timedelta(minutes=1)),
+        ("", 100, timedelta(minutes=1)),
     ]
-    assert [json.loads(row.metadata) for row in rows] == [{"by": "Ann"}, {"by": "Bo"}, {}]
-    assert [json.loads(row.payload)["n"] for row in rows] == [1, 2, 3]
+    assert [row.metadata for row in rows] == [{"by": "Ann"}, {"by": "Bo"}, {}]
+    assert [row.payload["n"] for row in rows] == [1, 2, 3]

@@ -53,6 +53,6 @@ async def test_a_returned_policy_is_not_taken_for_a_result(hf: Holdfast) -> None
 
     async with hf:
         job = await confused.enqueue()
-        with pytest.raises(RunFailed, match=r"holdfast\.outcomes\.Retry") as caught:
+        with pytest.raises(RunFailed, match=r"holdfast\.outcomes\.TryAgain") as caught:
             await job.result()
         assert caught.value.type == "result_error"

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from holdfast import Cancel, Discard, Holdfast, Retry, RunFailed, Snooze
-from holdfast.outcomes import Done, Fail, Park
-from holdfast.outcomes import Retry as TryAgain
+from holdfast import outcomes as outcome_module
+from holdfast.outcomes import Done, Fail, Park, TryAgain
 from tests.support.apps import MakeApp, attempts, in_state, outcomes
 
 QUICK = Retry(attempts=3, backoff="constant", base="10ms", jitter=0)
 
 
-def error_of(text: str | None) -> dict[str, Any]:
-    assert text is not None
-    error: dict[str, Any] = json.loads(text)
+def error_of(error: dict[str, Any] | None) -> dict[str, Any]:
+    assert error is not None
     return error
 
 
@@ -187,7 +186,7 @@ async def test_a_snoozed_job_is_scheduled_without_a_lease(hf: Holdfast) -> None:
         row = await in_state(hf, job.id, "scheduled")
         assert (row.attempts, row.worker, row.lease_until) == (0, None, None)
         (attempt,) = await attempts(hf, job.id)
-        assert row.due_at == attempt.ended_at + 3_600_000_000
+        assert row.due_at == attempt.ended_at + timedelta(hours=1)
 
 
 async def test_an_exception_is_retried_by_the_policy_and_then_fails(hf: Holdfast) -> None:
@@ -216,7 +215,7 @@ async def test_the_policy_says_how_long_a_retry_waits(hf: Holdfast) -> None:
         job = await work.enqueue()
         row = await in_state(hf, job.id, "scheduled")
         (attempt,) = await attempts(hf, job.id)
-        assert row.due_at == attempt.ended_at + 3_600_000_000
+        assert row.due_at == attempt.ended_at + timedelta(hours=1)
         assert error_of(row.error)["message"] == "RuntimeError: "
 
 
@@ -380,3 +379,10 @@ async def test_a_group_of_errors_is_an_error(hf: Holdfast) -> None:
         job = await work.enqueue()
         with pytest.raises(RunFailed, match="ExceptionGroup"):
             await job.result()
+
+
+def test_the_outcome_that_was_called_retry_says_its_new_name() -> None:
+    with pytest.raises(AttributeError, match=r"outcomes\.TryAgain; holdfast\.Retry is the policy"):
+        _ = outcome_module.Retry  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'Perhaps'"):
+        _ = outcome_module.Perhaps  # type: ignore[attr-defined]

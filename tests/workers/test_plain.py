@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -13,13 +12,15 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Discard, Holdfast, Retry, Snooze
+from holdfast.app import core_of
 from holdfast.errors import BadPayload, LeaseLost
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.records import JobRow, Token
+from holdfast.kernel.rows import Token
 from holdfast.kernel.states import TERMINAL
 from holdfast.outcomes import Done, Fail
-from holdfast.outcomes import Retry as Again
+from holdfast.outcomes import TryAgain as Again
+from holdfast.values.jobs import JobRecord
 from tests.support.apps import MakeApp, attempts, eventually, happens, in_state, working
 
 ONCE = Retry(attempts=1)
@@ -121,8 +122,8 @@ ENDINGS: list[Callable[..., Any]] = [
 ]
 
 
-async def ended(app: Holdfast, id: str) -> JobRow:
-    async def look() -> JobRow | None:
+async def ended(app: Holdfast, id: str) -> JobRecord:
+    async def look() -> JobRecord | None:
         row = await app.jobs.get(id)
         return row if row.state in TERMINAL else None
 
@@ -132,7 +133,7 @@ async def ended(app: Holdfast, id: str) -> JobRow:
 async def account(app: Holdfast, id: str) -> tuple[Any, ...]:
     """How a job ended, as far as it does not depend on where its handler was called from."""
     row = await ended(app, id)
-    error = json.loads(row.error or "{}")
+    error = dict(row.error or {})
     error.pop("trace", None)
     return row.state, row.result, error, row.attempts, [each.outcome for each in await attempts(app, id)]
 
@@ -143,7 +144,7 @@ async def test_every_ending_is_the_same_on_both_ways(make_app: MakeApp) -> None:
     async with working(app):
         told = {}
         for listening in (False, True):
-            with app.on_event(lambda _: None) if listening else nullcontext():
+            with app.events(to=lambda _: None) if listening else nullcontext():
                 ids = [(await job.enqueue()).id for job in jobs]
                 told[listening] = {job.__name__: await account(app, id) for job, id in zip(jobs, ids, strict=True)}
     assert told[False] == told[True]
@@ -181,9 +182,9 @@ async def test_arguments_that_do_not_fit_are_refused_in_the_same_words(make_app:
     async with working(app):
         told = []
         for listening in (False, True):
-            with app.on_event(lambda _: None) if listening else nullcontext():
-                job, route = work.new_job((1,), {}, id=new_id(app.runtime().ports), settings=app.settings)
-                await app.runtime().transact(enqueue, [job._replace(payload=payload)], [route])
+            with app.events(to=lambda _: None) if listening else nullcontext():
+                job, route = work.new_job((1,), {}, id=new_id(core_of(app).runtime().ports), settings=app.settings)
+                await core_of(app).runtime().transact(enqueue, [job._replace(payload=payload)], [route])
                 told.append(await account(app, job.id))
     assert told[0] == told[1]
     assert told[0][2]["type"] == "invalid_input"
@@ -203,7 +204,7 @@ async def test_a_snooze_costs_no_attempt_on_either_way(hf: Holdfast) -> None:
 
     async with hf:
         assert await later.run() == 2
-        with hf.on_event(lambda _: None):
+        with hf.events(to=lambda _: None):
             assert await later.run() == 4
 
 
@@ -214,7 +215,7 @@ async def test_a_plain_handler_is_called_from_the_attempt_itself_unless_somebody
 
     async with hf:
         assert await caller.run() == "_attempt"
-        with hf.on_event(lambda _: None):
+        with hf.events(to=lambda _: None):
             assert await caller.run() != "_attempt"
         assert await caller.options(timeout="1h").run() != "_attempt"
         assert await caller.options(deadline="1h").run() != "_attempt"
@@ -232,7 +233,7 @@ async def test_a_running_handler_hears_of_a_cancel(hf: Holdfast, listening: bool
         finally:
             stopped.set()
 
-    with hf.on_event(lambda _: None) if listening else nullcontext():
+    with hf.events(to=lambda _: None) if listening else nullcontext():
         async with hf:
             await hf.ensure_worker()
             job = await long.enqueue()
@@ -240,7 +241,7 @@ async def test_a_running_handler_hears_of_a_cancel(hf: Holdfast, listening: bool
             await job.cancel("enough")
             row = await in_state(hf, job.id, "cancelled")
     assert stopped.is_set()
-    assert "enough" in (row.error or "")
+    assert "enough" in row.error["message"]
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -253,7 +254,7 @@ async def test_a_worker_that_leaves_hands_the_job_back(make_app: MakeApp, listen
         begun.set()
         await asyncio.Event().wait()
 
-    with app.on_event(lambda _: None) if listening else nullcontext():
+    with app.events(to=lambda _: None) if listening else nullcontext():
         async with working(app):
             job = await long.enqueue()
             await happens(begun)
@@ -272,7 +273,7 @@ async def test_a_handler_that_finds_its_lease_lost_writes_nothing(make_app: Make
         raised.set()
         raise LeaseLost("a job", Token(1, 1))
 
-    with app.on_event(lambda _: None) if listening else nullcontext():
+    with app.events(to=lambda _: None) if listening else nullcontext():
         async with working(app):
             job = await late.enqueue()
             await happens(raised)

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.jobs import JobFunction
 from holdfast.kernel.database import Transaction
@@ -75,7 +76,7 @@ async def test_only_a_callers_own_transaction_sends_hints_itself(postgres_url: s
 
 async def test_the_hints_of_many_commits_go_together(postgres_url: str) -> None:
     hf, work = with_a_job(postgres_url)
-    await hf.runtime().open()
+    await core_of(hf).runtime().open()
     async with listening(postgres_url) as outside:
         await asyncio.gather(*(work.enqueue(number) for number in range(CALLS)))
         await hf.close()

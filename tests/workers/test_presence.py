@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -11,8 +12,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.kernel.leases import beat, expire
-from holdfast.kernel.records import WorkerRow
 from holdfast.kernel.workers import advertise_presence, lose_workers, present_workers
+from holdfast.values.workers import WorkerRecord
 from holdfast.workers.role import Role
 from holdfast.workers.sweeper import Sweeper
 from tests.conftest import MakeStore
@@ -23,6 +24,7 @@ from tests.support.stores import TTL_US, Store
 HOLDS = "select pid from pg_locks where locktype = 'advisory' and objsubid = 2 and granted and objid = {}"
 
 
+@pytest.mark.long
 async def test_a_live_worker_that_cannot_retake_its_presence_keeps_its_leases(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,7 +52,7 @@ async def test_a_live_worker_that_cannot_retake_its_presence_keeps_its_leases(
             await cut_presence(postgres_url, worker.seq)
             lost = await eventually(row_where(watcher, lambda row: not row.presence or row.status == "lost"))
             assert lost.status == "active"
-            await eventually(row_where(watcher, lambda row: row.now > lost.now + 2_500_000))
+            await eventually(row_where(watcher, lambda row: row.now > lost.now + timedelta(seconds=2.5)))
             assert [(await job.refresh()).rescues for job in jobs] == [0, 0, 0]
             proxy.refusing = False
             await eventually(row_where(watcher, lambda row: bool(row.presence)))
@@ -91,8 +93,8 @@ async def test_a_heartbeat_after_the_last_look_wins_over_the_verdict(store: Stor
     assert [moved.id for moved in await store.do(expire, gone=[lease.worker], **rescue)] == [lease.id]
 
 
-def row_where(app: Holdfast, holds: Callable[[WorkerRow], bool]) -> Callable[[], Awaitable[WorkerRow | None]]:
-    async def look() -> WorkerRow | None:
+def row_where(app: Holdfast, holds: Callable[[WorkerRecord], bool]) -> Callable[[], Awaitable[WorkerRecord | None]]:
+    async def look() -> WorkerRecord | None:
         rows = [row for row in await app.workers.list(all=True) if row.id == "robbed"]
         return next((row for row in rows if holds(row)), None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Sequence
@@ -11,10 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import DuplicateWorker
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.records import WorkerRow
 from holdfast.kernel.workers import lose_workers
+from holdfast.values.workers import WorkerRecord
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from tests.support.apps import MakeApp, eventually, happens, outcomes, the_worker, working
@@ -34,8 +34,8 @@ async def test_a_worker_says_who_it_is(make_app: MakeApp) -> None:
         row = await the_worker(app)
         assert (row.id, row.name, row.hostname, row.pid) == ("mill-3", "mill", socket.gethostname(), os.getpid())
         assert (row.version, row.status, row.slots, row.active) == (VERSION, "active", 7, 0)
-        assert json.loads(row.capabilities) == ["job:work", "tag:gpu=yes"]
-        assert json.loads(row.queues) == ["b", "a"]
+        assert row.capabilities == ["job:work", "tag:gpu=yes"]
+        assert row.queues == ["b", "a"]
         assert bool(row.presence)
         assert (row.seq, row.id) == (worker.seq, worker.id)
 
@@ -46,13 +46,13 @@ async def test_names_may_be_shared_and_ids_are_made(make_app: MakeApp) -> None:
         first, second = await app.workers.list()
         assert first.name == second.name == socket.gethostname()
         assert first.id != second.id
-        assert json.loads(first.queues) is None
+        assert first.queues is None
 
 
 async def test_a_live_id_is_refused_to_another(make_app: MakeApp) -> None:
     app, other = with_a_job(make_app(embedded=False)), with_a_job(make_app(embedded=False))
     async with working(app, Role(id="pod-1")):
-        with pytest.raises(DuplicateWorker, match=f"'pod-1' is alive on .* \\(pid {os.getpid()}\\)"):
+        with pytest.raises(DuplicateWorker, match=f"'pod-1' is already in use on .* \\(pid {os.getpid()}\\)"):
             await other.work(Role(id="pod-1"))
         assert len(await app.workers.list(all=True)) == 1
 
@@ -75,7 +75,7 @@ async def test_a_worker_whose_id_was_taken_meanwhile_leaves(make_app: MakeApp) -
 
     await eventually(beating)
     (first,) = await app.workers.list()
-    store = app.runtime().database
+    store = core_of(app).runtime().database
     await store.transact(lose_workers, gone={first.seq}, reason="given up")
 
     async def poke(tx: Transaction) -> None:
@@ -106,9 +106,9 @@ async def test_a_worker_given_up_for_lost_registers_again_and_goes_on(make_app: 
         job = await stay.enqueue()
         await happens(begun)
         before = worker.seq
-        await app.runtime().database.transact(lose_workers, gone=[before], reason="a mistake")
+        await core_of(app).runtime().database.transact(lose_workers, gone=[before], reason="a mistake")
 
-        async def back() -> Sequence[WorkerRow]:
+        async def back() -> Sequence[WorkerRecord]:
             return [row for row in await app.workers.list() if row.seq != before and row.presence]
 
         (row,) = await eventually(back)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.app import core_of
 from holdfast.workers.role import Role
-from holdfast.workers.routing import MOST_HOT
+from holdfast.workers.served_routes import MOST_HOT
 from tests.support.apps import MakeApp
 
 
@@ -22,7 +23,7 @@ async def test_an_urgent_job_on_another_route_overtakes_a_backlog_without_a_hint
         ran.append("urgent")
 
     await common.enqueue_many([()] * 40)
-    await app.make_worker(Role(until="empty")).run()
+    await core_of(app).make_worker(Role(until="empty")).run()
     assert len(ran) == 41
     assert ran.index("urgent") < 20
 
@@ -37,5 +38,5 @@ async def test_more_busy_routes_than_one_claim_asks_are_all_served(make_app: Mak
             ran.add(number)
 
         await app.job(name=f"kind-{number}")(one).enqueue_many([()] * 3)
-    await app.make_worker(Role(until="empty")).run()
+    await core_of(app).make_worker(Role(until="empty")).run()
     assert ran == set(range(many))

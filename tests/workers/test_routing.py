@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
+from holdfast.errors import UsageError
 from holdfast.workers.role import Role
 from tests.support.apps import MakeApp, happens, working
 
@@ -38,9 +43,9 @@ async def test_a_worker_takes_only_its_queues(make_app: MakeApp) -> None:
     app = make_app(embedded=False)
     shop = Shop(app)
     mail, image = await shop.mail.enqueue(), await shop.image.enqueue()
-    await app.make_worker(Role(queues=("images",), until="empty")).run()
+    await core_of(app).make_worker(Role(queues=("images",), until="empty")).run()
     assert (shop.ran, await state(app, mail.id), await state(app, image.id)) == (["image"], "pending", "succeeded")
-    await app.make_worker(Role(queues=("mail", "other"), until="empty")).run()
+    await core_of(app).make_worker(Role(queues=("mail", "other"), until="empty")).run()
     assert shop.ran == ["image", "mail"]
 
 
@@ -48,9 +53,9 @@ async def test_a_worker_without_the_capability_leaves_the_job(make_app: MakeApp)
     app = make_app(embedded=False)
     shop = Shop(app)
     render, image = await shop.render.enqueue(), await shop.image.enqueue()
-    await app.make_worker(Role(until="empty")).run()
+    await core_of(app).make_worker(Role(until="empty")).run()
     assert (shop.ran, await state(app, render.id), await state(app, image.id)) == (["image"], "pending", "succeeded")
-    await app.make_worker(Role(capabilities=("tag:gpu=yes", "tag:big=no"), until="empty")).run()
+    await core_of(app).make_worker(Role(capabilities=("tag:gpu=yes", "tag:big=no"), until="empty")).run()
     assert shop.ran == ["image", "render"]
 
 
@@ -69,9 +74,9 @@ async def test_a_kind_nobody_knows_stays_until_a_worker_knows_it(make_app: MakeA
 
     job = await fresh.enqueue()
     await known.enqueue()
-    await old.make_worker(Role(until="empty")).run()
+    await core_of(old).make_worker(Role(until="empty")).run()
     row = await job.refresh()
-    assert (ran, row.state, row.attempts, row.token) == (["known"], "pending", 0, 0)
+    assert (ran, row.state, row.attempts, row.token) == (["known"], "pending", 0, "0.0")
     async with working(new):
         assert await job.result() == "run by the new one"
 
@@ -112,7 +117,7 @@ async def test_a_lower_priority_number_runs_first(make_app: MakeApp) -> None:
     await work.options(priority=1).enqueue("most urgent")
     await work.options(priority=500).enqueue("last")
     await work.enqueue("c")
-    await app.make_worker(Role(until="empty")).run()
+    await core_of(app).make_worker(Role(until="empty")).run()
     assert ran == ["most urgent", "urgent", "a", "b", "c", "last"]
 
 
@@ -150,3 +155,19 @@ async def test_what_no_live_worker_serves_waits_while_others_run(make_app: MakeA
         await plain.enqueue()
         await happens(done)
         assert await state(app, blocked.id) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ({"quueues": ["mail"]}, "Did you mean 'queues'?"),
+        ({"tags": ["gpu=yes"]}, "name them: only={'tag': ['gpu=yes']}."),
+        ({"tags": "gpu=yes"}, "name them: only={'tag': ['gpu=yes']}."),
+        ({"slots": 4}, "its options are name, id, queues, capabilities, until, only, pool."),
+    ],
+)
+def test_an_option_that_a_role_does_not_have_is_refused_with_fitting_advice(option: Any, advice: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Role(**option)
+    assert str(refused.value).endswith(advice)
+    assert ("only=" in str(refused.value)) == ("tags" in option)

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast, RunFailed
+from holdfast.app import core_of
 from holdfast.errors import NotFound, ResultTimeout, UsageError
 from holdfast.kernel.ids import new_id
 from holdfast.workers.role import Role
@@ -21,7 +23,7 @@ from tests.support.apps import settings_with
 def hf(place: Place) -> Iterator[Holdfast]:
     app = Holdfast(place.url, settings=settings_with(drain_grace="5s"))
     yield app
-    app.close_sync()
+    app.sync.close()
 
 
 def test_run_sync_runs_a_job(hf: Holdfast) -> None:
@@ -65,7 +67,7 @@ def test_errors_come_through(hf: Holdfast) -> None:
     def work() -> None: ...
 
     with pytest.raises(NotFound):
-        hf.jobs[new_id(hf._ports)].result_sync()
+        hf.jobs[new_id(core_of(hf).ports)].result_sync()
 
 
 async def test_it_works_beside_a_running_loop(hf: Holdfast) -> None:
@@ -84,7 +86,7 @@ def test_on_the_apps_own_loop_it_says_what_to_write(hf: Holdfast) -> None:
 
     @hf.job
     async def outer() -> str:
-        with pytest.raises(UsageError, match="await the call without _sync"):
+        with pytest.raises(UsageError, match=r"await the async call, run\(\) in place of run_sync\(\)"):
             inner.run_sync()
         return "told"
 
@@ -107,6 +109,7 @@ def test_many_threads_share_one_app(hf: Holdfast) -> None:
     """Also at its first use: they get one loop and one worker between them."""
     results: list[int] = []
     together = threading.Barrier(8)
+    others = set(threading.enumerate())
 
     @hf.job
     async def double(number: int) -> int:
@@ -122,8 +125,9 @@ def test_many_threads_share_one_app(hf: Holdfast) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(results) == [2 * n for n in range(8)]
-    assert len(hf.call(hf.workers.list(all=True))) == 1
-    assert [thread.name for thread in threading.enumerate()].count("holdfast-sync") == 1
+    assert len(core_of(hf).call(hf.workers.list(all=True))) == 1
+    ours = [thread.name for thread in threading.enumerate() if thread not in others]
+    assert ours.count("holdfast-sync") == 1
 
 
 def test_work_sync_is_a_worker_until_its_end(hf: Holdfast) -> None:
@@ -134,7 +138,7 @@ def test_work_sync_is_a_worker_until_its_end(hf: Holdfast) -> None:
     job = work.enqueue_sync()
     hf.work_sync(Role(until="empty"))
     assert job.result_sync() == "done"
-    assert hf.call(hf.workers.list()) == []
+    assert core_of(hf).call(hf.workers.list()) == []
 
 
 def test_a_closed_app_can_be_used_again(hf: Holdfast) -> None:
@@ -143,8 +147,8 @@ def test_a_closed_app_can_be_used_again(hf: Holdfast) -> None:
         return 1
 
     assert work.run_sync() == 1
-    hf.close_sync()
-    hf.close_sync()
+    hf.sync.close()
+    hf.sync.close()
     assert work.run_sync() == 1
 
 
@@ -165,5 +169,32 @@ def test_a_script_that_ends_takes_its_worker_along(place: Place, hf: Holdfast) -
         [sys.executable, "-W", "error", "-c", SCRIPT.format(url=place.url)], capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")
-    (worker,) = hf.call(hf.workers.list(all=True))
+    (worker,) = core_of(hf).call(hf.workers.list(all=True))
     assert worker.status == "stopped"
+
+
+def test_any_call_can_be_made_without_a_loop(hf: Holdfast) -> None:
+    @hf.job
+    def work() -> None: ...
+
+    job = work.options(delay="1h").enqueue_sync()
+    assert [row.id for row in hf.sync(hf.jobs.list())] == [job.id]
+    session = hf.sync(hf.session("ann"))
+    assert hf.sync(hf.sessions.get("ann")).id == session.id == hf.sync.session("ann").id
+
+
+def test_an_option_that_there_is_not_is_refused_by_name(hf: Holdfast) -> None:
+    typo: Any = {"qeue": "images"}
+
+    def work() -> None:
+        """Work."""
+
+    for name, declare in (("job", hf.job(**typo)), ("tool", hf.tool(**typo))):
+        with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'qeue'"):
+            declare(work)
+    with pytest.raises(TypeError, match=r"schedule\(\) got an unexpected keyword argument 'qeue'"):
+        hf.schedule("@daily", **typo)
+    with pytest.raises(TypeError, match=r"agent\(\) got an unexpected keyword argument 'qeue'"):
+        hf.agent("a", model="scripted:", **typo)
+    with pytest.raises(TypeError, match=r"session\(\) got an unexpected keyword argument 'qeue'"):
+        hf.session(**typo)

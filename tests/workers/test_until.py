@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import JobContext, Retry
+from holdfast.app import core_of
 from holdfast.workers.role import Role
 from tests.support.apps import PATIENCE, MakeApp, outcomes
 
@@ -21,7 +22,7 @@ async def test_one_runs_one_job_and_leaves(make_app: MakeApp) -> None:
 
     jobs = await work.enqueue_many([(n,) for n in range(3)])
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(ONE).run()
+        await core_of(app).make_worker(ONE).run()
     assert ran == [0]
     assert [(await job.refresh()).state for job in jobs] == ["succeeded", "pending", "pending"]
     assert await app.workers.list() == []
@@ -34,7 +35,7 @@ async def test_one_leaves_when_there_is_none(make_app: MakeApp) -> None:
     async def work() -> None: ...
 
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(ONE).run()
+        await core_of(app).make_worker(ONE).run()
 
 
 async def test_one_counts_a_failed_attempt(make_app: MakeApp) -> None:
@@ -46,7 +47,7 @@ async def test_one_counts_a_failed_attempt(make_app: MakeApp) -> None:
 
     job = await work.enqueue()
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(ONE).run()
+        await core_of(app).make_worker(ONE).run()
     assert await outcomes(app, job.id) == ["retried"]
     assert (await job.refresh()).state == "pending"
 
@@ -61,7 +62,7 @@ async def test_empty_works_everything_off_and_leaves(make_app: MakeApp) -> None:
 
     await work.enqueue_many([(n,) for n in range(50)])
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(EMPTY).run()
+        await core_of(app).make_worker(EMPTY).run()
     assert sorted(ran) == list(range(50))
 
 
@@ -80,7 +81,7 @@ async def test_empty_does_what_its_jobs_start(make_app: MakeApp) -> None:
 
     job = await parent.enqueue()
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(EMPTY).run()
+        await core_of(app).make_worker(EMPTY).run()
     assert await job.result() == 3
 
 
@@ -92,7 +93,7 @@ async def test_empty_leaves_what_is_not_due(make_app: MakeApp) -> None:
 
     job = await work.options(delay="1h").enqueue()
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(EMPTY).run()
+        await core_of(app).make_worker(EMPTY).run()
     assert (await job.refresh()).state == "scheduled"
 
 
@@ -104,5 +105,5 @@ async def test_empty_takes_what_was_enqueued_without_a_hint(make_app: MakeApp) -
 
     job = await work.options(notify=False).enqueue()
     async with asyncio.timeout(PATIENCE):
-        await app.make_worker(EMPTY).run()
+        await core_of(app).make_worker(EMPTY).run()
     assert (await job.refresh()).state == "succeeded"

@@ -1,23 +1,52 @@
-"""Lanes to a provider: one for each account and model, closed for everybody by the answer that one worker got."""
+"""Lanes to a provider: one for each account and model, closed for everybody by the answer that one worker got.
+
+A run that finds its lane closed waits on the lane's channel, without a poll until it opens. A worker that closes, opens
+or waits locks that channel first, so a run cannot begin to wait behind a lane that has opened meanwhile.
+
+A person opens a lane for all at once. One that a time has closed is tried by a few, who are due at that time; each
+answer that one of them gets lets some more follow. So only a few ask a provider that still refuses, however
+many wait. If the worker that opens a lane dies half way, a chore continues.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
 
-from holdfast.agents.records import LaneRow
-from holdfast.agents.statements import Providers
-from holdfast.kernel import encoding
-from holdfast.kernel.database import Transaction
-from holdfast.models import Answered
-from holdfast.outcomes import Snooze
+from holdfast.agents.lane_rows import ClosedLane
+from holdfast.agents.rows import ProviderLaneRow
+from holdfast.agents.statements import ProvidersSql
+from holdfast.kernel import codec, leases
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.rows import Lease
+from holdfast.kernel.waiting import list_channels, lock_channel, own_channel, park, wake_some
+from holdfast.kernel.why import Reason
+from holdfast.models import Answered, ModelFailure
+from holdfast.outcomes import Cancel, Outcome, Settled
+from holdfast.settings import Settings
+from holdfast.workers.layer import Chore
 
-PERSON_PAUSE = "30s"
+TOGETHER = 500  # woken by one transaction, when a person opens a lane
+TRYING = 10  # who comes back by itself when a lane's time is over, and who follows each answer then
+_OPEN_US = 15_000_000  # so long who tries a lane, and who follows, is left to it
+_LOOK = 1_000  # channels that one look of the chore goes through
+_LATELY_US = 60_000_000  # as long as `close_lane` counts a lane that is closed again as never quite open
+_UNTIL = 5.0  # seconds, where the provider does not say
 _LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
+_CHANNEL = own_channel("lane ")
+
+Awaited = Literal["waiting", "open", "cancelled"]
 
 
 def lane_of(credential: str, model: str) -> str:
     return f"{credential}/{model}"
+
+
+def channel_of(lane: str) -> str:
+    """Where runs wait behind a lane."""
+    return f"{_CHANNEL}{lane}"
 
 
 def spent_up(answered: Answered, now: float) -> float | None:
@@ -31,18 +60,153 @@ def spent_up(answered: Answered, now: float) -> float | None:
     return min(max(waits), _LONGEST_WAIT) if waits and max(waits) > 0 else None
 
 
-def closed(lanes: list[LaneRow], name: str) -> Snooze | None:
-    for lane in lanes:
-        if lane.name != name:
-            continue
-        if lane.person:
-            return Snooze(PERSON_PAUSE, f"lane {name} waits for a person: {lane.reason}")
-        if lane.closed_until is not None and lane.closed_until > lane.now:
-            return Snooze(f"{lane.closed_until - lane.now}us", f"lane {name} is closed: {lane.reason}")
-    return None
+def is_closed(lane: ProviderLaneRow | ClosedLane) -> bool:
+    return bool(lane.person) or (lane.closed_until is not None and lane.closed_until > lane.now)
+
+
+def closed(lanes: Sequence[ProviderLaneRow], name: str) -> ProviderLaneRow | None:
+    """The lane of this name, if it is closed."""
+    return next((lane for lane in lanes if lane.name == name and is_closed(lane)), None)
+
+
+def is_reopened(lanes: Sequence[ProviderLaneRow], name: str) -> bool:
+    """Whether a lane was closed recently, so that a run may still wait behind it."""
+    return any(lane.name == name and not is_closed(lane) for lane in lanes)
+
+
+def troubled_since(lanes: Sequence[ProviderLaneRow], name: str) -> int | None:
+    """Since when a lane has been closed again and again; None: it is open, and was not closed recently."""
+    found = next((lane for lane in lanes if lane.name == name and not lane.person), None)
+    lately = found is not None and (found.closed_until or 0) > found.now - _LATELY_US
+    return found.updated_at if found is not None and lately else None
+
+
+def explain(lane: ProviderLaneRow | ClosedLane) -> str:
+    """Why nobody gets through, and what to do about it."""
+    if lane.person:
+        since = datetime.fromtimestamp(lane.updated_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return (
+            f"lane {lane.name} has waited for a person since {since}: {lane.reason}. Fix that, then run `holdfast "
+            f"lanes open {lane.name}`"
+        )
+    until = datetime.fromtimestamp((lane.closed_until or 0) / 1e6, UTC).strftime("%H:%M:%S UTC")
+    return f"lane {lane.name} is closed until {until}: {lane.reason}"
 
 
 async def close_lane(tx: Transaction, name: str, wait_us: int | None, *, person: bool, reason: str) -> None:
+    await lock_channel(tx, channel_of(name))
     await tx.run(
-        Providers.close_lane, name=name, wait_us=wait_us, person=int(person), reason=encoding.clip(reason, 2_000)
+        ProvidersSql.close_lane, name=name, wait_us=wait_us, person=int(person), reason=codec.clip(reason, 2_000)
     )
+
+
+async def close_for(tx: Transaction, name: str, failure: ModelFailure) -> None:
+    """Close a lane for as long as this failure holds for everybody."""
+    person = failure.closes_lane == "person"
+    wait_us = None if person else round((failure.retry_after or _UNTIL) * 1e6)
+    await close_lane(tx, name, wait_us, person=person, reason=str(failure))
+
+
+async def wait_for_lane(
+    tx: Transaction, lease: Lease, name: str, *, left_us: int | None = None, chance: float = 0.0
+) -> Awaited:
+    """Park a job until its lane opens, and no longer than `left_us`. "open": it has by now, so it need not wait.
+
+    `chance` is one's place in a spread: who tries a lane whose time is over need not come in the same moment.
+    """
+    fence = await leases.hold(tx, lease)
+    if fence.cancel_requested_at is not None:
+        return "cancelled"
+    channel = channel_of(name)
+    await lock_channel(tx, channel)  # before the look: who opens the lane locks it too
+    lane = await tx.one(ProvidersSql.find_lane, name=name)
+    if lane is None or not is_closed(lane):
+        return "open"
+    due_us = None if lane.person else await _tries_at(tx, lane, chance)
+    waits = [us for us in (left_us, due_us) if us is not None]
+    await park(tx, lease, channel=channel, timeout_us=min(waits) if waits else None)
+    return "waiting"
+
+
+async def _tries_at(tx: Transaction, lane: ProviderLaneRow, chance: float) -> int | None:
+    """In how long one more comes back by itself; None: there are enough who do."""
+    wait_us = (lane.closed_until or lane.now) - lane.now
+    latest = lane.now + wait_us + wait_us // 10
+    due = await tx.one(ProvidersSql.due_behind, channel=channel_of(lane.name), until=latest, limit=TRYING)
+    return None if due is not None and due.n >= TRYING else round(wait_us + wait_us / 10 * chance)
+
+
+def after(waiting: Awaited) -> Outcome | None:
+    """What an attempt says after it tried to wait; None: it continues."""
+    match waiting:
+        case "waiting":
+            return Settled()
+        case "open":
+            return None
+        case "cancelled":
+            return Cancel("cancelled before it waited for its lane")
+
+
+async def close_and_wait(
+    tx: Transaction, lease: Lease, name: str, failure: ModelFailure, *, left_us: int | None = None, chance: float = 0.0
+) -> Awaited:
+    """Close the lane for everybody and wait behind it, both or neither."""
+    await leases.hold(tx, lease)
+    await close_for(tx, name, failure)
+    return await wait_for_lane(tx, lease, name, left_us=left_us, chance=chance)
+
+
+async def let_through(tx: Transaction, name: str, *, opened: bool = False, limit: int | None = None) -> int:
+    """Wake some of those who wait behind a lane that is open; returns how many. `opened` by a person: it is now."""
+    limit = TOGETHER if limit is None else limit
+    channel = channel_of(name)
+    await lock_channel(tx, channel)
+    lane = await tx.one(ProvidersSql.find_lane, name=name)
+    if lane is not None and is_closed(lane):
+        if not opened:
+            return 0
+        await tx.run(ProvidersSql.begin_opening, name=name)
+    woken = await wake_some(tx, channel, limit=limit)
+    if woken < limit:
+        await tx.run(ProvidersSql.forget_lane, name=name)
+    return woken
+
+
+class OpenLanes:
+    """The chore that continues with lanes that are open again."""
+
+    def __init__(self) -> None:
+        self._after = ""  # how far it has come through the channels
+
+    async def tend(self, tx: Transaction, _settings: Settings) -> None:
+        """Lanes that have been open for a while, and channels of lanes whose row is gone: nobody stays behind there."""
+        lanes = await tx.many(ProvidersSql.lanes)
+        channels = await list_channels(tx, after=self._after, limit=_LOOK)
+        self._after = channels[-1] if len(channels) == _LOOK else ""
+        known = {lane.name for lane in lanes}
+        gone = {name.removeprefix(_CHANNEL) for name in channels if name.startswith(_CHANNEL)} - known
+        left = {lane.name for lane in lanes if not lane.person and (lane.closed_until or 0) < lane.now - _OPEN_US}
+        for name in sorted(gone | left):
+            await let_through(tx, name, limit=TOGETHER if name in gone else TRYING)
+
+
+def chore() -> Chore:
+    return Chore(lambda settings: settings.sweep_interval, OpenLanes().tend)
+
+
+@reading
+async def list_lanes(tx: Transaction) -> list[ClosedLane]:
+    return await tx.many(ProvidersSql.closed_lanes)
+
+
+async def behind(tx: Transaction, reasons: Sequence[Reason]) -> list[Reason]:
+    """What `why` says in place of these reasons of a job that waits behind a lane."""
+    for reason in reasons:
+        for lane in (
+            await tx.many(ProvidersSql.lanes) if reason.gate == "signal" and _CHANNEL in reason.sentence else ()
+        ):
+            if f"'{channel_of(lane.name)}'" in reason.sentence and is_closed(lane):
+                return [Reason("lane", explain(lane), None if lane.person else lane.closed_until)]
+            if f"'{channel_of(lane.name)}'" in reason.sentence:
+                return [Reason("lane", f"lane {lane.name} is open again and lets runs through a few at a time")]
+    return []

@@ -1,56 +1,26 @@
-"""The SQL files of agents as Python sees them."""
+"""The SQL files of agents as Python sees them, apart from those that a subject of its own has beside it."""
 
 from __future__ import annotations
 
-from holdfast.agents.batches.records import (
-    Applied,
-    BatchId,
-    BatchJob,
-    BatchRow,
-    MovedRun,
-    NewRequest,
-    OpenRequest,
-    RequestBody,
-    RequestId,
-    RequestRow,
-    RequestSize,
-    Trouble,
-)
-from holdfast.agents.capsules.records import (
-    KeptAgent,
-    KeptCall,
-    KeptEvent,
-    KeptInquiry,
-    KeptJob,
-    KeptMessage,
-    KeptRun,
-    KeptSession,
-    KeptSteer,
-    KeptTurn,
-    KeptVersion,
-    NewSeq,
-)
-from holdfast.agents.compaction.records import (
-    Attempt,
-    CompactionRow,
-    CompactionUse,
-    Generation,
-    HistoryBlock,
-    LastRun,
-    LastUsage,
-    LiveMessage,
-    NewMade,
-    Standing,
-    UnderWay,
-)
-from holdfast.agents.forks.records import Copy, ForkedSession, ForkOf, PastMessage
-from holdfast.agents.money.records import BudgetRow, BudgetState, BudgetUse, CallCost, Reserved, UsedRow
-from holdfast.agents.people.records import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
-from holdfast.agents.records import (
+from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
+from holdfast.agents.batches import statements as batches
+from holdfast.agents.capsules import statements as capsules
+from holdfast.agents.compaction import statements as compaction
+from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, TurnError, Unaccepted, UseId
+from holdfast.agents.forks import statements as forks
+from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
+from holdfast.agents.lane_rows import ClosedLane, LastFailure
+from holdfast.agents.listing_rows import RunPlace
+from holdfast.agents.money import statements as money
+from holdfast.agents.people import statements as people
+from holdfast.agents.retention import statements as retention
+from holdfast.agents.rows import (
     AgentRow,
     AheadRun,
+    AwaitedRun,
     BlobHash,
     BlockRow,
+    CallId,
     CallRow,
     ClosedCall,
     Counted,
@@ -60,7 +30,6 @@ from holdfast.agents.records import (
     EventRow,
     FailedTurn,
     FinishedRun,
-    LaneRow,
     LoadedRun,
     MessageRow,
     NewBlock,
@@ -70,32 +39,32 @@ from holdfast.agents.records import (
     NewMessage,
     NewRun,
     OpenRun,
+    ProviderLaneRow,
     Readers,
     ReadyRun,
     Requested,
     RunEnd,
     RunRow,
-    RunState,
     SessionRow,
     Speaking,
     TopicRow,
+    TurnAttempt,
     TurnKey,
     TurnRow,
-    TurnState,
     UsageBelow,
     UsageRow,
     ValueCount,
     VersionRow,
     WindowBlock,
 )
-from holdfast.agents.records_inbox import CurrentRun, Interrupted, Mail, MailOf, Steer
-from holdfast.kernel.records import Seq, Woken
-from holdfast.kernel.sql import Exec, Many, One, Statements
+from holdfast.agents.tool_rows import ToolRow
+from holdfast.kernel.rows import Beside, Seq, Woken
+from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 
 _PACKAGE = "holdfast.agents.sql"
 
 
-class Agents(Statements, package=_PACKAGE, file="agents.sql", types={"metadata": "jsonb", "definition": "json"}):
+class AgentsSql(Statements, package=_PACKAGE, file="agents.sql", types={"metadata": "jsonb", "definition": "json"}):
     add_agent: Exec
     current_agent: One[CurrentAgent]
     lock_agent: One[AgentRow]
@@ -104,6 +73,7 @@ class Agents(Statements, package=_PACKAGE, file="agents.sql", types={"metadata":
     find_agent: One[AgentRow]
     agents_named: Many[AgentRow]
     list_agents: Many[AgentRow]
+    count_agents: One[Counted]
     find_version: One[VersionRow]
     list_versions: Many[VersionRow]
     current_definitions: Many[VersionRow]
@@ -112,7 +82,28 @@ class Agents(Statements, package=_PACKAGE, file="agents.sql", types={"metadata":
     delete_agent: One[AgentRow]
 
 
-class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metadata": "jsonb"}):
+class RunListsSql(Statements, package=_PACKAGE, file="listing.sql"):
+    runs_all: Many[RunRow]
+    end_of_runs_all: One[RunPlace]
+    runs_of_session: Many[RunRow]
+    end_of_runs_of_session: One[RunPlace]
+    runs_of_parent: Many[RunRow]
+    end_of_runs_of_parent: One[RunPlace]
+    runs_of_agent: Many[RunRow]
+    end_of_runs_of_agent: One[RunPlace]
+    runs_of_tenant: Many[RunRow]
+    end_of_runs_of_tenant: One[RunPlace]
+    runs_open: Many[RunRow]
+    end_of_runs_open: One[RunPlace]
+    runs_open_of_tenant: Many[RunRow]
+    end_of_runs_open_of_tenant: One[RunPlace]
+    runs_unanswered: Many[RunRow]
+    end_of_runs_unanswered: One[RunPlace]
+    runs_unanswered_of_tenant: Many[RunRow]
+    end_of_runs_unanswered_of_tenant: One[RunPlace]
+
+
+class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"metadata": "jsonb"}):
     add_session: Exec
     find_session: One[SessionRow]
     take_place: One[SessionRow]
@@ -142,7 +133,7 @@ class Sessions(Statements, package=_PACKAGE, file="sessions.sql", types={"metada
     delete_runs: Exec
 
 
-class Runs(
+class RunsSql(
     Statements,
     package=_PACKAGE,
     file="runs.sql",
@@ -153,7 +144,8 @@ class Runs(
     load_runs: Many[LoadedRun]
     find_run: One[RunRow]
     find_runs: Many[RunRow]
-    list_runs: Many[RunRow]
+    runs_of_root: Many[RunRow]
+    mark_retry: Exec
     tree_usage: One[UsageRow]
     session_usage: One[UsageRow]
     run_ahead: One[AheadRun]
@@ -164,8 +156,8 @@ class Runs(
     open_runs: Many[OpenRun]
     find_stuck: Many[Seq]
     lapse: Exec
-    find_turn: One[TurnState]
-    begin_turn: One[TurnState]
+    find_turn: One[TurnAttempt]
+    begin_turn: One[TurnAttempt]
     note_life: Many[Interrupted]
     note_request: Exec
     end_turns: Many[TurnKey]
@@ -173,33 +165,61 @@ class Runs(
     list_turns: Many[TurnRow]
 
 
-class Looking(Statements, package=_PACKAGE, file="looking.sql"):
-    run_states: Many[RunState]
+class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
+    run_states: Many[AwaitedRun]
     usage_below: Many[UsageBelow]
-    open_runs_in_state: Many[RunRow]
-    ended_runs_in_state: Many[RunRow]
 
 
-class Messages(Statements, package=_PACKAGE, file="messages.sql", rows={"messages": NewMessage, "blocks": NewBlock}):
+class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
+    agent_activity: Many[AgentActivity]
+    waiting_people: One[OpenInquiries]
+
+
+class IdsSql(Statements, package=_PACKAGE, file="ids.sql"):
+    agents_beside: Many[Beside]
+    sessions_beside: Many[Beside]
+    runs_beside: Many[Beside]
+    calls_beside: Many[Beside]
+    inquiries_beside: Many[Beside]
+    batches_beside: Many[Beside]
+    budgets_beside: Many[Beside]
+
+
+class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"messages": NewMessage, "blocks": NewBlock}):
     add_messages: Exec
     add_blob: Exec
     window: Many[WindowBlock]
     last_live: Many[WindowBlock]
+    use_ids: Many[UseId]
     retire: Exec
     list_messages: Many[MessageRow]
     blocks_of: Many[BlockRow]
 
 
-class Calls(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": NewCall}):
+class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"output": "json", "body": "json"}):
+    failed_turn: One[TurnError]
+    unaccepted: Many[Unaccepted]
+    retire_messages: Exec
+    refuse_result: Exec
+    lock_blobs_of: Many[BlobHash]
+    rewrite_block: Exec
+    find_message: One[FoundMessage]
+    open_run: One[RunId]
+    retire_exchange: Many[RetiredMessage]
+    outdate_thinking: Exec
+
+
+class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": NewCall}):
     add_calls: Exec
     close_calls: Many[ClosedCall]
     skip_calls: Exec
     ready_runs: Many[ReadyRun]
     calls_of: Many[CallRow]
-    find_call: One[CallRow]
+    call_ids: Many[CallId]
+    find_calls: Many[CallRow]
 
 
-class Events(
+class EventsSql(
     Statements,
     package=_PACKAGE,
     file="events.sql",
@@ -211,93 +231,33 @@ class Events(
     add_events: One[Readers]
     add_deltas: One[Readers]
     events_after: Many[EventRow]
+    last_topic: One[TopicRow]
     topics_after: Many[TopicRow]
 
 
-class Providers(Statements, package=_PACKAGE, file="providers.sql"):
+class ToolsSql(Statements, package=_PACKAGE, file="tools.sql", types={"definition": "json"}):
+    declare_tool: Exec
+    find_tools: Many[ToolRow]
+
+
+class ProvidersSql(Statements, package=_PACKAGE, file="providers.sql"):
     close_lane: Exec
-    open_lane: Exec
-    closed_lanes: Many[LaneRow]
+    begin_opening: Exec
+    forget_lane: Exec
+    lanes: Many[ProviderLaneRow]
+    find_lane: One[ProviderLaneRow]
+    closed_lanes: Many[ClosedLane]
+    due_behind: One[Counted]
 
 
-class Fallbacks(Statements, package=_PACKAGE, file="fallbacks.sql"):
+class FallbacksSql(Statements, package=_PACKAGE, file="fallbacks.sql"):
     give_up: One[Counted]
     renew_turn: Exec
     retire_answer: Exec
+    last_failure: One[LastFailure]
 
 
-class Inquiries(
-    Statements, package=_PACKAGE, file="inquiries.sql", rows={"inquiries": NewInquiry}, types={"job": "uuid"}
-):
-    add_inquiries: Exec
-    find_inquiry: One[InquiryRow]
-    open_inquiries: Many[InquiryRow]
-    last_decided: One[InquiryRow]
-    list_inquiries: Many[InquiryRow]
-    inquiry_place: One[InquiryPlace]
-    decide_inquiry: One[InquiryRow]
-    count_asked: One[Counted]
-    count_open: One[Counted]
-    withdraw_inquiries: Exec
-    withdraw_calls: Exec
-    change_options: Exec
-    unknown_calls: Many[UnknownCall]
-    hand_over: Exec
-
-
-class Compactions(
-    Statements,
-    package=_PACKAGE,
-    file="compaction.sql",
-    rows={"made": NewMade, "blocks": NewBlock},
-    types={"config": "json", "usage": "json"},
-):
-    hold_generation: One[Generation]
-    find_generation: One[Standing]
-    history: Many[HistoryBlock]
-    live_messages: Many[LiveMessage]
-    last_run: One[LastRun]
-    last_usage: One[LastUsage]
-    under_way: One[UnderWay]
-    open_compaction: One[CompactionRow]
-    begin_compaction: One[CompactionRow]
-    find_compaction: One[CompactionRow]
-    list_compactions: Many[CompactionRow]
-    charge_compaction: One[Attempt]
-    overtaken: Exec
-    fail_compaction: One[Attempt]
-    end_compaction: One[CompactionRow]
-    archive: Exec
-    add_made: Exec
-    set_generation: Exec
-    withdraw_made: Exec
-    bring_back: Exec
-    restore_compaction: One[CompactionRow]
-    preserve: One[LiveMessage]
-    compaction_use: One[CompactionUse]
-    delete_compactions: Exec
-
-
-class Budgets(Statements, package=_PACKAGE, file="budgets.sql", rows={"reserved": Reserved, "costs": CallCost}):
-    set_budget: One[BudgetRow]
-    delete_budget: One[BudgetRow]
-    delete_uses: Exec
-    delete_reservations: Exec
-    list_budgets: Many[BudgetState]
-    open_uses: Many[BudgetUse]
-    budgets_of: Many[BudgetRow]
-    reserve: Exec
-    last_reserved: One[Counted]
-    settle: Exec
-    charge_budgets: Exec
-    reserved_turns: Many[TurnKey]
-    lapsed: Many[TurnKey]
-    prune_uses: Exec
-    note_wait: Exec
-    usage: Many[UsedRow]
-
-
-class Inbox(Statements, package=_PACKAGE, file="inbox.sql"):
+class InboxSql(Statements, package=_PACKAGE, file="inbox.sql"):
     add_steer: Exec
     find_steer: One[Steer]
     open_steers: Many[Steer]
@@ -312,118 +272,6 @@ class Inbox(Statements, package=_PACKAGE, file="inbox.sql"):
     note_prompted: Exec
 
 
-class Batches(Statements, package=_PACKAGE, file="batches.sql", rows={"requests": NewRequest, "applied": Applied}):
-    find_gathering: One[BatchId]
-    open_batch: One[BatchId]
-    add_requests: Exec
-    find_batch: One[BatchRow]
-    list_batches: Many[BatchRow]
-    batch_of: One[BatchRow]
-    close_gathering: One[BatchId]
-    drop_requests: Exec
-    drop_turn: Exec
-    request_sizes: Many[RequestSize]
-    move_requests: Exec
-    intend: One[BatchId]
-    request_bodies: Many[RequestBody]
-    refused: One[Trouble]
-    search: Exec
-    taken_ids: Many[BatchId]
-    is_request: One[RequestId]
-    take_batch: One[BatchId]
-    offer_batch: One[BatchId]
-    add_orphan: One[BatchId]
-    agents_in: Many[BatchId]
-    rekey_batch: Exec
-    jobless_batches: Many[BatchJob]
-    revive_batch: One[BatchId]
-    split_batch: One[BatchId]
-    note_download: Exec
-    note_unknown: Exec
-    send_requests: Exec
-    runs_to_move: Many[MovedRun]
-    move_runs: Many[MovedRun]
-    note_poll: Exec
-    note_error: Exec
-    wanted_requests: One[Counted]
-    find_requests: Many[OpenRequest]
-    unanswered: Many[OpenRequest]
-    request_body: Many[RequestBody]
-    apply_requests: Exec
-    kept_answer: One[RequestBody]
-    settle_doubt: Exec
-    take_answer: Exec
-    retry_turns: Exec
-    doubt_turns: Exec
-    fail_batched: Exec
-    end_batch: One[BatchId]
-    list_requests: Many[RequestRow]
-    prune_batches: Many[BatchId]
-    delete_requests: Exec
-    delete_batches: Exec
-
-
-class Forks(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": Copy, "blocks": NewBlock}):
-    past: Many[PastMessage]
-    add_fork: Exec
-    find_fork: One[ForkedSession]
-    copy_messages: Exec
-    copy_blocks: Exec
-    add_blocks: Exec
-    mark_fork: Exec
-    generation_seen: One[Generation]
-    fork_of: One[ForkOf]
-
-
-class Capsules(
-    Statements,
-    package=_PACKAGE,
-    file="capsules.sql",
-    types={
-        "job_id": "uuid",
-        "metadata": "jsonb",
-        **dict.fromkeys(("definition", "input", "variables", "options", "output", "refusal", "usage", "error"), "json"),
-        **dict.fromkeys(("data", "otherwise", "decision", "payload", "result", "body"), "json"),
-    },
-):
-    kept_agents: Many[KeptAgent]
-    keep_agent: Exec
-    kept_versions: Many[KeptVersion]
-    keep_version: Exec
-    kept_session: One[KeptSession]
-    keep_session: Exec
-    kept_runs: Many[KeptRun]
-    keep_run: Exec
-    kept_messages: Many[KeptMessage]
-    keep_message: Exec
-    kept_turns: Many[KeptTurn]
-    keep_turn: Exec
-    kept_calls: Many[KeptCall]
-    keep_call: Exec
-    kept_events: Many[KeptEvent]
-    keep_event: Exec
-    kept_inquiries: Many[KeptInquiry]
-    keep_inquiry: Exec
-    kept_steers: Many[KeptSteer]
-    keep_steer: Exec
-    kept_jobs: Many[KeptJob]
-    keep_job: One[NewSeq]
-
-
-GROUPS: tuple[type[Statements], ...] = (
-    Agents,
-    Sessions,
-    Runs,
-    Looking,
-    Messages,
-    Calls,
-    Events,
-    Providers,
-    Inquiries,
-    Compactions,
-    Budgets,
-    Inbox,
-    Batches,
-    Forks,
-    Capsules,
+GROUPS = groups_of(
+    __name__, *(module.__name__ for module in (batches, capsules, compaction, forks, money, people, retention))
 )

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
-from holdfast.agents.contents import content_of
-from holdfast.agents.definitions import Effect, ToolSpec
-from holdfast.errors import UsageError
+from holdfast.agents.content import content_of
+from holdfast.agents.definition import Effect, ToolSpec
+from holdfast.errors import NotUnderstood, UsageError
 from holdfast.events import CallView
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
+from holdfast.models.schemas import check_schema
+from holdfast.settings import Settings
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 from holdfast.workers.signatures import Signature
@@ -37,7 +39,10 @@ class ToolContext:
 
     def __init__(self, job: JobContext) -> None:
         self.job = job
-        self._call: Mapping[str, Any] = (encoding.decode(job.lease.metadata) or {}).get("call", {})
+        about = (codec.decode(job.lease.metadata) or {}).get("call", {})
+        if not isinstance(about, Mapping) or not isinstance(about.get("variables", {}), Mapping):
+            raise NotUnderstood(f"the call of job {job.id}", f"it is {codec.clip(repr(about), 60)}")
+        self._call: Mapping[str, Any] = about
 
     @property
     def call_id(self) -> str:
@@ -45,7 +50,7 @@ class ToolContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this call, one that a person lets run again included.
+        """The same for every attempt of this call, including one that a person starts again.
 
         Pass it on to a system that deduplicates.
         """
@@ -89,12 +94,12 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once the call should stop: its time is over, its run was cancelled, or the worker leaves."""
+        """True once the call should stop: it timed out, its run was cancelled, or the worker stops."""
         return self.job.cancelled
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """What the run was given for its tools, and for those of every run below it."""
+        """The values you gave the run for its tools, and for the tools of every run below it."""
         return cast(Mapping[str, Any], self._call.get("variables", {}))
 
     def variable(self, name: str, kind: type[T], default: T | None = None) -> T:
@@ -109,7 +114,7 @@ class ToolContext:
             return TypeAdapter(kind).validate_python(self.variables[name])
         except ValidationError as problem:
             raise UsageError(
-                f"the run's variable {name!r} is no {kind.__name__}: {problem.errors()[0]['msg']}."
+                f"the run's variable {name!r} is not a valid {kind.__name__}: {problem.errors()[0]['msg']}."
             ) from None
 
     @cached_property
@@ -130,29 +135,38 @@ class ToolSignature(Signature):
         self._output_cap = cap
 
     def schema(self) -> dict[str, Any]:
-        """What the model is told about the arguments."""
+        """What the model reads about the arguments."""
         return argument_schema(self._model.model_json_schema(by_alias=True))
+
+    def untyped(self) -> list[str]:
+        """The arguments of which the model sees only the name."""
+        return [each.name for each in self._parameters if each.annotation is inspect.Parameter.empty]
 
     def encode_result(self, value: Any) -> Any:
         return content_of(value, self._output_cap)
 
 
+def shown_cap(settings: Settings) -> int:
+    """How many bytes the result of a tool may have. A model reads it, so it may hold images and documents."""
+    return settings.prompt_cap
+
+
 def argument_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """pydantic's schema without the titles it makes up."""
-    cleaned = cast(dict[str, Any], _untitled(schema))
+    cleaned = cast(dict[str, Any], untitled(schema))
     cleaned.setdefault("properties", {})
     return cleaned
 
 
-def _untitled(node: Any, *, named: bool = False) -> Any:
+def untitled(node: Any, *, named: bool = False) -> Any:
     """`named`: the keys here are names that somebody chose, "title" may be one of them."""
     if isinstance(node, dict):
         return {
-            key: _untitled(value, named=key in ("properties", "$defs") and not named)
+            key: untitled(value, named=key in ("properties", "$defs") and not named)
             for key, value in node.items()
             if named or key != "title" or not isinstance(value, str)
         }
-    return [_untitled(item) for item in node] if isinstance(node, list) else node
+    return [untitled(item) for item in node] if isinstance(node, list) else node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,10 +221,13 @@ class Tool(Generic[P, R]):
         definition = self.definition
         signature = definition.signature
         assert isinstance(signature, ToolSignature)
+        schema = signature.schema()
+        if self._strict:
+            check_schema(schema, f"strict tool {self.name!r}")
         return ToolSpec(
             name=self.name,
             description=self.description,
-            schema=signature.schema(),
+            schema=schema,
             effect=self.effect,
             queue=definition.queue,
             requires=tuple(sorted(definition.requires)),
@@ -231,7 +248,7 @@ class Tool(Generic[P, R]):
 
 def tool_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a tool: letters, digits, _ and -, at most 128 of them.")
+        raise UsageError(f"{name!r} is not a valid tool name: use letters, digits, _ and -, at most 128 of them.")
     return name
 
 
@@ -245,3 +262,16 @@ class ServerTool:
 
     def wire(self) -> dict[str, Any]:
         return {"type": self.type, "name": self.name, **self.options}
+
+
+def callable_of(given: Any) -> tuple[Callable[..., Any], str, str | None]:
+    """What is called, what it is called, and what it says of itself."""
+    if inspect.isclass(given):
+        given = given()
+    if inspect.isroutine(given) or not hasattr(given, "run"):
+        if not callable(given):
+            raise UsageError(f"a tool is a function, or a class with a method run; not {given!r}.")
+        return given, getattr(given, "__name__", type(given).__name__), given.__doc__
+    name = getattr(given, "name", None) or type(given).__name__.lower()
+    doc = getattr(given, "description", None) or type(given).__doc__ or given.run.__doc__
+    return given.run, name, doc

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import click
 
-from holdfast.agents.records import AgentRow, VersionRow
+from holdfast import values
+from holdfast.agents.values.agents import AgentRecord, VersionRecord
 from holdfast.app import Holdfast
+from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
+    after_option,
+    all_of,
     ask,
     json_option,
+    limit_option,
     moment,
-    plain,
     print_json,
     print_pairs,
-    print_table,
-    readable,
     seen_by,
     tenant_option,
+    text_of,
     url_option,
 )
-from holdfast.kernel import encoding
+from holdfast.cli.short_ids import whole_agent
+from holdfast.cli.tables import Column
+from holdfast.shown_text import escaped_lines
+
+_AGENTS = Listing(
+    "agents",
+    "A worker whose program declares an agent stores it when it starts: `holdfast worker MODULE:APP`.",
+    (
+        Column("NAME"),
+        Column("VERSION", "number"),
+        Column("TENANT", rank=2),
+        Column("METADATA", rank=3),
+        Column("UPDATED", "time", rank=1),
+        Column("ID", "id", of="agent"),
+    ),
+)
 
 
 @click.group()
@@ -31,19 +51,21 @@ def command() -> None:
 
 @command.command()
 @click.option("--tenant", help="Only agents of this tenant.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@limit_option
+@after_option
 @url_option
+@wide_option
 @json_option
-def ls(tenant: str | None, limit: int, url: str | None, as_json: bool) -> None:
+def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
     """List agents by name."""
-    rows = ask(url, lambda app: app.agents.list(tenant=tenant, limit=limit))
-    if as_json:
-        print_json([readable(row._asdict(), encoding.decode, texts=("metadata",)) for row in rows])
-        return
-    print_table(
-        ["NAME", "VERSION", "TENANT", "METADATA", "UPDATED", "ID"],
-        [(row.name, row.version, row.tenant or "-", row.metadata, moment(row.updated_at), row.id) for row in rows],
-        empty="no agents",
+    print_list(
+        url,
+        lambda app: app.agents.list(**filters),
+        _AGENTS,
+        lambda row: (row.name, row.version, row.tenant, text_of(row.metadata), row.updated_at, row.id),
+        filtered=any(filters[name] for name in ("tenant", "after")),
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -53,20 +75,18 @@ def ls(tenant: str | None, limit: int, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def show(name: str, tenant: str | None, url: str | None, as_json: bool) -> None:
-    """Show one agent, by name or id: its present version, and that there were others."""
+    """Show one agent, by name or id: its current version, and how many versions there are."""
 
-    async def found(app: Holdfast) -> tuple[AgentRow, Sequence[VersionRow]]:
+    async def found(app: Holdfast) -> tuple[AgentRecord, Sequence[VersionRecord]]:
         agents = seen_by(app, tenant).agents
-        row = await agents.get(name)
-        return row, await agents.versions(row.id)
+        row = await agents.get(await whole_agent(app, name, tenant))
+        return row, await all_of(partial(agents.versions, row.id))
 
     row, versions = ask(url, found)
     if as_json:
-        shown = readable(row._asdict(), encoding.decode, texts=("metadata",))
-        shown["versions"] = [readable(each._asdict(), encoding.decode, texts=("definition",)) for each in versions]
-        print_json(shown)
+        print_json({**values.as_json(row), "versions": versions})
         return
-    spec = encoding.decode(next(each.definition for each in versions if each.version == row.version))
+    spec = next(each.definition for each in versions if each.version == row.version)
     print_pairs(
         {
             "name": row.name,
@@ -76,9 +96,9 @@ def show(name: str, tenant: str | None, url: str | None, as_json: bool) -> None:
             "tools": ", ".join(tool["name"] for tool in spec["tools"]),
             "agents": ", ".join(each["name"] for each in spec["agents"]),
             "max_tokens": spec["max_tokens"],
-            "description": plain(row.description),
+            "description": row.description,
             "updated_at": moment(row.updated_at),
         }
     )
     if spec["instructions"]:
-        click.echo("\n" + "\n".join(plain(line) for line in spec["instructions"].splitlines()))
+        click.echo("\n" + escaped_lines(spec["instructions"]))

@@ -6,22 +6,47 @@ from typing import Any
 
 import click
 
-from holdfast.agents.batches.records import BatchRow, RequestRow
-from holdfast.agents.states import BATCH_STATES
+from holdfast import values
+from holdfast.agents.states import BATCH
+from holdfast.agents.values.batches import BatchRecord, RequestRecord
 from holdfast.app import Holdfast
+from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
+    after_option,
     ask,
     json_option,
+    limit_option,
     moment,
-    plain,
     print_json,
     print_pairs,
-    print_table,
-    readable,
     rough,
     url_option,
 )
-from holdfast.kernel import encoding
+from holdfast.cli.short_ids import whole
+from holdfast.cli.tables import Column, Look, Row, print_table
+
+_BATCHES = Listing(
+    "batches",
+    'Runs with mode="batch" are gathered into batches.',
+    (
+        Column("ID", "id", of="batch"),
+        Column("STATE", "state"),
+        Column("MODEL", least=18),
+        Column("REQUESTS", "number"),
+        Column("APPLIED", "number", rank=1),
+        Column("PROVIDER'S ID", rank=3),
+        Column("POLLS", "number", rank=4),
+        Column("AGE", "number", rank=2),
+    ),
+)
+_REQUESTS = (
+    Column("CUSTOM ID", rank=2),
+    Column("RUN", "id", of="run"),
+    Column("TURN", "number"),
+    Column("ATTEMPT", "number", rank=1),
+    Column("STATE", "state"),
+    Column("OUTCOME", "state"),
+)
 
 
 @click.group()
@@ -30,52 +55,47 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--state", type=click.Choice(BATCH_STATES), help="Only batches in this state.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@click.option("--state", type=click.Choice(BATCH.names), help="Only batches in this state.")
+@limit_option
+@after_option
 @url_option
+@wide_option
 @json_option
-def ls(state: str | None, limit: int, url: str | None, as_json: bool) -> None:
-    """List batches, newest first; one that is `searching` waits to learn whether the provider has it."""
-    rows = ask(url, lambda app: app.batches.list(state=state, limit=limit))
-    if as_json:
-        print_json([_as_dict(row) for row in rows])
-        return
-    print_table(
-        ["ID", "STATE", "MODEL", "REQUESTS", "APPLIED", "PROVIDER'S ID", "POLLS", "AGE"],
-        [
-            (
-                row.id,
-                row.state,
-                row.model,
-                f"{row.size:,}",
-                f"{row.applied:,}",
-                row.provider_id or "-",
-                row.polls,
-                rough(row.now - row.created_at),
-            )
-            for row in rows
-        ],
-        empty="no batches",
+def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
+    """List batches, newest first. A `searching` batch waits to find out whether the provider has it."""
+    print_list(
+        url,
+        lambda app: app.batches.list(**filters),
+        _BATCHES,
+        lambda row: (
+            *(row.id, row.state, row.model, f"{row.size:,}", f"{row.applied:,}"),
+            *(row.provider_id, row.polls, rough(row.now - row.created_at)),
+        ),
+        filtered=any(filters[name] for name in ("state", "after")),
+        as_json=as_json,
+        wide=wide,
     )
 
 
 @command.command()
 @click.argument("id")
-@click.option("--limit", type=click.IntRange(0, 100_000), default=20, show_default=True, help="So many requests.")
+@click.option("--limit", type=click.IntRange(0, 100_000), default=20, show_default=True, help="At most this many.")
 @url_option
 @json_option
 def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
-    """Show one batch: what it waits for, and its requests."""
+    """Show one batch: its requests, and what it waits for."""
 
-    async def found(app: Holdfast) -> tuple[BatchRow, list[RequestRow]]:
-        return await app.batches.get(id), list(await app.batches.requests(id, limit=limit)) if limit else []
+    async def found(app: Holdfast) -> tuple[BatchRecord, list[RequestRecord], list[Row], Look]:
+        row = await app.batches.get(await whole(app, id, "batch"))
+        requests = list(await app.batches.requests(row.id, limit=limit)) if limit else []
+        shown: list[Row] = [(r.custom_id, r.run, r.turn, r.attempt, r.state, r.outcome) for r in requests]
+        return row, requests, shown, await look_at(app, _REQUESTS, shown)
 
-    row, requests = ask(url, found)
+    row, requests, shown, look = ask(url, found)
     if as_json:
-        print_json({**_as_dict(row), "requests": [each._asdict() for each in requests]})
+        print_json({**values.as_json(row), "requests": requests})
         return
-    held = encoding.decode(row.held) or {}
-    counts = encoding.decode(row.counts) or {}
+    held, counts = row.held or {}, row.counts or {}
     print_pairs(
         {
             **{name: getattr(row, name) for name in ("id", "state", "provider_id", "model", "lane", "size", "applied")},
@@ -88,17 +108,9 @@ def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
             "submitted_at": moment(row.submitted_at),
             "polled_at": moment(row.polled_at),
             "ended_at": moment(row.ended_at),
-            "error": row.error and plain(row.error),
+            "error": row.error,
         }
     )
     if requests:
         click.echo()
-        print_table(
-            ["CUSTOM ID", "RUN", "TURN", "ATTEMPT", "STATE", "OUTCOME"],
-            [(r.custom_id, r.run, r.turn, r.attempt, r.state, r.outcome or "-") for r in requests],
-            empty="no requests",
-        )
-
-
-def _as_dict(row: BatchRow) -> dict[str, Any]:
-    return readable(row._asdict(), encoding.decode, texts=("held", "counts"))
+        print_table(_REQUESTS, shown, look, empty="no requests")

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
-from holdfast.kernel.drivers import describe_url
+from holdfast.cli.target import database_label, settings_for
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.workers.role import Role
 
@@ -39,18 +39,18 @@ class Measured:
 @json_option
 @set_option
 def command(jobs: int, url: str | None, as_json: bool, changes: tuple[str, ...]) -> None:
-    """Measure how fast jobs go through your own database: enqueue, run, and how soon a single one starts.
+    """Measure how fast your own database handles jobs: enqueuing, running, and the delay until a single job starts.
 
-    The jobs do nothing and are removed afterwards; queue holdfast-bench is used for them.
+    The jobs do nothing, use the queue holdfast-bench, and are removed afterwards.
     """
     logging.basicConfig(level=logging.ERROR)
-    app = Holdfast(url, embedded=False)
+    app = Holdfast(settings=settings_for(url), embedded=False)
     app.settings = changed(app.settings, changes)
     measured = asyncio.run(Bench(app).run(jobs))
     if as_json:
         print_json(asdict(measured))
         return
-    click.echo(f"database  {describe_url(app.url)}")
+    click.echo(f"database  {database_label(app.settings)}")
     click.echo(f"enqueue   {measured.enqueue_per_second:,.0f} jobs/s, {_CHUNK:,} to a transaction")
     click.echo(f"work      {measured.work_per_second:,.0f} jobs/s, one worker with {app.settings.concurrency} slots")
     click.echo(
@@ -92,14 +92,14 @@ class Bench:
         return time.perf_counter() - begun
 
     async def _work(self) -> float:
-        worker = self._app.make_worker(Role(name="bench", queues=(QUEUE,), until="empty"))
+        worker = core_of(self._app).make_worker(Role(name="bench", queues=(QUEUE,), until="empty"))
         begun = time.perf_counter()
         await worker.run()
         return max(self._started.values(), default=begun + 1e-6) - begun
 
     async def _singles(self) -> list[float]:
         """One at a time, while a worker waits: from before the call until the handler starts."""
-        worker = self._app.make_worker(Role(name="bench", queues=(QUEUE,)))
+        worker = core_of(self._app).make_worker(Role(name="bench", queues=(QUEUE,)))
         await worker.start()
         seconds: list[float] = []
         try:
@@ -115,5 +115,5 @@ class Bench:
 
     async def _clean(self) -> None:
         await self._app.jobs.cancel(state="pending", queue=QUEUE, reason="the bench was interrupted")
-        async for _ in Pruner(self._app.runtime().database, Keep(0, 0, firm=True)).thoroughly(queue=QUEUE):
+        async for _ in Pruner(core_of(self._app).runtime().database, Keep(0, 0, firm=True)).thoroughly(queue=QUEUE):
             pass

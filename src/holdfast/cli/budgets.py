@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
+from holdfast.agents.money.api import Budget, Policy
 from holdfast.agents.money.budgets import name_of
-from holdfast.agents.money.face import Budget, Policy
-from holdfast.cli.options import ask, json_option, print_json, print_table, url_option
+from holdfast.app import Holdfast
+from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
+from holdfast.cli.renamed import add_earlier_name
+from holdfast.cli.short_ids import whole, whole_session
+from holdfast.cli.tables import Column
 from holdfast.durations import microseconds
+
+_BUDGETS = Listing(
+    "budgets",
+    "Set one with `holdfast budgets set 25.00 --tenant acme --per 1d`.",
+    (
+        Column("ID", "id", of="budget"),
+        Column("OF"),
+        Column("PER", rank=1, least=5),
+        Column("USD", "money"),
+        Column("SPENT", "money"),
+        Column("RESERVED", "money", rank=2),
+        Column("POLICY", rank=3, least=6),
+    ),
+)
 
 
 @click.group()
 def command() -> None:
-    """List, set and remove budgets."""
+    """List, set and delete budgets."""
 
 
 @command.command("ls")
-@click.option("--tenant", help="Of this tenant alone.")
+@click.option("--tenant", help="Only of this tenant.")
 @url_option
+@wide_option
 @json_option
-def ls(tenant: str | None, url: str | None, as_json: bool) -> None:
-    """List budgets, with what is spent and reserved of them now."""
-    rows = ask(url, lambda app: app.budgets.list(tenant=tenant))
-    if as_json:
-        print_json([_budget_dict(row) for row in rows])
-        return
-    print_table(
-        ["ID", "OF", "PER", "USD", "SPENT", "RESERVED", "POLICY"],
-        [
-            (
-                row.id,
-                _whose(row),
-                name_of(microseconds(row.per)) if row.per else "-",
-                row.cost,
-                row.spent,
-                row.reserved,
-                row.policy,
-            )
-            for row in rows
-        ],
-        empty="no budgets",
+def ls(tenant: str | None, url: str | None, as_json: bool, wide: bool) -> None:
+    """List budgets, and how much of each is spent and reserved now."""
+    print_list(
+        url,
+        lambda app: all_of(app.budgets.list, tenant=tenant),
+        _BUDGETS,
+        lambda row: (
+            *(row.id, _whose(row), name_of(microseconds(row.per)) if row.per else "-"),
+            row.cost,
+            *(("-", "-") if _is_default(row) else (row.spent, row.reserved)),
+            row.policy,
+        ),
+        filtered=tenant is not None,
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -49,55 +61,68 @@ def ls(tenant: str | None, url: str | None, as_json: bool) -> None:
 @click.argument("cost")
 @click.option("--tenant", help="What this tenant may spend; with --session, whose session it is.")
 @click.option("--session", help="What this session may spend, by its id or key.")
-@click.option("--per", help="In each such stretch of time: 1d is a UTC day; default: ever.")
+@click.option("--each-tenant", is_flag=True, help="What each tenant may spend that has no such budget of its own.")
+@click.option("--per", help="The period it covers: 1d is a UTC day; default: for ever.")
 @click.option(
     "--policy", type=click.Choice(["end", "ask", "wait"]), default="end", show_default=True, help="What then."
 )
 @url_option
 @json_option
-def set_(
+def set_(  # noqa: PLR0913  its options
     *,
     cost: str,
     tenant: str | None,
     session: str | None,
+    each_tenant: bool,
     per: str | None,
     policy: Policy,
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Set what a tenant, a session or, without either, everybody may spend, in USD."""
-    row = ask(url, lambda app: app.budgets.set(cost, tenant=tenant, session=session, per=per, policy=policy))
+    """Set what a tenant, a session or each tenant may spend, in USD; without any, what everyone together may spend."""
+
+    async def made(app: Holdfast) -> Budget:
+        whose = None if session is None else await whole_session(app, session, tenant)
+        return await app.budgets.set(
+            cost, tenant=tenant, session=whose, each_tenant=each_tenant, per=per, policy=policy
+        )
+
+    row = ask(url, made)
     if as_json:
-        print_json(_budget_dict(row))
+        print_json(row)
+    elif _is_default(row):
+        click.echo(f"each tenant without a budget of its own may spend {row.cost} USD (budget {row.id})")
     else:
-        click.echo(f"{_whose(row)} may spend {row.cost} USD; {row.spent} are spent (budget {row.id})")
+        click.echo(f"{_whose(row)} may spend {row.cost} USD, and has spent {row.spent} (budget {row.id})")
 
 
-@command.command("rm")
+@command.command("delete")
 @click.argument("id")
 @url_option
 @json_option
-def rm(id: str, url: str | None, as_json: bool) -> None:
-    """Remove a budget, with what was spent of it."""
-    ask(url, lambda app: app.budgets.delete(id))
+def delete(id: str, url: str | None, as_json: bool) -> None:
+    """Delete a budget, and the record of what was spent from it."""
+
+    async def deleted(app: Holdfast) -> str:
+        named = await whole(app, id, "budget")
+        await app.budgets.delete(named)
+        return named
+
+    id = ask(url, deleted)
     if as_json:
-        print_json({"id": id, "removed": True})
+        print_json({"id": id, "deleted": True})
     else:
-        click.echo(f"budget {id} is gone")
+        click.echo(f"budget {id} is deleted")
+
+
+add_earlier_name(command, "rm", delete)
+
+
+def _is_default(row: Budget) -> bool:
+    return row.scope == "each_tenant" and not row.subject
 
 
 def _whose(row: Budget) -> str:
+    if row.scope == "each_tenant":
+        return f"tenant {row.subject} (default)" if row.subject else "each tenant"
     return "everybody" if row.scope == "everybody" else f"{row.scope} {row.subject or '(none)'}"
-
-
-def _budget_dict(row: Budget) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "scope": row.scope,
-        "subject": row.subject,
-        "per_seconds": None if row.per is None else row.per.total_seconds(),
-        "cost": str(row.cost),
-        "spent": str(row.spent),
-        "reserved": str(row.reserved),
-        "policy": row.policy,
-    }

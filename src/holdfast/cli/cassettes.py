@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from holdfast.app import Holdfast
 from holdfast.cli.options import ask, json_option, print_json, url_option
+from holdfast.cli.short_ids import whole
 
 
 @click.command()
@@ -17,8 +19,14 @@ from holdfast.cli.options import ask, json_option, print_json, url_option
 @url_option
 @json_option
 def cassette(id: str, output: Path, url: str | None, as_json: bool) -> None:
-    """Record a run and those that it started, for Script.cassette(FILE); what looks like a secret is left out."""
-    ask(url, lambda app: app.runs[id].cassette(output))
+    """Record a run and the runs below it for Script.cassette(FILE), without anything that looks like a secret."""
+
+    async def recorded(app: Holdfast) -> str:
+        named = await whole(app, id, "run")
+        await app.runs[named].cassette(output)
+        return named
+
+    id = ask(url, recorded)
     if as_json:
         print_json({"id": id, "cassette": str(output)})
     else:

@@ -10,15 +10,19 @@ from typing import Any
 
 import click
 
-from holdfast.agents.handles import Agent, Run
-from holdfast.agents.people.face import Inquiry
-from holdfast.app import Holdfast
-from holdfast.cli.deciding import about
-from holdfast.cli.options import app_for, json_option, load_app, plain, url_option
-from holdfast.cli.speaking import Speaker, event_dict
-from holdfast.errors import AlreadyDecided, NoWorker, RunFailed, UsageError
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.run import Run
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.app import Holdfast, core_of
+from holdfast.cli import target as named
+from holdfast.cli.inquiries import about
+from holdfast.cli.options import app_for, json_option, url_option
+from holdfast.cli.run_output import Speaker, event_dict
+from holdfast.errors import AlreadyDecided, NotFound, NoWorker, RunFailed, UsageError
 from holdfast.events import ApprovalRequested, Event, InputRequested, QuestionAsked
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
+from holdfast.shown_text import escaped
+from holdfast.validation import did_you_mean
 
 _ASKING = ApprovalRequested | QuestionAsked | InputRequested
 _LOOK = 1.0  # seconds of silence after which somebody below the run may be asking
@@ -29,8 +33,8 @@ _CAP = 1 << 28
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]")
 @click.argument("agent", required=False)
-@click.option("--session", "key", help="Go on with the session of this key; default: a new one.")
-@click.option("--thinking", is_flag=True, help="Show what the model thinks, where it says so.")
+@click.option("--session", "key", help="Continue the session with this key or id; default: a new one.")
+@click.option("--thinking", is_flag=True, help="Show the model's thinking, where the provider sends it.")
 @click.pass_context
 @url_option
 @json_option
@@ -43,20 +47,26 @@ def command(  # noqa: PLR0917  the options of the command
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Talk with AGENT of the app that MODULE:APP names, with a worker in this process; without MODULE:APP, with an
-    AGENT of the store, which a running worker has to serve. An empty line or Ctrl-D ends it.
+    """Talk to AGENT of the app MODULE:APP, with a worker in this process. Without MODULE:APP, --app, HOLDFAST_APP or
+    pyproject.toml names the app. If there is no app, or it does not declare AGENT, talk to an AGENT of the store that
+    a running worker serves. An empty line or Ctrl-D ends the chat.
 
-    What was said is stored: with --session you go on where you left off. Where the agent asks a person, you are the
-    person: y approves, n denies, anything else denies with that message, or answers a question. With --json every event
-    is a line of JSON. Exit code 3: the last run failed; 1: it still waits for a person.
+    The conversation is stored: --session continues it. When the agent asks a person, it asks you: y approves, n
+    denies, anything else denies with that message, or answers a question. With --json every event is a line of JSON.
+    Exit code 3: the last run failed; 1: it still waits for a person.
     """
     if agent is None and ":" in target:
-        raise UsageError(f"name the agent to talk with: holdfast chat {target} AGENT.")
-    app = app_for(url) if agent is None else load_app(target)
-    app.url = url or app.url
+        raise UsageError(f"name the agent to talk to: holdfast chat {target} AGENT.")
+    module, name = (None, target) if agent is None else (target, agent)
+    app = named.app_with_code(module, url) if named.find(url, module, code=True).app else app_for(url)
+    stored = name not in core_of(app).defined
+    if stored:
+        core_of(app).binding.embedded = False  # a worker serves it elsewhere
+        if not named.file_is_there(app.settings):
+            find(app, name)
     talk = Talk(app, as_json=as_json, thinking=thinking)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(talk.run(agent or target, key, stored=agent is None))
+        asyncio.run(talk.run(name, key, stored=stored))
     ctx.exit(talk.code)
 
 
@@ -82,10 +92,15 @@ class Talk:
                 await self._follow(await talked.enqueue(said, session=session))
 
     async def _stored(self, name: str) -> Agent[Any]:
-        agent = await self._app.agents[name].load()
+        try:
+            agent = await self._app.agents[name].load()
+        except NotFound:
+            if core_of(self._app).defined:
+                find(self._app, name)
+            raise
         if not any(row.status == "active" for row in await self._app.workers.list()):
             raise NoWorker(
-                f"no worker is alive that could serve agent {name!r}: start one with `holdfast worker MODULE:APP`, "
+                f"no live worker serves agent {name!r}: start one with `holdfast worker MODULE:APP`, "
                 f"or let `holdfast chat MODULE:APP {name}` run one here."
             )
         return agent
@@ -97,7 +112,7 @@ class Talk:
         self.code = 0
         async for event in paced(run.stream()):
             if event is not None and self._as_json:
-                click.echo(encoding.encode(event_dict(event), what="an event", cap=_CAP))
+                click.echo(codec.encode(event_dict(event), what="an event", cap=_CAP))
             elif event is not None:
                 speaker.hear(event)
             if event is None or isinstance(event, _ASKING):
@@ -119,7 +134,7 @@ class Talk:
     async def _decide(self, inquiry: Inquiry) -> None:
         """Ask the person who is here until what is said can be done; without a word, it stays open."""
         if not self._as_json:
-            click.secho(plain(f"({inquiry.kind}: {about(inquiry)})"), dim=True)
+            click.secho(escaped(f"({inquiry.kind}: {about(inquiry)})"), dim=True)
         hint = "your answer: " if inquiry.kind == "question" else "y, n, or what to say: "
         while (said := await self._typed(hint)) is not None:
             try:
@@ -136,7 +151,7 @@ class Talk:
     def _show_message(self, role: str, text: str) -> None:
         if text and self._as_json:
             said = {"type": "message", "role": role, "text": text}
-            click.echo(encoding.encode(said, what="a message", cap=_CAP))
+            click.echo(codec.encode(said, what="a message", cap=_CAP))
         elif text:
             click.secho(f"{role}: {text}", dim=True)
 
@@ -177,11 +192,14 @@ async def rule(app: Holdfast, inquiry: Inquiry, said: str) -> None:
 
 
 def find(app: Holdfast, name: str) -> Agent[object]:
-    found = app.defined.get(name)
+    """The agent that the app declares, or `UsageError` with those that it does."""
+    found = core_of(app).defined.get(name)
     if found is None:
-        known = ", ".join(sorted(app.defined)) or "none"
-        raise UsageError(f"the app defines no agent {name!r}; it has {known}.")
-    return found
+        known = ", ".join(sorted(core_of(app).defined)) or "none"
+        close = did_you_mean(name, core_of(app).defined)
+        raise UsageError(f"the app defines no agent {name!r}; it has {known}.{close}")
+    made: Agent[object] = found
+    return made
 
 
 def _ask(hint: str, *, quiet: bool) -> str | None:

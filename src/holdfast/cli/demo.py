@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.agents.handles import Run
+from holdfast.agents.api.run import Run
 from holdfast.cli.demo_agents import TURNS, hf, writer
 from holdfast.cli.demo_books import Books, close_books, timeline
 from holdfast.cli.options import json_option
-from holdfast.kernel.drivers import describe_url
-from holdfast.kernel.records import JobRow
+from holdfast.cli.target import database_label
 from holdfast.kernel.states import TERMINAL
 from holdfast.models.witness import read_witness
+from holdfast.values.jobs import JobRecord
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _INTO = 0.25  # seconds into a turn or a tool before the kill
 
 
 class Kill(NamedTuple):
-    """One kill -9, and who went on with the job that it hit."""
+    """One kill -9, and who continued with the job that it hit."""
 
     pid: int
     during: str
@@ -50,7 +50,7 @@ class Kill(NamedTuple):
 
 
 @click.command()
-@click.option("--url", help="Database to use; default: a SQLite file that is thrown away.")
+@click.option("--url", help="Database to use; default: a temporary SQLite file.")
 @json_option
 def command(url: str | None, as_json: bool) -> None:
     """Watch agents survive the death of their workers.
@@ -59,7 +59,7 @@ def command(url: str | None, as_json: bool) -> None:
     the middle of a tool. Exits with 1 if anything is not as promised.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        hf.url = url or f"sqlite:///{Path(folder) / 'demo.db'}"
+        hf.settings = hf.settings.override({"url": url or f"sqlite:///{Path(folder) / 'demo.db'}"})
         crew: dict[int, subprocess.Popen[bytes]] = {}
         try:
             books = asyncio.run(Demo(Path(folder), crew, quiet=as_json).play())
@@ -67,7 +67,7 @@ def command(url: str | None, as_json: bool) -> None:
             for process in crew.values():
                 _end(process)
     if books.problems:
-        raise click.ClickException("the demo did not end as it should:\n  " + "\n  ".join(books.problems))
+        raise click.ClickException("the demo did not end as expected:\n  " + "\n  ".join(books.problems))
 
 
 class Demo:
@@ -86,13 +86,13 @@ class Demo:
             async with asyncio.timeout(_MOST):
                 return await self._play()
         except TimeoutError:
-            raise click.ClickException(f"it was not over after {_MOST:.0f} s:\n{self._said()}") from None
+            raise click.ClickException(f"the demo did not end within {_MOST:.0f} s:\n{self._said()}") from None
         finally:
             await hf.close()
 
     async def _play(self) -> Books:
         await hf.migrate()
-        self._say(f"Six runs of an agent, three workers, two of them killed.  {describe_url(hf.url)}")
+        self._say(f"Six runs of an agent, three workers, two of them killed.  {database_label(hf.settings)}")
         await self._accept()
         self._start()
         kills = [await self._kill_in_a_turn(), await self._kill_in_a_tool()]
@@ -102,9 +102,9 @@ class Demo:
         books = await close_books(hf, self._runs, self._witness, self._journal)
         lines = list(timeline(await hf.runs[kills[0].run].events()))
         if self._quiet:
-            told = [{"seconds": round(at, 3), "text": " ".join(text.split())} for at, text in lines]
+            shown = [{"seconds": round(at, 3), "text": " ".join(text.split())} for at, text in lines]
             figures = {**asdict(books), "kills": [kill._asdict() for kill in kills], "seconds": round(taken, 2)}
-            click.echo(json.dumps({"ok": not books.problems, **figures, "timeline": told}, indent=2))
+            click.echo(json.dumps({"ok": not books.problems, **figures, "timeline": shown}, indent=2))
         else:
             self._report(books, lines)
         return books
@@ -126,7 +126,7 @@ class Demo:
             "Three processes share the work through the database alone. The model is scripted: no key, no network.",
             "It writes down every call it is asked for in a file of its own: the witness of what was bought.",
         )
-        command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo_agents:hf", "--url", hf.url]
+        command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo_agents:hf", "--url", hf.settings.url]
         options = ["--log-level", "warning", "--set", f"script_witness={self._witness}"]
         for setting in _SETTINGS:
             options += ["--set", setting]
@@ -161,12 +161,12 @@ class Demo:
         self._fact("resumed", f"by worker {kill.by}, {kill.seconds:.1f} s after the kill, under key {job.id[:8]}")
         return kill
 
-    async def _kill(self, pid: int, job: JobRow, during: str) -> Kill:
+    async def _kill(self, pid: int, job: JobRecord, during: str) -> Kill:
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         self._fact("kill -9", f"worker {pid}, during {during}")
 
-        async def taken_over() -> JobRow | None:
+        async def taken_over() -> JobRecord | None:
             now = await hf.jobs.get(job.id)
             return now if now.token != job.token and (now.worker is not None or now.state in TERMINAL) else None
 
@@ -174,7 +174,7 @@ class Demo:
         run = job.id if job.kind.startswith("agent:") else (await hf.runs.call(job.id)).run
         return Kill(pid, during, run, await self._pid_of(row), time.monotonic() - killed)
 
-    async def _a_turn_under_way(self) -> tuple[JobRow, int] | None:
+    async def _a_turn_under_way(self) -> tuple[JobRecord, int] | None:
         """A turn, not a run's first, that its model has been at for a moment."""
         lines = read_witness(self._witness)
         done = {line["call"] for line in lines if line["event"] == "done"}
@@ -186,7 +186,7 @@ class Demo:
                 return (job, int(turn)) if job.worker is not None else None
         return None
 
-    async def _a_tool_at_work(self) -> JobRow | None:
+    async def _a_tool_at_work(self) -> JobRecord | None:
         """A tool that has been at it for a moment; at first only where nothing was rescued before, which would wait."""
         running = await hf.jobs.list(state="running", limit=1_000)
         tried = {row.worker for row in running if row.rescues and time.monotonic() < self._picky_until}
@@ -208,11 +208,13 @@ class Demo:
             if all(process.poll() is not None for process in self._crew.values()):
                 raise click.ClickException(f"every worker ended:\n{self._said()}")
             if await self._all_ended():
+                if found := await look():  # it may have come since the last look
+                    return found
                 raise click.ClickException("the runs were over before the worker could be killed; try again.")
             await asyncio.sleep(0.05)
         return found
 
-    async def _pid_of(self, job: JobRow) -> int:
+    async def _pid_of(self, job: JobRecord) -> int:
         return next((row.pid for row in await hf.workers.list(all=True) if row.seq == job.worker), 0)
 
     def _ids(self) -> set[str]:
@@ -262,7 +264,7 @@ class Demo:
             "tools",
             f"{books.calls_completed} of {books.calls} calls completed once, {books.calls_repeated} begun twice",
         )
-        self._act("The run that was hit first, by its events")
+        self._act("The events of the run that was hit first")
         for seconds, text in lines:
             self._say(f"   {seconds:6.2f} s  {text}")
         self._act(

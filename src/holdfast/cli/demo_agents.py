@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.agents.tools import ToolContext
 from holdfast.app import Holdfast
 from holdfast.models.protocol import Wire
-from holdfast.models.script import Script, Turn, call, calls, last_user_text, say, think
+from holdfast.models.script import Script, ScriptedTurn, call, calls, last_user_text, say, think
 from holdfast.settings import Settings
 
 hf = Holdfast(settings=Settings.from_environment(), embedded=False)
@@ -54,10 +54,10 @@ async def timetable(ctx: ToolContext, town: str) -> str:
 
 async def _work(ctx: ToolContext) -> None:
     """Be at it for a while, and leave a line when it begins and one when it is done."""
-    told = {"key": ctx.idempotency_key, "run": ctx.run_id, "pid": os.getpid()}
-    _append(ctx.variables["journal"], {"event": "begun", **told})
+    line = {"key": ctx.idempotency_key, "run": ctx.run_id, "pid": os.getpid()}
+    _append(ctx.variables["journal"], {"event": "begun", **line})
     await asyncio.sleep(_SECONDS)
-    _append(ctx.variables["journal"], {"event": "done", **told})
+    _append(ctx.variables["journal"], {"event": "done", **line})
 
 
 def _append(path: str, line: dict[str, Any]) -> None:
@@ -72,24 +72,30 @@ def _town(messages: list[Wire]) -> str:
     return last_user_text(messages).removesuffix(".").split()[-1]
 
 
-def _look_up(messages: list[Wire]) -> Turn:
+def _look_up(messages: list[Wire]) -> ScriptedTurn:
     town = _town(messages)
     opening = say(f"I look up the weather in {town} and reserve a seat; then I write.")
     return calls(opening, call("weather", town=town), call("reserve", town=town))
 
 
-hf.book.scripts["writer"] = Script(
-    think("First what I do not know: the weather, and whether there is a seat. Both can be looked up at once."),
-    _look_up,
-    lambda messages: calls(
-        say("Before I hand it in, somebody else should look at it."),
-        call("checker", task=f"Check the note about {_town(messages)}."),
+hf.script(
+    "writer",
+    Script(
+        think("First what I do not know: the weather, and whether there is a seat. Both can be looked up at once."),
+        _look_up,
+        lambda messages: calls(
+            say("Before I hand it in, somebody else should look at it."),
+            call("checker", task=f"Check the note about {_town(messages)}."),
+        ),
+        lambda messages: say(note(_town(messages))),
     ),
-    lambda messages: say(note(_town(messages))),
 )
-hf.book.scripts["checker"] = Script(
-    lambda messages: calls(say("I compare it with the timetable."), call("timetable", town=_town(messages))),
-    lambda messages: say(f"The note about {_town(messages)} is right: every hour, the last train at 23:10."),
+hf.script(
+    "checker",
+    Script(
+        lambda messages: calls(say("I compare it with the timetable."), call("timetable", town=_town(messages))),
+        lambda messages: say(f"The note about {_town(messages)} is right: every hour, the last train at 23:10."),
+    ),
 )
 
 checker = hf.agent(

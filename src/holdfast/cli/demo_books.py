@@ -1,4 +1,4 @@
-"""The books of `holdfast demo`: what the store recorded beside what witnesses saw, and one run told by its events."""
+"""The books of `holdfast demo`: what the store recorded beside what witnesses saw, and one run as its events say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.agents.handles import Run
+from holdfast.agents.api.run import Run
 from holdfast.app import Holdfast
 from holdfast.cli.demo_agents import CALLS, TURNS, note
 from holdfast.events import (
@@ -59,12 +59,12 @@ async def close_books(hf: Holdfast, towns: dict[str, Run[str]], witness: Path, j
     answers = {town: await run.refresh() for town, run in towns.items()}
     completed = sum(row.state == "completed" for row in answers.values())
     for town, row in answers.items():
-        if row.state != "completed" or json.loads(row.output or "{}").get("text") != note(town):
+        if row.state != "completed" or (row.output or {}).get("text") != note(town):
             problems.append(f"the run about {town} is {row.state}: {row.error or row.output}")
     if recorded != TURNS * len(towns):
         problems.append(f"{recorded} turns are recorded, not {TURNS * len(towns)}")
     if rebought:
-        problems.append(f"{rebought} calls of the model are explained by nothing")
+        problems.append(f"{rebought} calls to the model have no explanation")
     if completed_calls != CALLS * len(towns):
         problems.append(f"{completed_calls} tool calls are completed, not {CALLS * len(towns)}")
     begun = Counter(line["key"] for line in read_witness(journal) if line["event"] == "begun")
@@ -94,7 +94,7 @@ def timeline(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
     first = events[0].at
     streamed = 0
     for event in events:
-        seconds = (event.at - first) / 1e6
+        seconds = (event.at - first).total_seconds()
         match event:
             case TextDelta(text=text) | ThinkingDelta(text=text) | InputDelta(text=text):
                 streamed += len(text)

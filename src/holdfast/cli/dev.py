@@ -16,6 +16,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.target import app_option, require_app
+
 _LOOK = 0.5
 _GRACE = "2s"
 _LONGEST_GOODBYE = 10.0
@@ -23,22 +25,29 @@ _IGNORED = frozenset({".git", ".hg", ".venv", "venv", ".tox", ".nox", "__pycache
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.argument("options", metavar="[WORKER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-def command(target: str, options: tuple[str, ...]) -> None:
-    """Run a worker for MODULE:APP, and start it again when a .py file under this folder changes; Ctrl-C ends it.
+@app_option
+def command(target: str | None, options: tuple[str, ...]) -> None:
+    """Run a worker for MODULE:APP, and restart it when a .py file in this folder changes; Ctrl-C stops it.
 
-    What follows MODULE:APP are options of `holdfast worker`.
+    Arguments after MODULE:APP are passed to `holdfast worker`. Without MODULE:APP, --app, HOLDFAST_APP or
+    pyproject.toml names the app.
     """
+    given = target or ""
+    if given.startswith("-"):  # an option of the worker, and no app before it
+        given, options = "", (given, *options)
+    found = require_app(None, given)
+    named = ["--app", found.app] if found.named_by == "--app" else []  # else the worker finds it in the same place
     for number in (signal.SIGTERM, signal.SIGINT):  # the latter may have been ignored by a shell
         signal.signal(number, _interrupt)
-    worker = [sys.executable, "-m", "holdfast", "worker", target, "--leash", "--set", f"drain_grace={_GRACE}", *options]
-    folder = Path.cwd()
+    worker = [sys.executable, "-m", "holdfast", "worker", *named, "--leash", "--set", f"drain_grace={_GRACE}", *options]
+    folder = found.folder
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             seen = stamps(folder)
             with running(worker) as child:
-                click.echo(f"worker {child.pid} runs {target}; it starts again when the code changes")
+                click.echo(f"worker {child.pid} runs {found.app}; it restarts when the code changes")
                 changed = _watch(folder, seen, child)
             click.echo(f"{changed} changed")
     click.echo("stopped")
@@ -59,7 +68,7 @@ def _watch(folder: Path, seen: dict[Path, float], child: subprocess.Popen[bytes]
                 return path.relative_to(folder)
         if child.poll() is not None and not said:
             said = True
-            click.echo(f"the worker ended with {child.returncode}; it starts again when the code changes")
+            click.echo(f"the worker ended with {child.returncode}; it restarts when the code changes")
 
 
 def stamps(folder: Path) -> dict[Path, float]:

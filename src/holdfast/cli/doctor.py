@@ -6,10 +6,12 @@ import asyncio
 
 import click
 
+from holdfast.agents.doctor import examine_app
+from holdfast.app import core_of
 from holdfast.cli.options import app_for, json_option, print_json, url_option
-from holdfast.clock import Ports
-from holdfast.kernel.doctor import Finding, examine
-from holdfast.kernel.drivers import connect
+from holdfast.cli.target import database_label
+from holdfast.kernel.doctor_database import Finding
+from holdfast.shown_text import shown
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
@@ -19,27 +21,22 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"
 @json_option
 @click.pass_context
 def command(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Say what is wrong with the database, its settings or the work in it; exit code 1 if there is a problem.
+    """Check the database, its settings and the work in it; exit code 1 if there is a problem.
 
-    It looks at versions, durability, the clock, wake-ups, connections, VACUUM, and at work that is stuck: jobs nobody
-    alive can run, leases nobody took back, lanes and duties nobody looks after.
+    It checks versions, durability, the clock, wake-ups, connections and VACUUM. It also finds stuck work: jobs that no
+    live worker can run, expired leases, lanes and duties without a worker, lanes that wait for a person.
     """
-    findings = sorted(asyncio.run(_examine(url)), key=lambda finding: list(_COLOURS).index(finding.level))
+    app = app_for(url)
+    label = database_label(app.settings)
+    findings = sorted(asyncio.run(examine_app(core_of(app))), key=lambda finding: list(_COLOURS).index(finding.level))
     if as_json:
-        print_json([finding._asdict() for finding in findings])
+        where = Finding("database", "ok", label)
+        print_json([finding._asdict() for finding in (where, *findings)])
     else:
+        click.echo(f"database: {label}")
         for finding in findings:
             level = click.style(f"{finding.level:8}", fg=_COLOURS[finding.level], bold=finding.level == "problem")
-            click.echo(f"{level} {finding.check:12} {finding.sentence}")
+            click.echo(f"{level} {finding.check:12} {shown(finding.sentence)}")
             if finding.remedy:
-                click.echo(f"{'':21} {finding.remedy}")
+                click.echo(f"{'':21} {shown(finding.remedy)}")
     ctx.exit(1 if any(finding.level == "problem" for finding in findings) else 0)
-
-
-async def _examine(url: str | None) -> list[Finding]:
-    app, ports = app_for(url), Ports()
-    database = connect(app.url, app.settings, ports)
-    try:
-        return await examine(database, app.settings, ports)
-    finally:
-        await database.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from holdfast.app import core_of
 from holdfast.cli.options import ask, json_option, print_json, url_option
 from holdfast.kernel.epoch import bump
 
@@ -17,8 +18,8 @@ def command() -> None:
 @url_option
 @json_option
 def bump_command(url: str | None, as_json: bool) -> None:
-    """From now on claims carry a new epoch, so no token from before the restore can be given out again."""
-    epoch = ask(url, lambda app: app.runtime().database.transact(bump)).epoch
+    """Raise the epoch: new claims carry it, so no token from before the restore is issued again."""
+    epoch = ask(url, lambda app: core_of(app).runtime().database.transact(bump)).epoch
     if as_json:
         print_json({"epoch": epoch})
     else:

@@ -8,29 +8,57 @@ from typing import Any
 
 import click
 
+from holdfast import values
 from holdfast.app import Holdfast
+from holdfast.cli.failures import print_attempts_failures
+from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
+    after_option,
     ask,
     json_option,
-    moment,
+    limit_option,
     print_json,
     print_pairs,
-    print_table,
     progress,
-    readable,
     url_option,
 )
+from holdfast.cli.queues import require_queue, say_if_absent
+from holdfast.cli.renamed import warn
+from holdfast.cli.short_ids import whole
+from holdfast.cli.tables import Column, Look, Row, print_table
 from holdfast.cli.tail import tail
 from holdfast.errors import UsageError
-from holdfast.kernel import encoding
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE
-from holdfast.kernel.reading import LOOK, NEWEST
-from holdfast.kernel.records import AttemptRow, JobRow
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.shown_text import shown
+from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+from holdfast.values.page import cursor
+from holdfast.workers.context import Child
 
+_JOBS = Listing(
+    "jobs",
+    "Enqueue one: `holdfast enqueue KIND`, or `await your_job.enqueue(…)` in your program.",
+    (
+        Column("ID", "id", of="job"),
+        Column("KIND"),
+        Column("QUEUE", rank=3, least=7),
+        Column("STATE", "state"),
+        Column("ATTEMPTS", "number", rank=2),
+        Column("RESCUES", "number", rank=4),
+        Column("CREATED", "time", rank=1),
+    ),
+)
+_ATTEMPTS = (
+    Column("TOKEN", "number"),
+    Column("WORKER", "number", rank=2),
+    Column("OUTCOME", "state"),
+    Column("STARTED", "time", rank=1),
+    Column("ENDED", "time"),
+)
+_CHILDREN = (Column("CHILD", "id", of="job"), Column("KIND"), Column("STATE", "state"))
+_SHOWN_CHILDREN = 20
 _MOST = 2_000_000  # jobs that are counted before they are cancelled
-_STORED = ("payload", "metadata", "progress", "result", "error")
 
 
 @click.group()
@@ -46,36 +74,32 @@ command.add_command(tail)
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--kind", help="Only jobs of this kind.")
 @click.option("--tenant", help="Only jobs of this tenant.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
-@click.option("--before", type=click.IntRange(1), metavar="SEQ", help="Only jobs older than the one of this number.")
+@limit_option
+@after_option
+@click.option("--before", type=click.IntRange(1), hidden=True, help="Only jobs older than the one with this number.")
 @url_option
+@wide_option
 @json_option
-def ls(url: str | None, as_json: bool, before: int | None, **filters: Any) -> None:
+def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters: Any) -> None:
     """List jobs, newest first.
 
-    One call looks at no more than 100,000 jobs for those that fit, and then says where to go on.
+    One call reads at most 100,000 jobs to find those that match, and then says where to continue.
     """
-    rows = ask(url, lambda app: app.jobs.list(before=NEWEST if before is None else before, **filters))
-    if rows.before is not None and len(rows) < filters["limit"]:
-        click.echo(f"looked at {LOOK:,} jobs; --before {rows.before} goes on with older ones", err=True)
-    if as_json:
-        print_json([as_dict(row) for row in rows])
-        return
-    print_table(
-        ["ID", "KIND", "QUEUE", "STATE", "ATTEMPTS", "RESCUES", "CREATED"],
-        [
-            (
-                row.id,
-                row.kind,
-                row.queue,
-                row.state,
-                f"{row.attempts}/{row.max_attempts}",
-                row.rescues,
-                moment(row.created_at),
-            )
-            for row in rows
-        ],
-        empty="no jobs",
+    if before is not None:
+        warn("`--before`", "`--after`, with what a page says of the next one")
+        filters["after"] = filters["after"] or cursor(before)
+    narrowed = any(filters[name] for name in ("state", "queue", "kind", "tenant", "after"))
+    print_list(
+        url,
+        lambda app: app.jobs.list(**filters),
+        _JOBS,
+        lambda row: (
+            *(row.id, row.kind, row.queue, row.state),
+            *(f"{row.attempts}/{row.max_attempts}", row.rescues, row.created_at),
+        ),
+        filtered=narrowed,
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -84,49 +108,59 @@ def ls(url: str | None, as_json: bool, before: int | None, **filters: Any) -> No
 @url_option
 @json_option
 def show(id: str, url: str | None, as_json: bool) -> None:
-    """Show one job, whole, with its attempts."""
+    """Show one job with all its details, attempts and children."""
 
-    async def found(app: Holdfast) -> tuple[JobRow, Sequence[AttemptRow]]:
-        return await app.jobs.get(id), await app.jobs.attempts(id)
+    async def found(app: Holdfast) -> tuple[JobRecord, Sequence[AttemptRecord], Sequence[Child], list[Row], Look]:
+        row = await app.jobs.get(await whole(app, id, "job"))
+        attempts = await app.jobs.attempts(row.id)
+        rows: list[Row] = [(a.token, a.worker, a.outcome, a.started_at, a.ended_at) for a in attempts]
+        children = await app.jobs.children(row.id)
+        return row, attempts, children, rows, await look_at(app, _ATTEMPTS, rows)
 
-    row, attempts = ask(url, found)
+    row, attempts, children, ended, look = ask(url, found)
     if as_json:
-        print_json({**as_dict(row), "attempts": [_attempt(attempt) for attempt in attempts]})
+        print_json({**values.as_json(row), "attempts": attempts, **({"children": children} if children else {})})
         return
-    print_pairs(as_dict(row))
-    print_table(
-        ["TOKEN", "WORKER", "OUTCOME", "STARTED", "ENDED"],
-        [(f"{a.epoch}.{a.token}", a.worker, a.outcome, moment(a.started_at), moment(a.ended_at)) for a in attempts],
-        empty="no attempt has ended yet",
-    )
+    print_pairs({name: value for name, value in values.as_json(row).items() if name != "error"})
+    print_table(_ATTEMPTS, ended, look, empty="no attempt has ended yet")
+    if children:
+        some = [(each.id, each.kind, each.state) for each in children[:_SHOWN_CHILDREN]]
+        print_table(_CHILDREN, some, look, empty="")
+        if len(children) > len(some):
+            click.echo(f"and {len(children) - len(some):,} more children")
+    print_attempts_failures(row.error, attempts)
 
 
 @command.command()
 @click.argument("id")
-@click.option("--worker", help="Why this worker, of this id, does not take it; default: any.")
+@click.option("--worker", help="Explain for the worker with this id; default: any worker.")
 @url_option
 @json_option
 def why(id: str, worker: str | None, url: str | None, as_json: bool) -> None:
-    """Say what keeps a job from being run."""
-    reasons = ask(url, lambda app: app.jobs.why(id, worker=worker))
+    """Explain why a job is not running."""
+
+    async def asked(app: Holdfast) -> Sequence[ReasonRecord]:
+        return await app.jobs.why(await whole(app, id, "job"), worker=worker and await whole(app, worker, "worker"))
+
+    reasons = ask(url, asked)
     if as_json:
-        print_json([{"gate": r.gate, "sentence": r.sentence, "until": moment(r.until)} for r in reasons])
+        print_json(reasons)
         return
     for reason in reasons:
-        click.echo(reason.sentence)
+        click.echo(shown(reason.sentence))
     if not reasons:
-        click.echo("nothing stands in its way: a worker will take it")
+        click.echo("nothing holds it back: a worker will take it")
 
 
 @command.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All jobs that the options below select, each one once.")
+@click.option("--all", "every", is_flag=True, help="Retry every job that the options below select, each once.")
 @click.option(
     "--state",
     type=click.Choice([str(state) for state in State if state in TERMINAL]),
     default=str(State.FAILED),
     show_default=True,
-    help="With --all: jobs that ended so.",
+    help="With --all: only jobs that ended in this state.",
 )
 @click.option("--queue", help="With --all: only jobs of this queue.")
 @click.option("--kind", help="With --all: only jobs of this kind.")
@@ -143,14 +177,17 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
     """Enqueue ended jobs again, each as a new job that names the old one.
 
     The new job has the same kind, queue, payload, metadata, priority and limits. With --all, a job that was enqueued
-    again by --all before is left alone, so the command may be repeated.
+    again by --all before is skipped, so you can repeat the command.
     """
     if bool(ids) == every:
         raise UsageError("name the jobs to enqueue again, or select them with --all.")
 
     async def enqueue_again(app: Holdfast) -> list[tuple[str, str]]:
         if not every:
-            return [(id, (await app.jobs.retry(id)).id) for id in ids]
+            named = [await whole(app, id, "job") for id in ids]
+            return [(id, (await app.jobs.retry(id)).id) for id in named]
+        await require_queue(app, filters["queue"])
+        await say_if_absent(app, filters["kind"])
         rows = await _newest(app, **filters)
         made: list[tuple[str, str]] = []
         with progress(rows[::-1], "enqueuing again") as bar:
@@ -171,13 +208,13 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
 
 @command.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All live jobs that the options below select.")
+@click.option("--all", "every", is_flag=True, help="Cancel every live job that the options below select.")
 @click.option("--queue", help="With --all: only jobs of this queue.")
 @click.option("--kind", help="With --all: only jobs of this kind.")
 @click.option("--tenant", help="With --all: only jobs of this tenant.")
 @click.option("--state", type=click.Choice(LIVE), help="With --all: only jobs in this state.")
 @click.option("--yes", is_flag=True, help="With --all: do not ask first.")
-@click.option("--dry-run", is_flag=True, help="With --all: only say how many there are; the count stops at 2,000,000.")
+@click.option("--dry-run", is_flag=True, help="With --all: only count the jobs; the count stops at 2,000,000.")
 @click.option("--reason", default="cancelled by hand", show_default=True, help="Kept with the job.")
 @url_option
 @json_option
@@ -192,9 +229,9 @@ def cancel(
     as_json: bool,
     **conditions: str | None,
 ) -> None:
-    """Cancel jobs and their families; what has ended stays as it is.
+    """Cancel jobs and their families; jobs that have ended do not change.
 
-    What runs is asked to stop. --all works a thousand jobs at a time; it may be interrupted and repeated.
+    Running jobs are asked to stop. --all cancels a thousand jobs at a time; you can interrupt and repeat it.
     """
     if bool(ids) == every:
         raise UsageError("name the jobs to cancel, or select them with --all.")
@@ -205,24 +242,24 @@ def cancel(
         return
 
     async def cancelled(app: Holdfast) -> list[tuple[str, str]]:
-        return [(id, await app.jobs[id].cancel(reason)) for id in ids]
+        named = [await whole(app, id, "job") for id in ids]
+        return [(id, await app.jobs[id].cancel(reason)) for id in named]
 
     states = ask(url, cancelled)
     if as_json:
         print_json([{"id": id, "state": state} for id, state in states])
         return
     for id, state in states:
-        click.echo(f"{id} {_CANCELLED.get(state, f'had ended before, as {state}')}")
+        click.echo(f"{id} {_CANCELLED.get(state, f'had already ended as {state}')}")
 
 
-async def _newest(app: Holdfast, *, limit: int, **filters: Any) -> list[JobRow]:
+async def _newest(app: Holdfast, *, limit: int, **filters: Any) -> list[JobRecord]:
     """So many jobs that fit, however far back they are."""
-    rows: list[JobRow] = []
-    before: int | None = NEWEST
-    while before is not None and len(rows) < limit:
-        page = await app.jobs.list(before=before, limit=limit - len(rows), **filters)
+    page = await app.jobs.list(limit=limit, **filters)
+    rows = list(page)
+    while page.next is not None and len(rows) < limit:
+        page = await app.jobs.list(after=page.next, limit=limit - len(rows), **filters)
         rows += page
-        before = page.before
     return rows
 
 
@@ -237,16 +274,21 @@ def _sure(question: str) -> bool:
 def _cancel_all(
     url: str | None, conditions: dict[str, str | None], reason: str, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
+    async def check(app: Holdfast) -> None:
+        await require_queue(app, conditions["queue"])
+        await say_if_absent(app, conditions["kind"])
+
+    ask(url, check)
     watched = sys.stderr.isatty()
     count = 0
     if dry_run or watched or not yes:  # else nobody reads it
         count = ask(url, lambda app: app.jobs.count_cancellable(cap=_MOST, all=True, **conditions))
-    told = f"{count:,}+" if count >= _MOST else f"{count:,}"
+    shown = f"{count:,}+" if count >= _MOST else f"{count:,}"
     if dry_run:
-        print_json({"cancellable": count}) if as_json else click.echo(f"{told} jobs would be cancelled")
+        print_json({"cancellable": count}) if as_json else click.echo(f"{shown} jobs would be cancelled")
         return
-    if count and not yes and not _sure(f"cancel {told} jobs and their families?"):
-        raise UsageError("nothing is cancelled: nobody said yes. --yes does not ask.")
+    if count and not yes and not _sure(f"cancel {shown} jobs and their families?"):
+        raise UsageError("nothing was cancelled: you did not confirm. With --yes it does not ask.")
 
     async def cancelled(app: Holdfast) -> Cancelled:
         total = 0
@@ -266,17 +308,10 @@ def _cancel_all(
         return
     click.echo(f"{ended:,} jobs are cancelled")
     if asked:
-        click.echo(f"{asked:,} jobs run: their workers were asked to stop them")
+        click.echo(f"{asked:,} jobs are running: their workers were asked to stop them")
 
 
-_CANCELLED: dict[str, str] = {State.CANCELLED: "is cancelled", State.RUNNING: "runs: its worker was asked to stop it"}
-
-
-def as_dict(row: JobRow) -> dict[str, Any]:
-    shown = readable(row._asdict(), encoding.decode, texts=_STORED)
-    token = f"{shown.pop('epoch')}.{shown.pop('token')}"
-    return {**shown, "token": token}
-
-
-def _attempt(row: AttemptRow) -> dict[str, Any]:
-    return readable(row._asdict(), encoding.decode, texts=("error",))
+_CANCELLED: dict[str, str] = {
+    State.CANCELLED: "is cancelled",
+    State.RUNNING: "is running: its worker was asked to stop it",
+}

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
-from holdfast.agents.reading import list_lanes, open_lane
-from holdfast.agents.records import LaneRow
-from holdfast.cli.options import ask, json_option, moment, print_json, print_table, url_option
-from holdfast.errors import NotFound
+from holdfast.agents.values.lanes import ClosedLaneRecord
+from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.cli.options import all_of, ask, counted, json_option, print_json, url_option
+from holdfast.cli.tables import Column
+
+_LANES = Listing(
+    "closed lanes",
+    "Every model provider can be called.",
+    (
+        Column("LANE", least=16),
+        Column("WAITING", "number"),
+        Column("CLOSED", "time", rank=1),
+        Column("OPENS", "time"),
+        Column("REASON", least=20),
+    ),
+    empty="no lane is closed",
+)
 
 
 @click.group()
@@ -17,15 +32,17 @@ def command() -> None:
 
 @command.command()
 @url_option
+@wide_option
 @json_option
-def ls(url: str | None, as_json: bool) -> None:
-    """List the lanes that an answer of the provider has closed."""
-    rows = ask(url, lambda app: app.runtime().transact(list_lanes))
-    if as_json:
-        print_json([row._asdict() for row in rows])
-        return
-    print_table(
-        ["LANE", "OPENS", "REASON"], [(row.name, _opens(row), row.reason) for row in rows], empty="no lane is closed"
+def ls(url: str | None, as_json: bool, wide: bool) -> None:
+    """List the lanes that the provider's answers have closed."""
+    print_list(
+        url,
+        lambda app: all_of(app.lanes.list),
+        _LANES,
+        lambda row: (row.name, counted(row.waiting), row.closed_at, _opens(row), row.reason),
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -34,17 +51,13 @@ def ls(url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def open_(name: str, url: str | None, as_json: bool) -> None:
-    """Open a lane now: its runs are tried again when they are next due."""
-    if name not in {row.name for row in ask(url, lambda app: app.runtime().transact(list_lanes))}:
-        raise NotFound(f"lane {name} is not closed; `holdfast lanes ls` shows those that are.")
-    ask(url, lambda app: app.runtime().transact(open_lane, name))
+    """Open a lane: the runs that wait behind it try again now."""
+    woken = ask(url, lambda app: app.lanes.open(name))
     if as_json:
-        print_json({"name": name, "open": True})
+        print_json({"name": name, "open": True, "woken": woken})
     else:
-        click.echo(f"lane {name} is open")
+        click.echo(f"lane {name} is open; {woken:,} waiting runs continue")
 
 
-def _opens(row: LaneRow) -> str:
-    if row.person:
-        return "when a person opens it"
-    return moment(row.closed_until) or "-"
+def _opens(row: ClosedLaneRecord) -> datetime | str | None:
+    return "when a person opens it" if row.person else row.closed_until

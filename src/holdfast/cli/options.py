@@ -1,55 +1,48 @@
-"""What commands share: which database, which settings, JSON or a table."""
+"""What commands share: options, a question to the store, JSON or a table."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
-from holdfast.agents.collections import Tenant
+from holdfast.agents.api.lists import Tenant
 from holdfast.app import Holdfast
-from holdfast.errors import StoreRefused, UsageError
-from holdfast.kernel.drivers import dialect_of, sqlite_path
+from holdfast.cli import target
+from holdfast.errors import UsageError
 from holdfast.kernel.queues import CAP
 from holdfast.settings import Settings
+from holdfast.shown_text import shown, shown_value
+from holdfast.values import Page, as_json, times
+from holdfast.values.times import iso
 
 T = TypeVar("T")
 
-url_option = click.option("--url", help="Database URL; default: HOLDFAST_URL, else sqlite:///.holdfast/holdfast.db.")
+app_for, url_option = target.app_for, target.url_option  # beside the other options, for all commands
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-tenant_option = click.option("--tenant", help="Of this tenant; default: of nobody in particular.")
-set_option = click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting; `holdfast settings` lists them."
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."
 )
-
-
-def app_for(url: str | None) -> Holdfast:
-    """An app without jobs of its own, for looking into a store that is there."""
-    app = Holdfast(url, embedded=False)
-    if dialect_of(app.url) == "sqlite":
-        path = sqlite_path(app.url)
-        if path != ":memory:" and not Path(path).exists():
-            raise StoreRefused(
-                f"there is no database at {path} yet: a worker or the first enqueue makes it, "
-                f"or run `holdfast migrate`."
-            )
-    return app
+after_option = click.option("--after", metavar="CURSOR", help="Continue a list: what the last part said.")
+tenant_option = click.option("--tenant", help="Only of this tenant; default: of no tenant.")
+set_option = click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting; `holdfast settings` lists all."
+)
 
 
 def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]]) -> T:
     """The answer of the store to one question."""
+    app = app_for(url)  # it may import the program, which may run an event loop of its own
 
     async def asking() -> T:
-        async with app_for(url) as app:
+        async with app:
             return await question(app)
 
     return asyncio.run(asking())
@@ -58,29 +51,6 @@ def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]])
 def seen_by(app: Holdfast, tenant: str | None) -> Holdfast | Tenant:
     """The app, or what one tenant sees of it."""
     return app if tenant is None else app.tenant(tenant)
-
-
-def load_app(target: str) -> Holdfast:
-    """The app that `module:name` names; `:name` may be left out when the module has just one."""
-    module_name, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as problem:
-        if problem.name is not None and not f"{module_name}.".startswith(f"{problem.name}."):
-            raise UsageError(f"{module_name} cannot be imported: it needs the module {problem.name!r}.") from problem
-        raise UsageError(
-            f"there is no module {module_name!r} here; write it as Python would import it from this folder."
-        ) from problem
-    except Exception as problem:
-        raise UsageError(f"{module_name} cannot be imported: {type(problem).__name__}: {problem}.") from problem
-    found = [value for value in vars(module).values() if isinstance(value, Holdfast)]
-    app = getattr(module, name, None) if name else (found[0] if len(found) == 1 else None)
-    if not isinstance(app, Holdfast):
-        names = [key for key, value in vars(module).items() if isinstance(value, Holdfast)]
-        hint = f"it has {', '.join(names)}" if names else "it defines none"
-        raise UsageError(f"{target!r} is not a Holdfast app ({hint}); write module:name, as in app:hf.")
-    return app
 
 
 def changed(settings: Settings, changes: Iterable[str]) -> Settings:
@@ -94,22 +64,29 @@ def changed(settings: Settings, changes: Iterable[str]) -> Settings:
 
 
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a public value, or what is made of such values, as JSON."""
+    click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
 
 
-def plain(text: str) -> str:
-    """Text that cannot command a terminal: what jobs and their errors say comes from anywhere."""
-    return "".join(char if char.isprintable() else " " for char in text)
+def print_page(page: Page[T]) -> None:
+    """Print the items of a page as a JSON list; stderr says where the list continues."""
+    print_json(list(page))
+    say_more(page)
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    if not rows:
-        click.echo(empty)
-        return
-    texts = [[plain(str(cell)) for cell in row] for row in rows]
-    widths = [max(len(line[i]) for line in [list(headings), *texts]) for i in range(len(headings))]
-    for line in [list(headings), *texts]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+async def all_of(listing: Callable[..., Awaitable[Page[T]]], **filters: Any) -> list[T]:
+    """Every item of a list, page by page: for lists that people read whole."""
+    page = await listing(**filters)
+    items = list(page)
+    while page.next is not None:
+        page = await listing(after=page.next, **filters)
+        items += page
+    return items
+
+
+def say_more(page: Page[T]) -> None:
+    if page.next is not None:
+        click.echo(f"there may be more: add --after {page.next}", err=True)
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
@@ -117,7 +94,8 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
     width = max([20, *map(len, pairs)])
     for name, value in pairs.items():
         if value not in (None, "", {}, []):
-            click.echo(f"{name:{width}} {value}")
+            said = shown_value(value)
+            click.echo(f"{name:{width}} {shown(text_of(said) if isinstance(said, dict | list) else said)}")
 
 
 def counted(jobs: int) -> str:
@@ -125,13 +103,19 @@ def counted(jobs: int) -> str:
     return f"{jobs:,}+" if jobs >= CAP else f"{jobs:,}"
 
 
-def rough(us: int) -> str:
-    """A stretch of time in one unit, for people."""
+def rough(span: timedelta | int) -> str:
+    """A stretch of time in one unit, for people; a number counts microseconds."""
+    number, unit = spelled(span // timedelta(microseconds=1) if isinstance(span, timedelta) else span)
+    return f"{number}{unit[0]}"
+
+
+def spelled(us: int) -> tuple[int, str]:
+    """So many of one unit, for people: it has at least two digits of meaning."""
     seconds = max(0, us) // 1_000_000
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+            return seconds // size, unit
+    return seconds, "s"
 
 
 def progress(items: Sequence[T], label: str) -> Any:
@@ -139,23 +123,16 @@ def progress(items: Sequence[T], label: str) -> Any:
     return click.progressbar(items, label=label, file=sys.stderr, hidden=not sys.stderr.isatty())
 
 
-def moment(us: int | None) -> str | None:
-    """A stored time as ISO text."""
-    if us is None:
+def moment(at: datetime | int | None) -> str | None:
+    """A time as ISO text."""
+    if at is None:
         return None
-    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(times.moment(at) if isinstance(at, int) else at)
 
 
-def readable(row: Mapping[str, Any], decode: Callable[[str], Any], *, texts: Iterable[str]) -> dict[str, Any]:
-    """A record as JSON for people: times as ISO text, stored JSON as values."""
-    stored = frozenset(texts)
-    shown: dict[str, Any] = {}
-    for name, value in row.items():
-        if name.endswith("_at") or name in ("lease_until", "held_until", "now"):
-            shown[name] = moment(value)
-        else:
-            shown[name] = decode(value) if name in stored and value is not None else value
-    return shown
+def text_of(value: object) -> str:
+    """A value as JSON on one line, for people."""
+    return json.dumps(as_json(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -11,8 +11,8 @@ import click
 
 from holdfast.cli.options import run_until_interrupted
 from holdfast.errors import UsageError
-from holdfast.models.provider import Provider, Rule, read_rules
 from holdfast.models.script import Script
+from holdfast.models.simulator import Provider, Rule, read_rules
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -20,8 +20,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8787, show_default=True, help="Port to listen on; 0 for any free one.")
-@click.option("--seed", default=0, show_default=True, help="Request ids, signatures and draws follow from it.")
-@click.option("--witness", type=click.Path(dir_okay=False, path_type=Path), help="File for a line per call.")
+@click.option("--seed", default=0, show_default=True, help="Seed for request ids, signatures and random choices.")
+@click.option("--witness", type=click.Path(dir_okay=False, path_type=Path), help="File that gets a line per call.")
 @click.option("--rules", type=_FILE, help="JSON: which calls fail, and how.")
 @click.option("--script", type=_FILE, help="What it answers: a JSON script, or a .py file that defines `script`.")
 @click.option("--pace", default=0.0, show_default=True, help="Seconds between the pieces of an answer.")
@@ -37,9 +37,9 @@ def command(  # noqa: PLR0913  # one for each option
     pace: float,
     batch_time: float,
 ) -> None:
-    """Run a provider simulator: the wire format and the strictness of the real one, no key, no cost.
+    """Run a provider simulator: it has the wire format and the checks of the real one, without a key or cost.
 
-    Point a program at it with ANTHROPIC_BASE_URL and any ANTHROPIC_API_KEY. GET /_witness, /_stats and /_batches say
+    Point a program at it with ANTHROPIC_BASE_URL and any ANTHROPIC_API_KEY. GET /_witness, /_stats and /_batches show
     what it was asked, POST /_rules replaces its rules.
     """
     simulator = Provider(
@@ -53,7 +53,7 @@ def command(  # noqa: PLR0913  # one for each option
 
     async def run() -> None:
         await simulator.start(host, port)
-        click.echo(f"provider simulator on {simulator.url}; Ctrl-C ends it")
+        click.echo(f"provider simulator on {simulator.url}; press Ctrl-C to stop")
         try:
             await asyncio.Event().wait()
         finally:

@@ -6,22 +6,24 @@ import sys
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import ask, counted, json_option, print_json, url_option
+from holdfast.cli.queues import require_queue
 from holdfast.durations import microseconds
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.settings import Settings
+from holdfast.shown_text import shown
 
 _FOR_EVER_US = 2**62
 _ALL_JOBS = 2**62
 
 
 @click.command()
-@click.option("--older-than", metavar="AGE", help="Only what finished longer ago than this, such as 7d.")
-@click.option("--keep", type=click.IntRange(0), help="Keep so many of each queue, the newest; remove the others.")
+@click.option("--older-than", metavar="AGE", help="Only jobs that finished longer ago than this, such as 7d.")
+@click.option("--keep", type=click.IntRange(0), help="Keep this many jobs of each queue, the newest.")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option("--dry-run", is_flag=True, help="Only say how many there are; counts stop at 10,000.")
+@click.option("--dry-run", is_flag=True, help="Only count the jobs; counts stop at 10,000.")
 @url_option
 @json_option
 def command(
@@ -29,19 +31,22 @@ def command(
 ) -> None:
     """Remove finished jobs with their attempts and steps.
 
-    Without --older-than and --keep, what each queue's policy and the settings no longer keep; with them, what they say
-    whatever the policies are. A child goes after its parent.
+    Without --older-than and --keep, it removes the jobs that each queue's policy and the settings no longer keep. With
+    them, it ignores the policies. A child is removed after its parent.
     """
-    kept = _kept(older_than, keep, Settings.from_environment())
+
+    def pruner(app: Holdfast) -> Pruner:
+        return Pruner(core_of(app).runtime().database, _kept(older_than, keep, app.settings))
 
     async def count(app: Holdfast) -> dict[str, int]:
-        return await Pruner(app.runtime().database, kept).prunable(cap=CAP, queue=queue)
+        await require_queue(app, queue)
+        return await pruner(app).prunable(cap=CAP, queue=queue)
 
     async def remove(app: Holdfast) -> int:
         total = sum((await count(app)).values())
         with click.progressbar(length=total, label="removing", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
             removed = 0
-            async for gone in Pruner(app.runtime().database, kept).thoroughly(queue=queue):
+            async for gone in pruner(app).thoroughly(queue=queue):
                 removed += gone
                 bar.length = max(total, removed)  # more than were counted: the count stops at a cap
                 bar.update(gone)
@@ -56,7 +61,7 @@ def command(
         print_json({"prunable": found})
         return
     for name, jobs in sorted(found.items()):
-        click.echo(f"{counted(jobs)} jobs of queue {name} would be removed")
+        click.echo(f"{counted(jobs)} jobs of queue {shown(name)} would be removed")
     if not found:
         click.echo("nothing would be removed")
 

@@ -6,42 +6,63 @@ from typing import Any, NamedTuple
 
 import click
 
+from holdfast import values
+from holdfast.agents.events.reader import ENDED
 from holdfast.agents.money.budgets import usd
-from holdfast.agents.people.face import Inquiry
-from holdfast.agents.reading import Turn
-from holdfast.agents.records import CallRow, RunRow
-from holdfast.agents.states import RUN_STATES
-from holdfast.agents.streams import ENDED
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.states import RUN
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 from holdfast.app import Holdfast
-from holdfast.cli import cassettes, deciding, forks
+from holdfast.cli import cassettes, forks, inquiries
+from holdfast.cli.failures import print_failure, raised_by
+from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
+    after_option,
+    all_of,
     app_for,
     ask,
     json_option,
+    limit_option,
     moment,
-    plain,
     print_json,
     print_pairs,
-    print_table,
-    readable,
     run_until_interrupted,
+    text_of,
     url_option,
 )
-from holdfast.cli.speaking import Speaker, event_dict
+from holdfast.cli.run_output import Speaker, event_dict
+from holdfast.cli.short_ids import whole, whole_agent, whole_session
+from holdfast.cli.tables import Column
+from holdfast.cli.target import repeated
 from holdfast.errors import StoreRefused
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
+from holdfast.shown_text import escaped, escaped_lines, first_line, shown, shown_value
 
-_STORED = ("input", "variables", "metadata", "options", "output", "refusal")
+_RUNS = Listing(
+    "runs",
+    "Start one: `holdfast run AGENT TEXT`, or `await your_agent.enqueue(…)` in your program.",
+    (
+        Column("ID", "id", of="run"),
+        Column("AGENT"),
+        Column("STATE", "state"),
+        Column("OUTCOME", "state", rank=1),
+        Column("TURNS", "number", rank=3),
+        Column("TOKENS", "number", rank=4),
+        Column("COST", "money"),
+        Column("CREATED", "time", rank=2),
+    ),
+)
 
 
 class Shown(NamedTuple):
     """All that is shown of one run."""
 
-    row: RunRow
+    row: RunRecord
     turns: list[Turn]
-    calls: list[CallRow]
+    calls: list[CallRecord]
     asked: list[Inquiry]
     origin: tuple[str, int] | None
+    raised: dict[str, Any]  # by the id of the run or call
 
 
 @click.group()
@@ -50,35 +71,34 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--state", type=click.Choice(RUN_STATES), help="Only runs in this state.")
+@click.option("--state", type=click.Choice(RUN.names), help="Only runs in this state.")
 @click.option("--agent", help="Only runs of this agent, by name or id.")
 @click.option("--session", help="Only runs of this session, by its id or key.")
 @click.option("--tenant", help="Only runs of this tenant.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@limit_option
+@after_option
 @url_option
+@wide_option
 @json_option
-def ls(url: str | None, as_json: bool, **filters: Any) -> None:
+def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
     """List runs, newest first."""
-    rows = ask(url, lambda app: app.runs.list(**filters))
-    if as_json:
-        print_json([as_dict(row) for row in rows])
-        return
-    print_table(
-        ["ID", "AGENT", "STATE", "OUTCOME", "TURNS", "TOKENS", "COST", "CREATED"],
-        [
-            (
-                row.id,
-                row.agent_name,
-                row.state,
-                row.outcome or row.error_type or "-",
-                row.turns,
-                f"{row.input_tokens + row.output_tokens:,}",
-                usd(row.cost_nano),
-                moment(row.created_at),
-            )
-            for row in rows
-        ],
-        empty="no runs",
+
+    async def listed(app: Holdfast) -> values.Page[RunRecord]:
+        agent = filters["agent"] and await whole_agent(app, filters["agent"], filters["tenant"])
+        session = filters["session"] and await whole_session(app, filters["session"], filters["tenant"])
+        return await app.runs.list(**{**filters, "agent": agent, "session": session})
+
+    print_list(
+        url,
+        listed,
+        _RUNS,
+        lambda row: (
+            *(row.id, row.agent_name, row.state, row.outcome or row.error_type, row.turns),
+            *(f"{row.input_tokens + row.output_tokens:,}", usd(row.cost_nano), row.created_at),
+        ),
+        filtered=any(filters[name] for name in ("state", "agent", "session", "tenant", "after")),
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -87,35 +107,35 @@ def ls(url: str | None, as_json: bool, **filters: Any) -> None:
 @url_option
 @json_option
 def show(id: str, url: str | None, as_json: bool) -> None:
-    """Show one run, whole: its turns, its tool calls, what it asks of people, and what it said."""
+    """Show one run with its turns, its tool calls, its inquiries and its answer."""
 
     async def found(app: Holdfast) -> Shown:
-        run = app.runs[id]
-        row, origin = await run.refresh(), await run.forked_from()
-        return Shown(row, await run.turns(), await run.calls(), await run.inquiries(), origin)
+        run = app.runs[await whole(app, id, "run")]
+        row, origin, calls = await run.refresh(), await run.forked_from(), await all_of(run.calls)
+        failed = [row.id] if row.error else []
+        failed += [call.id for call in calls if call.is_error and call.child is None]
+        raised = {} if as_json else {each: await raised_by(app, each) for each in failed}
+        return Shown(row, await all_of(run.turns), calls, await all_of(run.inquiries), origin, raised)
 
-    row, turns, calls, asked, origin = ask(url, found)
+    row, turns, calls, asked, origin, raised = ask(url, found)
     if as_json:
-        shown = as_dict(row)
-        shown["turn_list"] = [turn_dict(turn) for turn in turns]
-        shown["calls"] = [call_dict(call) for call in calls]
-        shown["inquiries"] = [deciding.inquiry_dict(each) for each in asked]
-        shown["forked_from"], shown["forked_at"] = origin or (None, None)
-        print_json(shown)
+        forked_from, forked_at = origin or (None, None)
+        below = {"turn_list": turns, "calls": calls, "inquiries": asked}
+        print_json({**values.as_json(row), **below, "forked_from": forked_from, "forked_at": forked_at})
         return
-    stored = encoding.decode(row.output) or {}
+    stored = row.output or {}
     print_pairs(
         {
             **{name: getattr(row, name) for name in ("id", "state", "mode", "outcome", "agent_name", "version")},
             **{name: getattr(row, name) for name in ("session", "tenant", "parent", "depth", "turns")},
             **{name: getattr(row, name) for name in ("stop_reason", "limited")},
-            "refused as": (encoding.decode(row.refusal) or {}).get("category"),
+            "refused as": (row.refusal or {}).get("category"),
             "forked_from": origin and f"{origin[0]}, at turn {origin[1]}",
             "cost": f"{usd(row.cost_nano)} USD",
             "tokens": f"{row.input_tokens:,} in, {row.output_tokens:,} out, {row.cache_read_tokens:,} from the cache",
             "created_at": moment(row.created_at),
             "finalized_at": moment(row.finalized_at),
-            "error": row.error and plain(f"{row.error_type}: {row.error}"),
+            "error": row.error and f"{row.error_type}: {row.error}",
         }
     )
     for turn in turns:
@@ -123,28 +143,42 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         click.echo(f"\nturn {turn.number}: {turn.state}, {turn.stop_reason or '-'}, {turn.model}{again}")
         for call in calls:
             if call.turn == turn.number:
-                click.echo(plain(f"  {call.name}({call.input}): {call.state}, {str(call.output)[:200]}"))
+                given = text_of(shown_value(call.input))
+                click.echo(f"  {shown(call.name)}({escaped(given)}): {call.state}, {_answer(call)}")
+    for call in calls:
+        print_failure(f"{call.name} in turn {call.turn}", raised.get(call.id))
+    print_failure("error", raised.get(row.id))
     for each in asked:
-        click.echo(plain(f"\nasks a person: {each.kind} of {deciding.about(each)}"))
+        click.echo("\nasks a person: " + escaped(f"{each.kind} of {inquiries.about(each)}"))
         click.echo(f"  inquiry {each.id}\n  digest {each.digest}")
     if stored.get("text"):
-        click.echo("\n" + "\n".join(plain(line) for line in str(stored["text"]).splitlines()))
+        click.echo("\n" + escaped_lines(str(stored["text"])))
+
+
+def _answer(call: CallRecord) -> str:
+    """The beginning of what the model was given. The traceback of a call that failed stands below the turns."""
+    said = call.output
+    if call.is_error and isinstance(said, dict) and "message" in said:
+        return shown(first_line(str(said["message"])))
+    return shown(text_of(said))[:200]
 
 
 @command.command()
 @click.argument("id")
-@click.option("--after", type=int, default=0, help="Begin behind the event of this number.")
+@click.option("--after", type=int, default=0, help="Start after the event with this number.")
 @url_option
 @json_option
 def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
-    """Follow a run from its beginning until it has ended; Ctrl-C ends it."""
+    """Follow a run from its beginning until it ends; Ctrl-C stops following."""
+
+    app = app_for(url)
 
     async def follow() -> None:
-        async with app_for(url) as app:
-            speaker = Speaker(url=url)
-            async for event in app.runs[id].stream(after):
+        async with app:
+            speaker = Speaker(where=repeated(url))
+            async for event in app.runs[await whole(app, id, "run")].stream(after):
                 if as_json:
-                    click.echo(encoding.encode(event_dict(event), what="an event", cap=1 << 28))
+                    click.echo(codec.encode(event_dict(event), what="an event", cap=1 << 28))
                 else:
                     speaker.hear(event)
 
@@ -156,44 +190,42 @@ def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def why(id: str, url: str | None, as_json: bool) -> None:
-    """Say what a run waits for."""
-    said = ask(url, lambda app: app.why(id))
+    """Explain what a run waits for."""
+
+    async def asked(app: Holdfast) -> tuple[str, str]:
+        named = await whole(app, id, "run", "job")
+        return named, await app.why(named)
+
+    id, said = ask(url, asked)
     if as_json:
         print_json({"id": id, "why": said})
     else:
-        click.echo(plain(said) or "nothing keeps it: a worker will take it next")
+        click.echo(shown(said) or "nothing holds it back: a worker will take it next")
 
 
 @command.command()
 @click.argument("id")
-@click.option("--reason", default="cancelled by hand", show_default=True, help="What the run will say of it.")
+@click.option("--reason", default="cancelled by hand", show_default=True, help="The reason to store with the run.")
 @url_option
 @json_option
 def cancel(id: str, reason: str, url: str | None, as_json: bool) -> None:
-    """Cancel a run, its tool calls and every run below it; one that has ended is an error."""
-    state = ask(url, lambda app: app.runs[id].cancel(reason))
+    """Cancel a run, its tool calls and every run below it. A run that has already ended is an error."""
+
+    async def cancelled(app: Holdfast) -> tuple[str, str]:
+        named = await whole(app, id, "run")
+        return named, await app.runs[named].cancel(reason)
+
+    id, state = ask(url, cancelled)
     if state in ENDED and state != "cancelled":
-        raise StoreRefused(f"run {id} has ended, as {state}: there is nothing to cancel.")
+        raise StoreRefused(f"run {id} has already ended as {state}: there is nothing to cancel.")
     if as_json:
         print_json({"id": id, "state": state})
     else:
         click.echo(f"run {id} is {state}" + ("" if state == "cancelled" else ": its worker was asked to stop"))
 
 
-for _deciding in (deciding.inquiries, deciding.approve, deciding.deny, deciding.answer):
+for _deciding in (inquiries.inquiries, inquiries.approve, inquiries.deny, inquiries.answer):
     command.add_command(_deciding)
 command.add_command(cassettes.cassette)
 for _forking in (forks.fork, forks.export, forks.compare, forks.replay):
     command.add_command(_forking)
-
-
-def as_dict(row: RunRow) -> dict[str, Any]:
-    return readable(row._asdict(), encoding.decode, texts=_STORED)
-
-
-def turn_dict(turn: Turn) -> dict[str, Any]:
-    return readable(turn._asdict(), encoding.decode, texts=()) | {"usage": turn.usage._asdict()}
-
-
-def call_dict(row: CallRow) -> dict[str, Any]:
-    return readable(row._asdict(), encoding.decode, texts=("input", "output"))

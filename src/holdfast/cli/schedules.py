@@ -1,49 +1,58 @@
-"""`holdfast schedules`: what the clock enqueues, pause and resume, run now, remove."""
+"""`holdfast schedules`: what the clock enqueues, pause and resume, run now, delete."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from holdfast.cli.options import ask, json_option, moment, plain, print_json, print_table, url_option
-from holdfast.errors import NotFound
-from holdfast.kernel.records_flow import ScheduleRow
+from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.cli.options import all_of, ask, json_option, moment, print_json, url_option
+from holdfast.cli.renamed import add_earlier_name
+from holdfast.cli.tables import Column
+from holdfast.cli.target import repeated
+from holdfast.shown_text import shown
+
+_SCHEDULES = Listing(
+    "schedules",
+    "A worker stores the schedules that its program declares when it starts: `holdfast worker MODULE:APP`.",
+    (
+        Column("SCHEDULE"),
+        Column("CRON", least=10),
+        Column("TIME ZONE", rank=3),
+        Column("KIND", rank=2),
+        Column("QUEUE", rank=4),
+        Column("NEXT", "time", late="due"),
+        Column("LAST", "time", rank=1),
+    ),
+)
 
 
 @click.group()
 def command() -> None:
-    """List, pause, resume, run and remove schedules."""
+    """List, pause, resume, run and delete schedules."""
 
 
 @command.command()
 @url_option
+@wide_option
 @json_option
-def ls(url: str | None, as_json: bool) -> None:
+def ls(url: str | None, as_json: bool, wide: bool) -> None:
     """List schedules by name."""
-    rows = ask(url, lambda app: app.schedules.list())
-    if as_json:
-        print_json([_as_dict(row) for row in rows])
-        return
-    print_table(
-        ["SCHEDULE", "CRON", "TIME ZONE", "KIND", "QUEUE", "NEXT", "LAST"],
-        [
-            (
-                row.name,
-                row.cron,
-                row.timezone,
-                row.kind,
-                row.queue,
-                "paused" if row.paused_at is not None else moment(row.next_at),
-                moment(row.last_at) or "-",
-            )
-            for row in rows
-        ],
-        empty="no schedules",
+    rows = print_list(
+        url,
+        lambda app: all_of(app.schedules.list),
+        _SCHEDULES,
+        lambda row: (
+            *(row.name, row.cron, row.timezone, row.kind, row.queue),
+            *("paused" if row.paused_at is not None else row.next_at, row.last_at),
+        ),
+        as_json=as_json,
+        wide=wide,
     )
+    if as_json:
+        return
     for row in rows:
         if row.error is not None and row.paused_at is None:
-            click.echo(f"{row.name} cannot be fired: {plain(row.error)} It is tried again at {moment(row.retry_at)}.")
+            click.echo(f"{row.name} cannot be fired: {shown(row.error)} Next try at {moment(row.retry_at)}.")
 
 
 @command.command()
@@ -51,12 +60,12 @@ def ls(url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def pause(name: str, url: str | None, as_json: bool) -> None:
-    """Let a schedule enqueue nothing until it is resumed."""
+    """Pause a schedule: it enqueues nothing until you resume it."""
     ask(url, lambda app: app.schedules.pause(name))
     if as_json:
         print_json({"name": name, "paused": True})
     else:
-        click.echo(f"schedule {name} is paused; `holdfast schedules resume {name}` lets it go on")
+        click.echo(f"schedule {name} is paused; `holdfast schedules resume {name}{repeated(url)}` resumes it")
 
 
 @command.command()
@@ -64,12 +73,12 @@ def pause(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def resume(name: str, url: str | None, as_json: bool) -> None:
-    """Let a paused schedule go on with its next tick."""
+    """Resume a paused schedule with its next tick."""
     following = moment(ask(url, lambda app: app.schedules.resume(name)))
     if as_json:
         print_json({"name": name, "paused": False, "next_at": following})
     else:
-        click.echo(f"schedule {name} goes on at {following}")
+        click.echo(f"schedule {name} is resumed; its next tick is at {following}")
 
 
 @command.command()
@@ -77,7 +86,7 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def run(name: str, url: str | None, as_json: bool) -> None:
-    """Enqueue a schedule's job once, now, beside its rhythm."""
+    """Enqueue a schedule's job once, now, in addition to its ticks."""
     job = ask(url, lambda app: app.schedules.run(name))
     if as_json:
         print_json({"name": name, "job": job.id})
@@ -89,19 +98,13 @@ def run(name: str, url: str | None, as_json: bool) -> None:
 @click.argument("name")
 @url_option
 @json_option
-def rm(name: str, url: str | None, as_json: bool) -> None:
-    """Remove a schedule. A worker whose program still declares it writes it down again when it starts."""
-    if not ask(url, lambda app: app.schedules.remove(name)):
-        raise NotFound(f"there is no schedule {name!r}; `holdfast schedules ls` lists them.")
+def delete(name: str, url: str | None, as_json: bool) -> None:
+    """Delete a schedule. A worker whose program still declares it stores it again when it starts."""
+    ask(url, lambda app: app.schedules.delete(name))
     if as_json:
-        print_json({"name": name, "removed": True})
+        print_json({"name": name, "deleted": True})
     else:
-        click.echo(f"schedule {name} is removed")
+        click.echo(f"schedule {name} is deleted")
 
 
-def _as_dict(row: ScheduleRow) -> dict[str, Any]:
-    shown = {**row._asdict(), "paused": row.paused_at is not None}
-    for name in ("next_at", "last_at", "paused_at", "retry_at"):
-        shown[name] = moment(shown[name])
-    del shown["now"], shown["job"]
-    return shown
+add_earlier_name(command, "rm", delete)

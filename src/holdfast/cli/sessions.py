@@ -2,58 +2,78 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from holdfast.agents.compaction.compacting import CompactionStats
+from holdfast import values
+from holdfast.agents.api.options import check_model
+from holdfast.agents.api.session import Session
+from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.records import CompactionRow
-from holdfast.agents.options import check_model
-from holdfast.agents.reading import MessageView
-from holdfast.agents.records import SessionRow
+from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
 from holdfast.app import Holdfast
 from holdfast.cli import forks
+from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
+    after_option,
+    all_of,
     ask,
     json_option,
+    limit_option,
     moment,
-    plain,
     print_json,
     print_pairs,
-    print_table,
-    readable,
     seen_by,
     tenant_option,
+    text_of,
     url_option,
 )
-from holdfast.errors import UsageError
-from holdfast.kernel import encoding
+from holdfast.cli.short_ids import whole_session
+from holdfast.cli.tables import Column
+from holdfast.errors import NotFound, UsageError
+from holdfast.shown_text import escaped, escaped_lines
+
+_SESSIONS = Listing(
+    "sessions",
+    "Every run of an agent has one: `holdfast run AGENT TEXT`, or `holdfast chat MODULE:APP AGENT`.",
+    (
+        Column("ID", "id", of="session"),
+        Column("KEY"),
+        Column("TENANT", rank=2),
+        Column("RUNS", "number"),
+        Column("METADATA", rank=3),
+        Column("UPDATED", "time", rank=1),
+    ),
+)
 
 
 @click.group()
 def command() -> None:
-    """List, show, fork and compact sessions."""
+    """List, show, fork, compact and prune sessions, and take messages out of them."""
 
 
 @command.command()
 @click.option("--tenant", help="Only sessions of this tenant.")
-@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Only sessions whose metadata have this.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Only sessions with this in their metadata.")
+@limit_option
+@after_option
 @url_option
+@wide_option
 @json_option
-def ls(tenant: str | None, metadata: tuple[str, ...], limit: int, url: str | None, as_json: bool) -> None:
+def ls(metadata: tuple[str, ...], url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
     """List sessions, newest first."""
     wanted = dict(_pair(each) for each in metadata)
-    rows = ask(url, lambda app: app.sessions.list(tenant=tenant, metadata=wanted, limit=limit))
-    if as_json:
-        print_json([_as_dict(row) for row in rows])
-        return
-    print_table(
-        ["ID", "KEY", "TENANT", "RUNS", "METADATA", "UPDATED"],
-        [(row.id, row.key or "-", row.tenant or "-", row.runs, row.metadata, moment(row.updated_at)) for row in rows],
-        empty="no sessions",
+    print_list(
+        url,
+        lambda app: app.sessions.list(metadata=wanted, **filters),
+        _SESSIONS,
+        lambda row: (row.id, row.key, row.tenant, row.runs, text_of(row.metadata), row.updated_at),
+        filtered=bool(wanted) or any(filters[name] for name in ("tenant", "after")),
+        as_json=as_json,
+        wide=wide,
     )
 
 
@@ -64,52 +84,49 @@ def ls(tenant: str | None, metadata: tuple[str, ...], limit: int, url: str | Non
 @url_option
 @json_option
 def show(id: str, limit: int, tenant: str | None, url: str | None, as_json: bool) -> None:
-    """Show what was said in a session, by its id or key."""
+    """Show the messages of a session, by its id or key."""
 
-    async def found(app: Holdfast) -> tuple[SessionRow, list[MessageView]]:
-        session = seen_by(app, tenant).sessions[id]
+    async def found(app: Holdfast) -> tuple[SessionRecord, list[Message]]:
+        session = seen_by(app, tenant).sessions[await whole_session(app, id, tenant)]
         return await session.refresh(), await session.messages(limit=limit)
 
     row, messages = ask(url, found)
     if as_json:
-        shown = [
-            {"ordinal": m.ordinal, "role": m.role, "kind": m.kind, "run": m.run_id, "blocks": list(m.blocks)}
-            for m in messages
-        ]
-        print_json({**_as_dict(row), "messages": shown})
+        print_json({**values.as_json(row), "messages": list(messages)})
         return
     for message in messages:
+        who = f"{message.role} (retired)" if message.retired else message.role
         for block in message.blocks:
-            click.echo(f"{message.role}: {_said(block)}")
+            click.echo(f"{who}: {_said(block)}")
 
 
 @command.command()
 @click.argument("id")
-@click.option("--strategy", type=click.Choice(["hybrid", "summarize"]), help="How; default: as its last agent says.")
-@click.option("--target", type=click.IntRange(1), metavar="TOKENS", help="The size to reach.")
-@click.option("--summarizer", metavar="MODEL", help="Who summarises; default: the model of the last run.")
-@click.option("--preserve-last", type=click.IntRange(0), metavar="MESSAGES", help="Leave the last so many alone.")
-@click.option("--protected-tokens", type=click.IntRange(0), metavar="TOKENS", help="And the last so many tokens.")
-@click.option("--if-needed", is_flag=True, help="Only when the session has reached its trigger.")
+@click.option("--strategy", type=click.Choice(["hybrid", "summarize"]), help="Default: as the last agent declares.")
+@click.option("--target", type=click.IntRange(1), metavar="TOKENS", help="The size to reach, in tokens.")
+@click.option("--summarizer", metavar="MODEL", help="The model that summarises; default: the model of the last run.")
+@click.option("--preserve-last", type=click.IntRange(0), metavar="MESSAGES", help="Keep this many last messages.")
+@click.option("--protected-tokens", type=click.IntRange(0), metavar="TOKENS", help="Keep this many last tokens.")
+@click.option("--if-needed", is_flag=True, help="Only if the session has reached its trigger.")
 @tenant_option
 @url_option
 @json_option
 def compact(
     *, id: str, target: int | None, if_needed: bool, tenant: str | None, url: str | None, as_json: bool, **chosen: Any
 ) -> None:
-    """Make what a session sends smaller; the originals are kept. By its id or key."""
+    """Compact a session, by its id or key: send less to the model, and keep the originals."""
     given = {name: value for name, value in {**chosen, "target_tokens": target}.items() if value is not None}
     if chosen["summarizer"] is not None:
         check_summarizer(chosen["summarizer"])
 
-    async def done(app: Holdfast) -> CompactionRow | None:
-        session = seen_by(app, tenant).sessions[id]
+    async def done(app: Holdfast) -> CompactionRecord | None:
+        session = seen_by(app, tenant).sessions[await whole_session(app, id, tenant)]
         config = Compaction(**{**(await session.compaction_config()).plain(), **given}) if given else None
         return await (session.compact_if_needed(config) if if_needed else session.compact(config))
 
     row = ask(url, done)
     if as_json:
-        print_json(None if row is None else _compaction(row))
+        print_json(row)
     elif row is None:
         click.echo("no need")
     else:
@@ -123,15 +140,15 @@ def compact(
 @url_option
 @json_option
 def stats(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
-    """Show how full a session is, and what was compacted in it. By its id or key."""
+    """Show how full a session is, and its compactions, by its id or key."""
 
-    async def looked(app: Holdfast) -> tuple[CompactionStats, list[CompactionRow]]:
-        session = seen_by(app, tenant).sessions[id]
-        return await session.compaction_stats(), await session.compactions()
+    async def looked(app: Holdfast) -> tuple[CompactionStats, list[CompactionRecord]]:
+        session = seen_by(app, tenant).sessions[await whole_session(app, id, tenant)]
+        return await session.compaction_stats(), await all_of(session.compactions)
 
     found, rows = ask(url, looked)
     if as_json:
-        print_json({**asdict(found), "compactions": [_compaction(row) for row in rows]})
+        print_json({**values.as_json(found), "compactions": rows})
         return
     print_pairs({name.replace("_", " "): value for name, value in asdict(found).items()})
     for row in rows:
@@ -145,16 +162,60 @@ def stats(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def restore(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
-    """Undo the latest compaction of a session that stands. By its id or key."""
+    """Undo the latest active compaction of a session, by its id or key."""
 
-    async def done(app: Holdfast) -> CompactionRow:
-        return await seen_by(app, tenant).sessions[id].restore()
+    async def done(app: Holdfast) -> CompactionRecord:
+        return await seen_by(app, tenant).sessions[await whole_session(app, id, tenant)].restore()
 
     row = ask(url, done)
     if as_json:
-        print_json(_compaction(row))
+        print_json(row)
     else:
         click.echo(f"the compaction of {moment(row.started_at)} is undone")
+
+
+@command.command()
+@click.argument("id")
+@click.argument("message")
+@tenant_option
+@url_option
+def retire(id: str, message: str, tenant: str | None, url: str | None) -> None:
+    """Retire a message: models no longer see it, nor the other messages of its run.
+
+    ID is the session's id or key, MESSAGE the message's id or its number: `sessions show --json` shows both. Holdfast
+    keeps the messages and shows them as retired. It refuses while a run of the session has not ended.
+    """
+
+    async def done(app: Holdfast) -> None:
+        session = seen_by(app, tenant).sessions[await whole_session(app, id, tenant)]
+        await session.retire(await _message_of(session, message) if message.isdecimal() else message)
+
+    ask(url, done)
+    click.echo(f"message {escaped(message)} is no longer sent to models")
+
+
+@command.command()
+@click.option("--older-than", required=True, metavar="AGE", help="Only sessions unused for this long, such as 90d.")
+@click.option("--tenant", help="Only sessions of this tenant.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+@json_option
+def prune(older_than: str, tenant: str | None, yes: bool, url: str | None, as_json: bool) -> None:
+    """Remove old sessions with their messages and runs; their costs stay counted."""
+    if not yes:
+        click.confirm(f"Remove every session that was not used for {older_than}?", abort=True)
+
+    def tell(removed: int) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r{removed:,} sessions removed", nl=False, err=True)
+
+    async def done(app: Holdfast) -> int:
+        return await seen_by(app, tenant).sessions.prune(older_than=older_than, progress=tell)
+
+    removed = ask(url, done)
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    print_json({"removed": removed}) if as_json else click.echo(f"{removed:,} sessions removed")
 
 
 command.add_command(forks.fork_session)
@@ -168,25 +229,24 @@ def check_summarizer(model: str) -> None:
         raise UsageError(f"--summarizer cannot be {model}: {problem}") from None
 
 
-def _compaction(row: CompactionRow) -> dict[str, object]:
-    return readable(row._asdict(), encoding.decode, texts=("config", "usage"))
+async def _message_of(session: Session, number: str) -> Message:
+    found = await session.messages(after=max(0, int(number) - 1), limit=1, archived=True)
+    if not found or found[0].ordinal != int(number):
+        raise NotFound(f"session {session.id} has no message {number}.")
+    return found[0]
 
 
 def _said(block: dict[str, object]) -> str:
     match block.get("type"):
         case "text":
-            return "\n".join(plain(line) for line in str(block.get("text", "")).split("\n"))
+            return escaped_lines(str(block.get("text", "")))
         case "tool_use":
-            return plain(f"[calls {block.get('name')} {block.get('input')}]")
+            return escaped(f"[calls {block.get('name')} {block.get('input')}]")
         case "tool_result":
             failed = " failed" if block.get("is_error") else ""
-            return plain(f"[result{failed}: {str(block.get('content', ''))[:500]}]")
+            return escaped(f"[result{failed}: {str(block.get('content', ''))[:500]}]")
         case other:
             return f"[{other}]"
-
-
-def _as_dict(row: SessionRow) -> dict[str, object]:
-    return readable(row._asdict(), encoding.decode, texts=("metadata",))
 
 
 def _pair(text: str) -> tuple[str, str]:

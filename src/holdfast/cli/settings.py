@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import timedelta
-from typing import Any
 
 import click
 
-from holdfast.cli.options import json_option, print_json, print_table
-from holdfast.durations import microseconds, show
-from holdfast.settings import Settings
+from holdfast.cli.lists import wide_option
+from holdfast.cli.options import json_option, print_json, url_option
+from holdfast.cli.tables import Column, Look, on_terminal, print_table, terminal_width
+from holdfast.cli.target import settings_for
+from holdfast.values.settings import shown_setting
+
+_SETTINGS = (Column("SETTING", least=20), Column("VALUE", least=8), Column("MEANING", "prose", least=20))
 
 
 @click.command()
+@url_option
+@wide_option
 @json_option
-def command(as_json: bool) -> None:
-    """List every setting, its value and what it means."""
-    settings = Settings.from_environment()
-    rows = [(f.name, written(getattr(settings, f.name)), str(f.metadata["doc"])) for f in fields(settings)]
+def command(url: str | None, as_json: bool, wide: bool) -> None:
+    """List every setting, its value and what it means: those of your app, or else of the environment."""
+    settings = settings_for(url)
+    rows = [
+        (f.name, shown_setting(f.name, getattr(settings, f.name)), str(f.metadata["doc"])) for f in fields(settings)
+    ]
     if as_json:
         print_json([{"name": name, "value": value, "doc": doc} for name, value, doc in rows])
         return
-    print_table(["SETTING", "VALUE", "MEANING"], rows, empty="")
-
-
-def written(value: Any) -> Any:
-    return show(microseconds(value)) if isinstance(value, timedelta) else value
+    look = Look(terminal=on_terminal(), width=terminal_width(), wide=wide)
+    print_table(_SETTINGS, [(name, str(value), doc) for name, value, doc in rows], look, empty="")

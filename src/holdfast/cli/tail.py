@@ -12,12 +12,17 @@ from collections.abc import Iterator
 
 import click
 
-from holdfast.app import Holdfast
-from holdfast.cli.options import app_for, json_option, moment, plain, run_until_interrupted, url_option
+from holdfast import values
+from holdfast.app import Holdfast, core_of
+from holdfast.cli.options import app_for, json_option, moment, run_until_interrupted, url_option
+from holdfast.cli.queues import require_queue, say_if_absent
+from holdfast.cli.tables import on_terminal
 from holdfast.durations import duration
-from holdfast.kernel import encoding, reading, watch
-from holdfast.kernel.sightings import Change
+from holdfast.kernel import codec, queries, watch
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.watch_rows import Change
+from holdfast.shown_text import first_line, shown
+from holdfast.values.jobs import change_of
 
 _OVERLAP_US = 5_000_000  # who commits late has an earlier time
 _REMEMBERED = 10_000
@@ -29,9 +34,9 @@ _FOLLOWED = 1_000
 @click.option("--kind", help="Only jobs of this kind.")
 @click.option("--state", type=click.Choice([str(state) for state in State]), help="Only changes to this state.")
 @click.option(
-    "--lines", type=click.IntRange(0, 1_000), default=10, show_default=True, help="Latest jobs to begin with."
+    "--lines", type=click.IntRange(0, 1_000), default=10, show_default=True, help="How many recent jobs to show first."
 )
-@click.option("--interval", default="500ms", show_default=True, help="Pause between looks.")
+@click.option("--interval", default="500ms", show_default=True, help="Pause between polls.")
 @url_option
 @json_option
 def tail(
@@ -44,16 +49,19 @@ def tail(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Follow jobs as they change; Ctrl-C ends it."""
+    """Follow jobs as they change; Ctrl-C stops following."""
     pause = duration(interval).total_seconds()
+    app = app_for(url)
 
     async def follow() -> None:
-        async with app_for(url) as app:
+        async with app:
+            await require_queue(app, queue)
+            await say_if_absent(app, kind)
             watcher = Watcher(app, queue, lines)
             while True:
                 for change in await watcher.look():
                     if kind in (None, change.kind) and state in (None, change.state):
-                        click.echo(_as_json(change) if as_json else _as_line(change))
+                        click.echo(_as_json(change) if as_json else _as_line(change, today=on_terminal()))
                 await asyncio.sleep(pause)
 
     run_until_interrupted(follow())
@@ -73,8 +81,8 @@ class Watcher:
 
     async def look(self) -> list[Change]:
         """What has changed since the last look, oldest first."""
-        database = self._app.runtime().database
-        now = await database.transact(reading.now)
+        database = core_of(self._app).runtime().database
+        now = await database.transact(queries.now)
         if not self._begun:
             self._begun = True
             newest = await self._app.jobs.list(limit=1)
@@ -107,12 +115,13 @@ class Watcher:
         return live[-_FOLLOWED:]
 
 
-def _as_line(change: Change) -> str:
-    error = encoding.decode(change.error) if change.state == State.FAILED else None
-    words = [moment(change.at) or "", change.id, f"{change.state:9}", change.queue, change.kind]
-    return plain("  ".join([*words, error.get("message", "").partition("\n")[0]] if error else words))
+def _as_line(change: Change, *, today: bool = False) -> str:
+    """One change. `today`: a person who watches knows the date, so the line has the time only and fits 80 columns."""
+    error = codec.decode(change.error) if change.state == State.FAILED else None
+    at = moment(change.at) or ""
+    words = [at[len("2026-01-01T") :][:8] if today else at, change.id, f"{change.state:9}", change.queue, change.kind]
+    return shown("  ".join([*words, first_line(error.get("message", ""))] if error else words))
 
 
 def _as_json(change: Change) -> str:
-    shown = {**change._asdict(), "at": moment(change.at), "error": encoding.decode(change.error)}
-    return json.dumps(shown, ensure_ascii=False)
+    return json.dumps(values.as_json(change_of(change)), ensure_ascii=False)

@@ -8,32 +8,42 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
+from holdfast.cli.introduction import Part, always_show, introduce, say_goodbye
+from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
 from holdfast.cli.loops import LOOPS, loop_factory
-from holdfast.cli.options import changed, load_app, set_option
+from holdfast.cli.options import changed, set_option, url_option
+from holdfast.cli.target import app_with_code, require_app
 from holdfast.errors import UsageError
+from holdfast.pools.leash import hold
+from holdfast.pools.subprocesses import supervise
+from holdfast.settings import warn_of_unknown_variables
+from holdfast.validation import did_you_mean
 from holdfast.workers.role import Role, Until
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+log = logging.getLogger("holdfast.worker")
+
+_ALONE = "1/1"  # the part of a worker that no parent with --processes has started
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--queues", help="Only these queues, separated by commas; default: every queue.")
-@click.option("--agents", help="Serve only these agents, separated by commas; default: all that it can.")
-@click.option("--capabilities", help="What this worker can do beyond its handlers, separated by commas.")
-@click.option("--concurrency", type=click.IntRange(1, 10_000), help="Jobs run at once in each process.")
-@click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Worker processes.")
-@click.option("--name", default="", help="Name of this worker, which others may share; default: the host's.")
+@click.option("--agents", help="Serve only these agents, separated by commas; default: every agent it can serve.")
+@click.option("--capabilities", help="Extra capabilities of this worker, separated by commas.")
+@click.option("--concurrency", type=click.IntRange(1, 10_000), help="How many jobs each process runs at once.")
+@click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="How many processes.")
+@click.option("--name", default="", help="Name of this worker; others may share it; default: the host name.")
 @click.option("--id", "worker_id", default="", help="Id of this worker, such as a pod's name; default: a new one.")
-@click.option("--once", is_flag=True, help="Run one job, if there is one, and leave.")
-@click.option("--until-empty", is_flag=True, help="Leave when there is nothing more to claim.")
-@click.option("--poll-interval", help="Pause between looks for work, such as 500ms.")
-@click.option("--url", help="Database URL, in place of the app's.")
+@click.option("--once", is_flag=True, help="Run one job, if there is one, and exit.")
+@click.option("--until-empty", is_flag=True, help="Exit when there are no more jobs to claim.")
+@click.option("--poll-interval", help="Pause between polls for work, such as 500ms.")
+@url_option
 @click.option(
     "--loop",
     default="auto",
@@ -41,13 +51,14 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
     type=click.Choice(LOOPS),
     help="Event loop; auto: uvloop if it is installed, by 'holdfast[fast]' for example.",
 )
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
+@log_level_option
+@log_format_option
+@click.option("--part", hidden=True, default=_ALONE, help="Which of several processes this is.")
+@click.option("--pool", hidden=True, default="", help="The pool in which a place was opened for this worker.")
 @click.option("--leash", is_flag=True, hidden=True, help="Drain when standard input closes: the parent is gone.")
 @set_option
 def command(  # noqa: PLR0913, PLR0917  the options of the command
-    target: str,
+    target: str | None,
     queues: str | None,
     agents: str | None,
     capabilities: str | None,
@@ -61,53 +72,61 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     url: str | None,
     loop: str,
     log_level: str,
+    log_format: LogFormat,
+    part: str,
+    pool: str,
     leash: bool,
     changes: tuple[str, ...],
 ) -> None:
-    """Run the jobs of the app that MODULE:APP names, until stopped.
+    """Run the jobs of the app MODULE:APP until you stop it. Without MODULE:APP, --app, HOLDFAST_APP or pyproject.toml
+    names the app.
 
-    SIGTERM or Ctrl-C drains: running jobs finish or are handed back. A second one stops at once.
+    SIGTERM or Ctrl-C drains: running jobs finish or are returned to the store. A second signal stops at once.
     """
     if once and until_empty:
-        raise UsageError("--once and --until-empty exclude each other.")
-    logging.basicConfig(level=log_level.upper(), format=_FORMAT)
-    app = load_app(target)
-    app.url = url or app.url
+        raise UsageError("use either --once or --until-empty, not both.")
+    set_up(log_level, log_format)
+    always_show()
+    warn_of_unknown_variables()
+    app = app_with_code(target, url, answers=False)
     app.settings = changed(app.settings, changes)
     if concurrency is not None:
         app.settings = app.settings.override({"concurrency": str(concurrency)})
     if poll_interval is not None:
         app.settings = app.settings.override({"poll_interval": poll_interval})
-    if not app.registry.definitions:
+    if not core_of(app).registry.definitions:
+        found = require_app(url, target).app
         raise UsageError(
-            f"{target!r} declares no jobs; decorate a function with @{target.partition(':')[2] or 'hf'}.job."
+            f"{found!r} declares no jobs; decorate a function with @{found.partition(':')[2] or 'hf'}.job."
         )
+    if part == _ALONE:  # once, not in each of several processes
+        _warn_of_names(app, names_in(queues) or (), names_in(agents) or ())
     if processes > 1:  # what a child would refuse was refused above, once
-        from holdfast.cli.processes import supervise
-
-        sys.exit(asyncio.run(supervise(processes, worker_id)))
+        sys.exit(asyncio.run(supervise([_command(number, processes, worker_id) for number in range(1, processes + 1)])))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
-    role = Role(name, worker_id, _names(queues), _names(capabilities) or (), until, _names(agents))
+    only = {} if agents is None else {"agent": names_in(agents) or ()}
+    role = Role(name, worker_id, names_in(queues), names_in(capabilities) or (), until, only, pool)
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-        runner.run(serve(app, role, leash=leash))
+        runner.run(serve(app, role, Part(*map(int, part.split("/"))), leash=leash))
         # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-async def serve(app: Holdfast, role: Role, *, leash: bool) -> None:
+async def serve(app: Holdfast, role: Role, part: Part, *, leash: bool) -> None:
     """Work until a signal, then drain; a second signal hands back at once."""
-    await app.runtime().open()
-    worker = app.make_worker(role)
-    working = asyncio.create_task(worker.run(), name="worker")
+    await core_of(app).runtime().open()
+    worker = core_of(app).make_worker(role)
+    working = asyncio.create_task(worker.run(partial(introduce, app, role, part)), name="worker")
     signals = 0
 
     def stop() -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            working.cancel()
+            if not worker.press():
+                working.cancel()
         elif signals == 2:
             worker.hurry()
         else:
@@ -117,22 +136,40 @@ async def serve(app: Holdfast, role: Role, *, leash: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     if leash:
-        _watch_parent(loop, stop)
+        hold(loop, stop, app.settings.drain_grace.total_seconds())
     with contextlib.suppress(asyncio.CancelledError):
         await working
     await app.close()
+    say_goodbye(worker.telling.tally, part)
 
 
-def _watch_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    def on_input() -> None:
-        if not os.read(0, 1024):
-            loop.remove_reader(0)
-            stop()
+def _warn_of_names(app: Holdfast, queues: Iterable[str], agents: Iterable[str]) -> None:
+    """Say which queues and agents this app does not declare: others may, but a name may also be misspelt."""
+    core = core_of(app)
+    used = {*core.policies, *(definition.queue for definition in core.registry.definitions.values())}
+    for option, names, known in (("--queues", queues, used), ("--agents", agents, core.defined)):
+        for name in names:
+            if name not in known:
+                log.warning("%s %s: this app declares nothing of that name.%s", option, name, did_you_mean(name, known))
 
-    loop.add_reader(0, on_input)
+
+def _command(number: int, count: int, worker_id: str) -> list[str]:
+    """Our own command line, for one process that watches us."""
+    given = sys.argv[1:]
+    kept: list[str] = []
+    skip = False
+    for word in given:
+        if skip:
+            skip = False
+        elif word in ("--processes", "--id"):
+            skip = True
+        elif not word.startswith(("--processes=", "--id=")):
+            kept.append(word)
+    identity = ["--id", f"{worker_id}-{number}"] if worker_id else []
+    return [sys.executable, "-m", "holdfast", *kept, "--leash", *identity, "--part", f"{number}/{count}"]
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def names_in(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     return tuple(name for part in text.split(",") if (name := part.strip()))

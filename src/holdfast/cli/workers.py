@@ -2,27 +2,58 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import click
 
+from holdfast import values
 from holdfast.app import Holdfast
+from holdfast.cli.lists import Listing, look_at, print_listed, wide_option
 from holdfast.cli.options import (
+    all_of,
     ask,
     json_option,
     moment,
     print_json,
     print_pairs,
-    print_table,
-    readable,
     rough,
     url_option,
 )
-from holdfast.kernel.records import DutyRow, WorkerRow
-from holdfast.kernel.sightings import Change
-from holdfast.kernel.workers import lines_of
+from holdfast.cli.short_ids import whole
+from holdfast.cli.tables import Column, Either, Look, Row, print_table
+from holdfast.values.jobs import JobChange
+from holdfast.values.workers import DutyRecord, WorkerRecord
+
+_WORKERS = Listing(
+    "workers",
+    "Start one with `holdfast worker MODULE:APP`.",
+    (
+        Column("WORKER", "id", of="worker"),
+        Column("NAME", rank=3),
+        Column("HOST", rank=2, least=8),
+        Column("PID", "number", rank=5),
+        Column("STATUS", "state"),
+        Column("BUSY", least=20),
+        Column("HEARTBEAT", "time"),
+        Column("PRESENCE", rank=6, least=8),
+        Column("DUTIES", rank=4),
+    ),
+)
+_JOBS = (
+    Column("JOB", "id", of="job"),
+    Column("KIND"),
+    Column("QUEUE", rank=1),
+    Column("CLAIMED", "time"),
+)
+
+
+class WorkerView(NamedTuple):
+    """A worker, what it runs and who has which duty."""
+
+    row: WorkerRecord
+    jobs: Sequence[JobChange]
+    duties: Sequence[DutyRecord]
 
 
 @click.group()
@@ -31,37 +62,23 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--all", "every", is_flag=True, help="Also workers that stopped or were lost lately.")
+@click.option("--all", "every", is_flag=True, help="Include workers that stopped or were lost recently.")
 @url_option
+@wide_option
 @json_option
-def ls(every: bool, url: str | None, as_json: bool) -> None:
+def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
     """List workers, newest first."""
 
-    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRow], Sequence[DutyRow]]:
-        return await app.workers.list(all=every), await app.workers.duties()
+    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRecord], Sequence[DutyRecord], list[Row], Look]:
+        rows, duties = await all_of(app.workers.list, all=every), await app.workers.duties()
+        shown = [_cells(row, duties) for row in rows]
+        return rows, duties, shown, await look_at(app, _WORKERS.columns, shown, wide=wide)
 
-    rows, duties = ask(url, listed)
+    rows, duties, shown, look = ask(url, listed)
     if as_json:
-        print_json([{**_as_dict(row), "duties": _held(row, duties)} for row in rows])
+        print_json([{**values.as_json(row), "duties": _held(row, duties)} for row in rows])
         return
-    print_table(
-        ["WORKER", "NAME", "HOST", "PID", "STATUS", "BUSY", "HEARTBEAT", "PRESENCE", "DUTIES"],
-        [
-            (
-                row.id,
-                row.name,
-                row.hostname,
-                row.pid,
-                row.status,
-                _busy(row),
-                f"{rough(row.now - row.heartbeat_at)} ago",
-                "yes" if row.presence else "no",
-                ",".join(_held(row, duties)) or "-",
-            )
-            for row in rows
-        ],
-        empty="no workers",
-    )
+    print_listed(_WORKERS, shown, look)
 
 
 @command.command()
@@ -71,25 +88,23 @@ def ls(every: bool, url: str | None, as_json: bool) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one worker, the jobs it holds and its duties."""
 
-    async def found(app: Holdfast) -> tuple[WorkerRow, Sequence[Change], Sequence[DutyRow]]:
-        row = await app.workers.get(id)
-        return row, await app.workers.held(row), await app.workers.duties()
+    async def found(app: Holdfast) -> tuple[WorkerView, list[Row], Look]:
+        row = await app.workers.get(await whole(app, id, "worker"))
+        jobs, duties = await app.workers.held(row), await app.workers.duties()
+        shown: list[Row] = [(job.id, job.kind, job.queue, job.at) for job in jobs]
+        return WorkerView(row, jobs, duties), shown, await look_at(app, _JOBS, shown)
 
-    row, jobs, duties = ask(url, found)
+    (row, jobs, duties), held, look = ask(url, found)
     if as_json:
         holds = [{"id": job.id, "kind": job.kind, "queue": job.queue, "claimed_at": moment(job.at)} for job in jobs]
-        print_json({**_as_dict(row), "duties": _held(row, duties), "jobs": holds})
+        print_json({**values.as_json(row), "duties": _held(row, duties), "jobs": holds})
         return
-    shown = _as_dict(row)
+    shown = values.as_json(row)
     shown["capabilities"] = ", ".join(shown["capabilities"])
     shown["lines"] = _busy(row)
     shown["queues"] = "every queue" if shown["queues"] is None else ", ".join(shown["queues"])
     print_pairs({**shown, "duties": ", ".join(_held(row, duties))})
-    print_table(
-        ["JOB", "KIND", "QUEUE", "CLAIMED"],
-        [(job.id, job.kind, job.queue, moment(job.at)) for job in jobs],
-        empty="it holds no job",
-    )
+    print_table(_JOBS, held, look, empty="it is not running any job")
 
 
 @command.command()
@@ -97,27 +112,34 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def drain(id: str, url: str | None, as_json: bool) -> None:
-    """Ask a worker to drain: it takes nothing more, finishes or hands back what it has, and leaves."""
-    ask(url, lambda app: app.workers.drain(id))
+    """Ask a worker to drain: it claims no more jobs, finishes or returns the ones it has, and exits."""
+
+    async def drained(app: Holdfast) -> str:
+        named = await whole(app, id, "worker")
+        await app.workers.drain(named)
+        return named
+
+    id = ask(url, drained)
     if as_json:
         print_json({"id": id, "status": "draining"})
     else:
         click.echo(f"worker {id} was asked to drain")
 
 
-def _busy(row: WorkerRow) -> str:
-    """What is taken of the slots of each line that it serves, as of its last heartbeat."""
-    lines = [f"{name} {taken}/{slots}" for name, (slots, taken) in lines_of(row).items()]
-    return " · ".join(lines) or f"{row.leases}/{row.slots}"
+def _cells(row: WorkerRecord, duties: Sequence[DutyRecord]) -> Row:
+    return (
+        *(row.id, row.name, row.hostname, row.pid, row.status, _busy(row)),
+        Either(f"{rough(row.now - row.heartbeat_at)} ago", [row.heartbeat_at]),
+        "yes" if row.presence else "no",
+        ",".join(_held(row, duties)),
+    )
 
 
-def _held(row: WorkerRow, duties: Sequence[DutyRow]) -> list[str]:
+def _busy(row: WorkerRecord) -> str:
+    """What is taken of each group of its slots, as of its last heartbeat."""
+    groups = [f"{name} {group.active}/{group.slots}" for name, group in row.lines.items()]
+    return " · ".join(groups) or f"{row.leases}/{row.slots}"
+
+
+def _held(row: WorkerRecord, duties: Sequence[DutyRecord]) -> list[str]:
     return [duty.name for duty in duties if duty.holder == row.seq]
-
-
-def _as_dict(row: WorkerRow) -> dict[str, Any]:
-    shown = readable(row._asdict(), json.loads, texts=("capabilities", "queues"))
-    shown["presence"] = bool(row.presence)
-    shown["lines"] = {name: {"slots": slots, "active": taken} for name, (slots, taken) in lines_of(row).items()}
-    del shown["now"]
-    return shown

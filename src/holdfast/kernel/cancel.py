@@ -2,6 +2,9 @@
 
 What is not running ends at once. What runs is asked to stop; its worker ends it, or the sweep does when the
 worker is dead. The list of families still to be cancelled is in the store, so a canceller may die half-way.
+
+A job is locked wherever it stands before anything is done to it. Without that, one which is claimed between the look at
+what waits and the look at what runs would be in neither, and would escape.
 """
 
 from __future__ import annotations
@@ -10,14 +13,14 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.errors import NotFound
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.families import lock_order, settle
+from holdfast.kernel.families import lock_jobs, lock_order, parents_of, settle
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Moved
-from holdfast.kernel.statements import Jobs, Waiting
-from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.rows import Moved
+from holdfast.kernel.statements import CancelSql
+from holdfast.kernel.states import TERMINAL, State, known_state
 
 _REASON_CAP = 2_000
 
@@ -34,57 +37,62 @@ async def cancel(tx: Transaction, id: JobId, *, reason: str) -> State:
 
     Returns the state the job is in now; RUNNING means that its worker was asked.
     """
-    reason = encoding.clip(reason, _REASON_CAP)
-    found = await tx.one(Waiting.find_cancellable, id=id)
-    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order([(found.seq, found.parent)])) if found else []
-    state = next((State(job.state) for job in locked if found and job.seq == found.seq), None)
+    reason = codec.clip(reason, _REASON_CAP)
+    found = await tx.one(CancelSql.find_cancellable, id=id)
+    locked = await lock_jobs(tx, lock_order([found])) if found else []
+    state = next((known_state(job.state) for job in locked if found and job.seq == found.seq), None)
     if found is None or state is None:  # it was never there, or retention has just removed it
         raise NotFound(f"there is no job {id} in this database.")
     if state in TERMINAL:
         return state
-    await tx.run(Waiting.open_cancellation, seqs=[found.seq], reason=reason)
+    await open_cancellation(tx, [found.seq], reason=reason)
     moved = await _cancel_now(tx, [found.seq], reason)
     return State.CANCELLED if moved else State.RUNNING
 
 
 async def cancel_family(tx: Transaction, *, limit: int, families: int = 1) -> bool:
     """Cancel some children of cancelled jobs, of so many at once; True while more is to be done."""
-    found = await tx.many(Waiting.next_cancellations, limit=families)
+    found = await tx.many(CancelSql.next_cancellations, limit=families)
     if not found:
         return False
     reason = found[0].reason
     parents = [family.job for family in found if family.reason == reason]
-    children = await tx.many(Waiting.cancellable_children, parents=parents, limit=limit)
+    children = await tx.many(CancelSql.cancellable_children, parents=parents, limit=limit)
     if not children:
-        await tx.run(Waiting.pass_cancellation, parents=parents, reason=reason)
-        await tx.run(Waiting.close_cancellation, jobs=parents)
+        await tx.run(CancelSql.pass_cancellation, parents=parents, reason=reason)
+        await tx.run(CancelSql.close_cancellation, jobs=parents)
         return True
-    await tx.many(Jobs.lock_jobs, seqs=lock_order(children))
+    await lock_jobs(tx, lock_order(children))
     seqs = [child.seq for child in children]
-    await tx.run(Waiting.open_cancellation, seqs=seqs, reason=reason)
+    await open_cancellation(tx, seqs, reason=reason)
     await _cancel_now(tx, seqs, reason)
     return True
 
 
 async def cancel_these(tx: Transaction, seqs: Sequence[int], states: Collection[str], *, reason: str) -> Cancelled:
     """Cancel those of these jobs that are still in one of these states, and note their families."""
-    reason = encoding.clip(reason, _REASON_CAP)
-    kin = await tx.many(Jobs.parents_of, seqs=seqs)
-    locked = await tx.many(Jobs.lock_jobs, seqs=lock_order(kin))
+    reason = codec.clip(reason, _REASON_CAP)
+    kin = await parents_of(tx, seqs)
+    locked = await lock_jobs(tx, lock_order(kin))
     meant = set(seqs)
     live = [job.seq for job in locked if job.seq in meant and job.state in states and job.cancel_requested_at is None]
     if not live:
         return Cancelled(0, 0)
-    await tx.run(Waiting.open_cancellation, seqs=live, reason=reason)
+    await open_cancellation(tx, live, reason=reason)
     moved = await _cancel_now(tx, live, reason)
     return Cancelled(len(moved), len(live) - len(moved))
 
 
+async def open_cancellation(tx: Transaction, seqs: Sequence[int], *, reason: str) -> None:
+    """Note that the families of these jobs are to be cancelled; `cancel_family` does it. The jobs are locked."""
+    await tx.run(CancelSql.open_cancellation, seqs=seqs, reason=reason)
+
+
 async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list[Moved]:
     error = error_json("cancelled", reason)
-    moved = await tx.many(Waiting.cancel, seqs=seqs, error=error)
+    moved = await tx.many(CancelSql.cancel, seqs=seqs, error=error)
     await settle(tx, moved)
-    asked = await tx.many(Waiting.request_cancel, seqs=seqs, error=error)
+    asked = await tx.many(CancelSql.request_cancel, seqs=seqs, error=error)
     if asked:
         await tx.hint("cancel " + ",".join(str(w) for w in sorted({a.worker for a in asked})))
     return moved

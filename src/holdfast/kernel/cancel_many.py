@@ -1,7 +1,7 @@
 """Bulk cancel: all live jobs of a queue, a kind, a tenant, some at a time.
 
 What to cancel is found through the routes of the queue and the kind, by the indexes that claims and sweeps read, so
-history and other queues cost nothing. It is then cancelled by seq in transactions of a bounded size. Whoever does this
+history and other queues cost nothing. It is then cancelled by seq in transactions of a bounded size. The caller
 may stop at any point, do it again, or have others do the same beside: what was cancelled is not found again.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_these
 from holdfast.kernel.database import Database, Transaction, reading
-from holdfast.kernel.reading import NEWEST
+from holdfast.kernel.queries import NEWEST
 from holdfast.kernel.routes import capability_of
-from holdfast.kernel.statements import Jobs, Waiting, Workers
+from holdfast.kernel.statements import CancelSql, ListingSql, WorkersSql
 
 LIVE = ("scheduled", "pending", "running", "waiting")
 Place = Literal["later", "blocked", "pending", "running"]
@@ -76,7 +76,7 @@ async def count_wanted(tx: Transaction, wanted: Wanted, *, cap: int) -> int:
 
 @reading
 async def newest_job(tx: Transaction) -> int:
-    newest = await tx.one(Jobs.seq_before, before=NEWEST, skipped=0)
+    newest = await tx.one(ListingSql.seq_before, before=NEWEST, skipped=0)
     return 0 if newest is None else newest.seq
 
 
@@ -97,13 +97,13 @@ async def find_wanted(tx: Transaction, wanted: Wanted, state: Place, *, upto: in
     }
     match state:
         case "later":
-            rows = await tx.many(Waiting.cancellable_later, states=sorted(states), **given)
+            rows = await tx.many(CancelSql.cancellable_later, states=sorted(states), **given)
         case "blocked":
-            rows = await tx.many(Waiting.cancellable_blocked, **given)
+            rows = await tx.many(CancelSql.cancellable_later, states=["blocked"], **given)
         case "pending":
-            rows = await tx.many(Waiting.cancellable_pending, **given)
+            rows = await tx.many(CancelSql.cancellable_ready, **given)
         case _:
-            rows = await tx.many(Waiting.cancellable_running, **given)
+            rows = await tx.many(CancelSql.cancellable_running, **given)
     return sorted(row.seq for row in rows)
 
 
@@ -111,7 +111,7 @@ async def _routes(tx: Transaction, wanted: Wanted) -> list[int]:
     """The routes that such jobs may be on; matching is done here, as for claims."""
     return [
         route.id
-        for route in await tx.many(Workers.list_routes, since=0)
+        for route in await tx.many(WorkersSql.list_routes, since=0)
         if (wanted.queue is None or route.queue == wanted.queue)
         and (wanted.kind is None or capability_of(wanted.kind) in json.loads(route.capabilities))
     ]

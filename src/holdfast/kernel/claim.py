@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.records import Lease
-from holdfast.kernel.statements import Jobs
+from holdfast.kernel.rows import Lease
+from holdfast.kernel.statements import JobsSql
 
 
 @single
 async def claim(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl_us: int) -> list[Lease]:
     """At most `n` jobs. A short answer does not mean that nothing is left: ask `heads`."""
-    leases = await tx.many(Jobs.claim, worker=worker, routes=routes, n=n, ttl_us=ttl_us)
+    if len(routes) == 1:
+        leases = await tx.many(JobsSql.claim_one, worker=worker, route=routes[0], n=n, ttl_us=ttl_us)
+    else:
+        leases = await tx.many(JobsSql.claim, worker=worker, routes=routes, n=n, ttl_us=ttl_us)
     leases.sort(key=attrgetter("place"))
     return leases
 
@@ -21,4 +24,4 @@ async def claim(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl
 @reading
 async def heads(tx: Transaction, routes: Sequence[int]) -> list[int]:
     """Those of the routes that have something to claim now, the most urgent and then the oldest head first."""
-    return [row.route for row in await tx.many(Jobs.heads, routes=routes)]
+    return [row.route for row in await tx.many(JobsSql.heads, routes=routes)]

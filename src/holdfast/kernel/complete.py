@@ -8,52 +8,61 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import assert_never
 
 from holdfast import durations
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.families import hint, lock_order, settle
-from holdfast.kernel.records import Ended, Ending, Lease
+from holdfast.kernel.families import hint, lock_anchors, settle
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import Ended, Ending, Lease
 from holdfast.kernel.sql import Alike
-from holdfast.kernel.statements import Jobs
-from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.kernel.statements import JobsSql
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 
 RELEASED = "released"
+_AGE = attrgetter("seq", "epoch", "token")
 
 
 @single
 async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
     """End attempts of jobs without parents and lanes: one statement for all."""
-    ordered = Alike(sorted(endings))
-    ended = await tx.many(Jobs.complete, endings=ordered, seqs=[e.seq for e in ordered])
+    ended = await _complete(tx, endings)
     await hint(tx, [job.route for job in ended if job.state == State.PENDING])
     return ended
 
 
 async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
     """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
-    ordered = Alike(sorted(endings))
-    seqs = [e.seq for e in ordered]
-    await tx.many(Jobs.lock_jobs, seqs=lock_order([(seq, None) for seq in [*seqs, *parents]]))
-    ended = await tx.many(Jobs.complete, endings=ordered, seqs=seqs)
+    if parents:
+        await lock_anchors(tx, parents)
+    if len(endings) > 1:  # one after the other, as everybody locks them
+        await tx.many(JobsSql.lock_leases, seqs=sorted(e.seq for e in endings))
+    ended = await _complete(tx, endings)
     await settle(tx, ended)
     return ended
+
+
+async def _complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
+    # Of several for one job the last one is read: the newest token, which alone can still be its lease.
+    ordered = Alike(sorted(endings, key=_AGE))
+    final = all(e.state in TERMINAL for e in ordered)
+    return await tx.many(JobsSql.finish if final else JobsSql.complete, endings=ordered, seqs=[e.seq for e in ordered])
 
 
 @reading
 async def repeated(tx: Transaction, endings: Sequence[Ending]) -> set[int]:
     """Those that an earlier call, whose answer was lost, has already recorded."""
-    rows = await tx.many(Jobs.ended_attempts, seqs=[e.seq for e in endings])
+    rows = await tx.many(JobsSql.ended_attempts, seqs=[e.seq for e in endings])
     recorded = {(row.job, row.epoch, row.token, row.outcome) for row in rows}
     return {e.seq for e in endings if (e.seq, e.epoch, e.token, e.outcome) in recorded}
 
 
 def ending(  # noqa: PLR0917  called for every job, from one place
     lease: Lease,
-    outcome: Done | Retry | Fail | Cancel | Discard | Snooze,
+    outcome: Done | TryAgain | Fail | Cancel | Discard | Snooze,
     policy: RetryPolicy,
     chance: random.Random,
     result_cap: int,
@@ -61,7 +70,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
 ) -> Ending:
     """What `outcome` means for this job: its next state, what it costs, what is stored. Pure."""
     if isinstance(outcome, Done):  # most are: they need nothing of what follows
-        text = encoding.encode(outcome.result, what=f"the result of {lease.kind}", cap=result_cap)
+        text = codec.encode(outcome.result, what=f"the result of {lease.kind}", cap=result_cap)
         return Ending(lease.seq, lease.worker, lease.epoch, lease.token, "succeeded", State.SUCCEEDED, 0, 1, text, None)
 
     def end(
@@ -79,7 +88,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
         return error_json(type, message, trace, cap=error_cap)
 
     match outcome:
-        case Retry(after, message, type, trace):
+        case TryAgain(after, message, type, trace):
             if lease.attempts + 1 >= lease.max_attempts:
                 return end("failed", State.FAILED, error=trouble(type, message, trace))
             number = lease.attempts + 1
@@ -92,7 +101,8 @@ def ending(  # noqa: PLR0917  called for every job, from one place
         case Cancel():
             return end("cancelled", State.CANCELLED, error=trouble("cancelled", outcome.reason))
         case Snooze():
-            return end("snoozed", _later(outcome.delay_us), delay_us=outcome.delay_us, counted=0)
+            why = trouble("snoozed", outcome.reason) if outcome.reason else None
+            return end("snoozed", _later(outcome.delay_us), delay_us=outcome.delay_us, counted=0, error=why)
         case _:
             assert_never(outcome)
 
@@ -107,10 +117,10 @@ def error_json(type: str, message: str, trace: str = "", *, cap: int = 16_384) -
 
     Takes whatever a handler passed as its reason, an exception for example: an error must always be storable.
     """
-    error = {"type": encoding.clip(str(type), 200), "message": encoding.clip(str(message), cap)}
+    error = {"type": codec.clip(str(type), 200), "message": codec.clip(str(message), cap)}
     if trace:
-        error["trace"] = encoding.clip(trace, cap)
-    return encoding.encode(error, what="an error", cap=cap * 16)
+        error["trace"] = codec.clip_middle(trace, cap)
+    return codec.encode(error, what="an error", cap=cap * 16)
 
 
 def _later(delay_us: int) -> State:

@@ -7,10 +7,11 @@ with others.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast.kernel.hints import Announcement
+from holdfast.kernel.rows import Ended, Moved
 from holdfast.kernel.sql import Dialect, Exec, Many, One
 
 P = ParamSpec("P")
@@ -18,6 +19,8 @@ R = TypeVar("R")
 T = TypeVar("T", bound=tuple[Any, ...])
 
 Operation = Callable[Concatenate["Transaction", P], Awaitable[R]]
+
+CROWD = 5  # so many live workers look at the store each for itself
 
 
 class StoredSchema(NamedTuple):
@@ -36,16 +39,34 @@ class Guard(NamedTuple):
     judge: Callable[[Sequence[Any]], None]
 
 
-class Follower(Protocol):
-    """A layer above that must know, in the same transaction, when a job of its own has ended."""
+class Owner(Protocol):
+    """A layer above, as the kernel sees it: the owner of some jobs. `workers.layer.Layer` is the whole of it."""
 
-    async def ended(self, tx: Transaction, moved: Sequence[Any]) -> None:
-        """`moved`: what a statement moved, as `Ended` or `Moved`; some of it may not have ended, or not be ours."""
+    @property
+    def name(self) -> str:
+        """What its jobs carry in the column `layer`."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """How the kinds of its jobs begin. No program and no other layer can declare a job under such a kind."""
+
+    @property
+    def retry_advice(self) -> str:
+        """What to do instead of enqueuing one of its jobs again."""
+
+    @property
+    def cancel_advice(self) -> Mapping[str, str]:
+        """The kinds of its jobs that nobody cancels by hand, each with what to do instead."""
+
+    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+        """Some of its jobs have ended, in this transaction. What this writes is committed with their end, and what it
+        raises undoes it."""
 
 
 class Transaction(Protocol):
     @property
-    def followers(self) -> Sequence[Follower]: ...
+    def layers(self) -> Sequence[Owner]:
+        """The layers of the program, which this tells when their jobs end."""
 
     @property
     def lent(self) -> bool:
@@ -58,7 +79,7 @@ class Transaction(Protocol):
     async def run(self, statement: Exec, /, **parameters: object) -> None: ...
 
     async def hint(self, note: str) -> None:
-        """Make somebody look once this has committed; nobody is told of what is undone. See `kernel.hints`."""
+        """Send a wake-up once this has committed; a rollback sends none. See `kernel.hints`."""
 
     async def announce(self, notes: Sequence[Announcement]) -> None:
         """Tell listeners outside once this has committed, in this order; where the database has none, nobody."""
@@ -104,6 +125,11 @@ class Database(Protocol):
     @property
     def presence(self) -> Presence: ...
 
+    @property
+    def crowd(self) -> float:
+        """So many live workers each look for themselves; among more, one tells the others of its look. Infinite where
+        this process may not hear of it: no hints come, or they are not worth a look that costs next to nothing."""
+
     def introduce(self, owner: str) -> None:
         """Say who opens connections from now on, for those who look at the server."""
 
@@ -137,6 +163,20 @@ class Database(Protocol):
 
     async def stored_schema(self) -> StoredSchema | None:
         """The version of the tables that are there; None when there are none."""
+
+
+class Transacting(Protocol):
+    """The database, or whatever else runs operations in a transaction."""
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class Lent(Transacting, Protocol):
+    """A connection that the caller lends."""
+
+    @property
+    def commits_each(self) -> bool:
+        """Would the connection commit each statement by itself, because no transaction is open?"""
 
 
 def drive(coroutine: Coroutine[Any, Any, R]) -> R:

@@ -10,11 +10,12 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast.errors import StoreRefused
-from holdfast.kernel.database import Transaction, single
+from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.flow_rows import HeldDuty
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import prune_lanes
-from holdfast.kernel.records import Term
-from holdfast.kernel.statements import Lanes, Retention, Waiting, Workers
+from holdfast.kernel.rows import Term
+from holdfast.kernel.statements import CrowdSql, LanesSql, RetentionSql, WaitingSql, WorkersSql
 from holdfast.kernel.workers import prune_routes
 
 CLEANUP = "cleanup"
@@ -28,25 +29,31 @@ class DutyLost(StoreRefused):
     """Another worker holds this duty now; stop doing it."""
 
 
+@reading
+async def held(tx: Transaction) -> list[HeldDuty]:
+    """The duties whose time has not run out, and whether their holders live."""
+    return await tx.many(CrowdSql.duties_held)
+
+
 @single
 async def acquire(tx: Transaction, name: str, worker: int, *, ttl_us: int, gone: Collection[int]) -> Term | None:
-    """Take a duty that is free, has run out, or whose holder is among `gone`; None when it is held."""
-    return await tx.one(Workers.acquire_duty, name=name, worker=worker, ttl_us=ttl_us, gone=sorted(gone))
+    """Take a duty that is free, has run out, or whose holder was given up or is among `gone`; None when it is held."""
+    return await tx.one(WorkersSql.acquire_duty, name=name, worker=worker, ttl_us=ttl_us, gone=sorted(gone))
 
 
 @single
 async def renew(tx: Transaction, term: Term, worker: int, *, ttl_us: int) -> bool:
-    return await tx.one(Workers.renew_duty, **term._asdict(), worker=worker, ttl_us=ttl_us) is not None
+    return await tx.one(WorkersSql.renew_duty, **term._asdict(), worker=worker, ttl_us=ttl_us) is not None
 
 
 @single
 async def release(tx: Transaction, term: Term, worker: int) -> None:
-    await tx.run(Workers.release_duty, **term._asdict(), worker=worker)
+    await tx.run(WorkersSql.release_duty, **term._asdict(), worker=worker)
 
 
 async def hold(tx: Transaction, term: Term, worker: int) -> None:
     """The first call of every maintenance transaction: raises `DutyLost` when the term is over."""
-    if await tx.one(Workers.hold_duty, **term._asdict(), worker=worker) is None:
+    if await tx.one(WorkersSql.hold_duty, **term._asdict(), worker=worker) is None:
         raise DutyLost(f"term {term.term} of duty {term.name!r} is over.")
 
 
@@ -66,7 +73,7 @@ class Marks(NamedTuple):
     stranded: bool = False  # the next call opens stranded lanes, and does nothing else
 
     def again(self) -> Marks:
-        """The next clean-up: it opens stranded lanes first, and what came to its end begins anew."""
+        """The next clean-up: it opens stranded lanes first, and walks that reached their end start again."""
         return Marks(self.worker or 0, self.key or KeyMark(), self.channel or "", stranded=True)
 
 
@@ -88,14 +95,14 @@ async def clean_up(  # noqa: PLR0913  how old each thing may become
 ) -> Cleaned:
     """Remove what nobody needs any more: old workers, spent keys, untaken signals, unused routes, channels and lanes.
 
-    It looks at no more than `look` of each; `marks` says where the last call came to. Stranded lanes are opened once in
+    It looks at no more than `look` of each; `marks` says how far the last call got. Stranded lanes are opened once in
     a clean-up, by a call of its own: to find them takes a walk through all blocked ones, and nobody's lane is to be
     locked meanwhile.
     """
     await hold(tx, term, worker)
     marks = marks or Marks()
     if marks.stranded:
-        await tx.run(Lanes.open_stranded, limit=look)
+        await tx.run(LanesSql.open_stranded, limit=look)
         return Cleaned(marks._replace(stranded=False), more=True)
     return await remove_old(
         tx,
@@ -115,14 +122,14 @@ async def remove_old(
         marks = marks._replace(worker=await _remove_workers(tx, worker_age_us, marks.worker, look))
     if marks.key is not None:
         marks = marks._replace(key=await _remove_keys(tx, key_age_us, marks.key, look))
-    freed = [key.job for key in await tx.many(Retention.freed_keys, age_us=key_age_us, limit=look)]
+    freed = [key.job for key in await tx.many(RetentionSql.freed_keys, age_us=key_age_us, limit=look)]
     if freed:
-        await tx.run(Retention.prune_keys, jobs=freed)
+        await tx.run(RetentionSql.prune_keys, jobs=freed)
         more = len(freed) == look
     if signal_age_us is not None:
-        signals = [row.seq for row in await tx.many(Waiting.untaken_signals, age_us=signal_age_us, limit=look)]
+        signals = [row.seq for row in await tx.many(WaitingSql.untaken_signals, age_us=signal_age_us, limit=look)]
         if signals:
-            await tx.run(Waiting.prune_signals, seqs=signals)
+            await tx.run(WaitingSql.prune_signals, seqs=signals)
             more = more or len(signals) == look
     await prune_routes(tx, age_us=ROUTE_AGE_US, limit=look)
     if marks.channel is not None:
@@ -132,21 +139,21 @@ async def remove_old(
 
 
 async def _remove_workers(tx: Transaction, age_us: int, after: int, look: int) -> int | None:
-    rows = await tx.many(Workers.old_workers, age_us=age_us, after=after, limit=look)
+    rows = await tx.many(WorkersSql.old_workers, age_us=age_us, after=after, limit=look)
     if gone := [row.seq for row in rows if row.gone]:
-        await tx.run(Workers.prune_workers, seqs=gone)
+        await tx.run(WorkersSql.prune_workers, seqs=gone)
     return rows[-1].seq if len(rows) == look else None
 
 
 async def _remove_keys(tx: Transaction, age_us: int, after: KeyMark, look: int) -> KeyMark | None:
-    rows = await tx.many(Retention.old_keys, age_us=age_us, after=after.at, after_job=after.job, limit=look)
+    rows = await tx.many(RetentionSql.old_keys, age_us=age_us, after=after.at, after_job=after.job, limit=look)
     if spent := [row.job for row in rows if row.spent]:
-        await tx.run(Retention.prune_keys, jobs=spent)
+        await tx.run(RetentionSql.prune_keys, jobs=spent)
     return KeyMark(rows[-1].at, rows[-1].job) if len(rows) == look else None
 
 
 async def _remove_channels(tx: Transaction, after: str, look: int) -> str | None:
-    names = [row.name for row in await tx.many(Waiting.list_channels, after=after, limit=look)]
+    names = [row.name for row in await tx.many(WaitingSql.list_channels, after=after, limit=look)]
     if names:
-        await tx.run(Waiting.prune_channels, names=names)
+        await tx.run(WaitingSql.prune_channels, names=names)
     return names[-1] if len(names) == look else None

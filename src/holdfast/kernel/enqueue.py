@@ -12,22 +12,24 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.errors import IdempotencyConflict, LeaseLost, ParentCancelled, StoreBusy
+from holdfast.errors import IdempotencyConflict, ParentCancelled, StoreBusy
+from holdfast.kernel import leases
+from holdfast.kernel.codec import digest
 from holdfast.kernel.database import Transaction, single
-from holdfast.kernel.encoding import digest
-from holdfast.kernel.families import hint
+from holdfast.kernel.families import hint, lock_anchors
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
-from holdfast.kernel.records import Batch, Enqueued, Item, Lease, NewJob, Route, UniqueJob
-from holdfast.kernel.statements import Jobs, Waiting
-from holdfast.kernel.states import State
+from holdfast.kernel.ownership import check_owned
+from holdfast.kernel.rows import Batch, Enqueued, Item, KeyOwner, Lease, NewJob, Route, UniqueJob
+from holdfast.kernel.statements import EnqueueSql, WaitingSql
+from holdfast.kernel.states import TERMINAL, State
 
 _TRIES = 20
 _PAYLOAD, _TURN = NewJob._fields.index("payload"), NewJob._fields.index("turn")
 _PLAIN = [
     name
     for name in NewJob._fields[: NewJob._fields.index("lane")]
-    if name not in ("id", "payload", "parent", "retry_of")
+    if name not in ("id", "payload", "parent", "retry_of", "delay_us", "due_at")
 ]
 _plain = attrgetter(*_PLAIN)
 
@@ -44,34 +46,52 @@ async def enqueue(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Rout
     if len(jobs) == 1:
         return await enqueue_batch(tx, Batch(jobs[0], [jobs[0].id], [jobs[0].payload]), routes, notify=notify)
     alike, items = _packed(jobs)
-    done = await tx.one(Jobs.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify and tx.lent))
-    return await _told(tx, done, notify=notify)
+    check_owned(alike, tx.layers)
+    done = await tx.one(EnqueueSql.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify and tx.lent))
+    return await _hinted(tx, done, notify=notify)
 
 
 @single
 async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], *, notify: bool = True) -> int:
     """Insert the jobs of a batch as `enqueue` would. On a fair queue each takes a turn of its own."""
     job = batch.job
+    notified = int(notify and tx.lent)
+    plain = dict(zip(_PLAIN, _plain(job), strict=True)) if not routes and _is_plain(job) else None
+    if plain is not None and len(batch.ids) == 1:
+        one = {"id": batch.ids[0], "payload": batch.payloads[0]}
+        done = await tx.one(EnqueueSql.enqueue_one, **one, **plain, notify=notified)
+        return await _hinted(tx, done, notify=notify)
     turns: Iterable[int] = count(job.turn) if job.turn else repeat(0)
     items = list(map(Item, batch.ids, batch.payloads, turns, repeat(1)))
-    if not routes and _is_plain(job):
-        shared = dict(zip(_PLAIN, _plain(job), strict=True))
-        done = await tx.one(Jobs.enqueue_plain, items=items, **shared, notify=int(notify and tx.lent))
+    if plain is not None:
+        done = await tx.one(EnqueueSql.enqueue_plain, items=items, **plain, notify=notified)
     else:
-        done = await tx.one(Jobs.enqueue, jobs=[job], items=items, routes=routes, notify=int(notify and tx.lent))
-    return await _told(tx, done, notify=notify)
+        check_owned([job], tx.layers)
+        done = await tx.one(EnqueueSql.enqueue, jobs=[job], items=items, routes=routes, notify=notified)
+    return await _hinted(tx, done, notify=notify)
 
 
-async def _told(tx: Transaction, done: Enqueued | None, *, notify: bool) -> int:
+async def _hinted(tx: Transaction, done: Enqueued | None, *, notify: bool) -> int:
     """How many were inserted; workers hear of them after the commit, unless the statement has seen to it."""
-    assert done is not None
+    if done is None:
+        return 0
     if notify and not tx.lent and done.routes:
         await tx.hint(f"route {done.routes}")
     return done.inserted
 
 
 def _is_plain(job: NewJob) -> bool:
-    return job.lane is None and job.unique_key is None and not job.turn and job.parent is None and job.retry_of is None
+    """Whether it can be claimed at once, and needs nothing but its own row."""
+    return (
+        job.lane is None
+        and job.unique_key is None
+        and not job.turn
+        and job.parent is None
+        and job.retry_of is None
+        and job.layer is None
+        and job.due_at is None
+        and not job.delay_us
+    )
 
 
 def _packed(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[Item]]:
@@ -105,7 +125,7 @@ async def enqueue_once(
 ) -> Accepted:
     """Insert a job under a key, or return the job that the key already names."""
     meaning = digest(f"{job.kind}\x1f{job.payload}")
-    owner = await tx.one(Jobs.take_key, tenant=job.tenant, key=key, digest=meaning, job=job.id)
+    owner = await take_key(tx, job.tenant, key, meaning, job.id)
     if owner is None or owner.job == job.id:
         await enqueue(tx, [job], routes, notify=notify)
         return Accepted(job.id, fresh=True)
@@ -114,34 +134,58 @@ async def enqueue_once(
     return Accepted(owner.job, fresh=False)
 
 
+async def take_key(tx: Transaction, tenant: str, key: str, meaning: str, job: str) -> KeyOwner | None:
+    """Take a key for a job, unless a job has it already; returns which job has it now, and what that was to mean."""
+    return await tx.one(EnqueueSql.take_key, tenant=tenant, key=key, digest=meaning, job=job)
+
+
+async def find_key(tx: Transaction, tenant: str, key: str) -> KeyOwner | None:
+    """Which job has a key, without taking it; None when none has it."""
+    return await tx.one(EnqueueSql.find_key, tenant=tenant, key=key)
+
+
 async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> Accepted:
     """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says.
 
-    Only an insert writes the lane's limits: whoever replaces a job has to lock it before its lane.
+    Only an insert writes the lane's limits: a call that replaces a job has to lock it before its lane.
 
-    One that was claimed takes over nothing. If it keeps its key all the same, as in the scopes `live` and `window`,
+    One that was claimed takes over nothing. If it nevertheless keeps its key, as in the scopes `live` and `window`,
     the answer is neither fresh nor replaced, and what this call says is not accepted.
     """
     for _ in range(_TRIES):
         if await enqueue(tx, [job], routes, notify=notify):
             return Accepted(job.id, fresh=True)
         holder = await tx.one(
-            Jobs.find_unique, id=job.id, unique_key=job.unique_key, scope=job.unique_scope, window_us=job.window_us or 1
+            EnqueueSql.find_unique,
+            id=job.id,
+            unique_key=job.unique_key,
+            scope=job.unique_scope,
+            window_us=job.window_us,
         )
         if holder is None:
-            continue  # it let go of the key in between
+            continue  # retention has just removed it, with its key
+        if holder.id == job.id:
+            return Accepted(holder.id, fresh=True)
         untouched = holder.token == 0 and holder.state in (State.SCHEDULED, State.PENDING)
-        if holder.id == job.id or not (job.replaces and untouched):
-            return Accepted(holder.id, fresh=holder.id == job.id)
+        if _has_let_go(holder, job.unique_scope):
+            continue  # since our statement looked: the next one takes the key over
+        if not (job.replaces and untouched):
+            return Accepted(holder.id, fresh=False)
         if await _replace(tx, holder, job, notify=notify):
             return Accepted(holder.id, fresh=False, replaced=True)
-    raise StoreBusy(f"the unique key of job {job.id} changes hands all the time; try again.")
+    raise StoreBusy(f"the unique key of job {job.id} keeps changing its owner; try again.")
+
+
+def _has_let_go(holder: UniqueJob, scope: str | None) -> bool:
+    """Whether the job that has a unique key holds it no longer. Once it has let go, it never holds it again."""
+    return (scope == "pending" and holder.token > 0) or (scope == "live" and holder.state in TERMINAL)
 
 
 async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: bool) -> bool:
-    """False, and nothing was done: the holder was claimed or ended since it was found."""
+    """False, and nothing was done: the holder was claimed, ended or moved since it was found."""
+    await lock_anchors(tx, [holder.seq])
     replaced = await tx.one(
-        Jobs.replace,
+        EnqueueSql.replace,
         seq=holder.seq,
         payload=job.payload,
         metadata=job.metadata,
@@ -166,12 +210,10 @@ async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: b
 
 async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> int:
     """Insert the children of a running job; returns how many. Their ids are derived, so a second launch adds none."""
-    fence = await tx.one(Waiting.hold, **parent.held._asdict())
-    if fence is None:
-        raise LeaseLost(parent.id, parent.fence)
+    fence = await leases.hold(tx, parent)
     if fence.cancel_requested_at is not None:
         raise ParentCancelled(parent.id)
     mine = [child._replace(parent=parent.seq) for child in children]
     if inserted := await enqueue(tx, mine, routes):
-        await tx.run(Waiting.add_children, seq=parent.seq, added=inserted)
+        await tx.run(WaitingSql.add_children, seq=parent.seq, added=inserted)
     return inserted

@@ -1,7 +1,8 @@
-"""Hints: words that make somebody look sooner, told after the commit that earned them. Any of them may be lost.
+"""Hints: words that make a worker or a caller look sooner, sent after the commit that caused them. Any may be lost.
 
 A hint is a subject and names: `route 1,2,3` (something may be claimable there), `cancel 4,5` (these workers should
-renew now), `run …` and `interrupt …` (for who reads or streams these runs). `look` names nothing and is for everybody.
+renew now), `looked …` (somebody looked at the store for everybody: `kernel.crowd`). `look` names nothing and is for
+everybody. Layers have words of their own, which their readers understand.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 LOOK = "look"
+WORDS = frozenset({LOOK, "looked", "route", "cancel"})  # a layer's words are others
 EVERY = "*"  # in place of names that would be too many
 LARGEST = 7_900  # bytes; a NOTIFY carries 8,000
 
 
 class Announcement(NamedTuple):
-    """What listeners outside are told: words on a channel of theirs."""
+    """What outside listeners read: words on their channel."""
 
     channel: str
     payload: str

@@ -1,14 +1,14 @@
 """Lanes: how many jobs run at once, and how often one starts, across all workers.
 
 A job has at most one lane: its own, or else its queue's. Jobs with a lane are on routes of their own and are claimed
-here; all others never pay for it. What a lane holds back gets the lane's name as its gate and leaves the claim index;
-whoever ends a job of the lane, or comes when `opens_at` has passed, lets the next through.
+here; all others never pay for it. What a lane holds back is moved from `ready` to `later` and is 'blocked' there;
+the transaction that ends a job of the lane, or runs after `opens_at`, lets the next through.
 
 The lock order is jobs, then lanes by name. A claim and an ending of one lane follow each other by its row's lock, so
-none can miss the other: either the claim sees the free place, or the ending sees the blocked job. Whoever lets blocked
-jobs through holds their lane already, so it cannot wait for a job that somebody else holds; it skips that job and has
-the lane looked at again. `opens_at` is null only when nobody is blocked, as seen under the lane's lock. A gate is set
-under that lock and nowhere else; whatever moves a blocked job elsewhere clears its gate.
+none can miss the other: either the claim sees the free place, or the ending sees the blocked job. A transaction that
+lets blocked jobs through holds their lane already, so it cannot wait for a job that somebody else holds; it skips that
+job and has the lane looked at again. `opens_at` is null only when nobody is blocked, as seen under the lane's lock. A
+job becomes blocked under that lock and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.flow_rows import Candidate, Charge, LaneState
 from holdfast.kernel.hints import route_note
-from holdfast.kernel.records import Lease
-from holdfast.kernel.records_flow import Candidate, Charge, LaneState
-from holdfast.kernel.statements import Lanes
+from holdfast.kernel.rows import Lease
+from holdfast.kernel.statements import LanesSql
 
 LOOK_AHEAD = 100
 BACKSTOP_US = 60_000_000  # a blocked lane is looked at this often, should an opening have been missed
@@ -41,17 +41,25 @@ class Admission(NamedTuple):
 
 async def claim_in_lanes(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl_us: int) -> list[Lease]:
     """Take up to `n` jobs that their lanes let through; what is held back waits for its lane to open."""
-    candidates = await tx.many(Lanes.candidates, routes=routes, n=max(n, LOOK_AHEAD))
+    candidates = await tx.many(LanesSql.candidates, routes=routes, n=max(n, LOOK_AHEAD))
+    if not candidates:
+        return []
+    taken = await admitted(tx, candidates, n)
+    leases = await tx.many(LanesSql.take, seqs=taken, worker=worker, ttl_us=ttl_us) if taken else []
+    return sorted(leases, key=attrgetter("place"))
+
+
+async def admitted(tx: Transaction, candidates: Sequence[Candidate], n: int) -> list[int]:
+    """Which of these jobs, which the caller has locked and takes, their lanes let start; the others are blocked now."""
     if not candidates:
         return []
     lanes = await _past_the_held_up(tx, await _locked(tx, {c.lane for c in candidates}))
     admission = admit(candidates, lanes, n)
-    leases = await tx.many(Lanes.take, seqs=admission.taken, worker=worker, ttl_us=ttl_us) if admission.taken else []
     if admission.blocked:
-        await tx.run(Lanes.block, seqs=admission.blocked)
+        await tx.run(LanesSql.block, seqs=admission.blocked)
     if admission.charges:
-        await tx.run(Lanes.charge, charges=admission.charges)
-    return sorted(leases, key=attrgetter("place"))
+        await tx.run(LanesSql.charge, charges=admission.charges)
+    return admission.taken
 
 
 async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
@@ -67,27 +75,27 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
             charges.append(Charge(lane.name, lane.free_at, None, lane.now))
             continue
         room = _room(lane)
-        woken = await tx.many(Lanes.unblock, name=lane.name, n=room) if room else []
+        woken = await tx.many(LanesSql.unblock, name=lane.name, n=room) if room else []
         routes.update(job.route for job in woken)
         if len(woken) < room:
             short.append(lane)
         else:
             charges.append(Charge(lane.name, lane.free_at, _look_again(lane, room), lane.now))
     if short:
-        skipped = {row.name for row in await tx.many(Lanes.still_blocked, names=[lane.name for lane in short])}
+        skipped = {row.name for row in await tx.many(LanesSql.still_blocked, names=[lane.name for lane in short])}
         charges += [
             Charge(lane.name, lane.free_at, lane.now + SOON_US if lane.name in skipped else None, lane.now)
             for lane in short
         ]
     if charges:
-        await tx.run(Lanes.charge, charges=charges)
+        await tx.run(LanesSql.charge, charges=charges)
     if note := route_note(routes):
         await tx.hint(note)
 
 
 async def open_lanes(tx: Transaction, *, limit: int) -> int:
     """Look at lanes whose time has come; returns how many there were."""
-    due = [lane.name for lane in await tx.many(Lanes.due_lanes, limit=limit)]
+    due = [lane.name for lane in await tx.many(LanesSql.due_lanes, limit=limit)]
     await free_lanes(tx, due)
     return len(due)
 
@@ -97,11 +105,11 @@ async def prune_lanes(tx: Transaction, *, age_us: int, limit: int) -> None:
 
     A job that ended may be enqueued again, so its lane stays as long as the job.
     """
-    old = await tx.many(Lanes.old_lanes, age_us=age_us, limit=limit)
+    old = await tx.many(LanesSql.old_lanes, age_us=age_us, limit=limit)
     if used := sorted(lane.name for lane in old if lane.used):
-        await tx.run(Lanes.keep_lanes, names=used)
+        await tx.run(LanesSql.keep_lanes, names=used)
     if unused := sorted(lane.name for lane in old if not lane.used):
-        await tx.run(Lanes.prune_lanes, names=unused)
+        await tx.run(LanesSql.prune_lanes, names=unused)
 
 
 def admit(candidates: Iterable[Candidate], lanes: Iterable[LaneState], n: int) -> Admission:
@@ -186,10 +194,10 @@ async def _locked(tx: Transaction, names: Collection[str]) -> list[LaneState]:
     if not names:
         return []
     ordered = sorted(names)
-    if len(await tx.many(Lanes.lock_lanes, names=ordered)) < len(ordered):
-        await tx.run(Lanes.restore_lanes, names=ordered)
-        await tx.many(Lanes.lock_lanes, names=ordered)
-    return await tx.many(Lanes.lane_states, names=ordered)
+    if len(await tx.many(LanesSql.lock_lanes, names=ordered)) < len(ordered):
+        await tx.run(LanesSql.restore_lanes, names=ordered)
+        await tx.many(LanesSql.lock_lanes, names=ordered)
+    return await tx.many(LanesSql.lane_states, names=ordered)
 
 
 async def _past_the_held_up(tx: Transaction, lanes: Sequence[LaneState]) -> Sequence[LaneState]:
@@ -197,5 +205,5 @@ async def _past_the_held_up(tx: Transaction, lanes: Sequence[LaneState]) -> Sequ
     roomy = [lane.name for lane in lanes if lane.first is not None and _room(lane)]
     if not roomy:
         return lanes
-    first = {row.name: row for row in await tx.many(Lanes.lock_blocked, names=roomy)}
+    first = {row.name: row for row in await tx.many(LanesSql.lock_blocked, names=roomy)}
     return [lane.behind(first.get(lane.name)) if lane.name in roomy else lane for lane in lanes]

@@ -1,8 +1,8 @@
 """Leases: the right to run a job, for a while.
 
 Every write a worker makes carries its token, and the store refuses a token that is not current. So a worker
-that was frozen for a minute cannot overwrite its successor. Rescue tests state and expiry in the statement that
-changes the row, never by id.
+that was frozen for a minute cannot overwrite its successor. The row is deleted when the lease ends: a
+caller that comes late finds none. Rescue tests the expiry in the statement that takes the row away, never by id.
 """
 
 from __future__ import annotations
@@ -11,16 +11,25 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from holdfast.errors import LeaseLost
+from holdfast.kernel.broker_rows import Beaten, OwnerBeat, Renewal
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.families import lock_order, settle
-from holdfast.kernel.records import Held, Moved, Renewed
-from holdfast.kernel.statements import Leases, Workers
-from holdfast.kernel.states import State
+from holdfast.kernel.families import settle, try_lock_jobs
+from holdfast.kernel.rows import Fence, Held, Lease, Lost, Renewed
+from holdfast.kernel.statements import BrokersSql, JobsSql, LeasesSql, WaitingSql, WorkersSql
 
 DEADLINE_ERROR = error_json("deadline_exceeded", "its deadline passed before it ended")
 ORPHAN_ERROR = error_json("instance_disconnected", "its worker died or lost contact, and its queue says on_orphan=fail")
+ATTEMPTS_ERROR = error_json("rescue_failed", "lost its lease on its last attempt, and its queue counts that as one")
 RESCUE_ERROR = error_json("rescue_failed", "lost its lease more often than max_rescues allows")
+
+ERRORS = {
+    "deadline_error": DEADLINE_ERROR,
+    "orphan_error": ORPHAN_ERROR,
+    "attempts_error": ATTEMPTS_ERROR,
+    "rescue_error": RESCUE_ERROR,
+}
 
 EXPIRY = "expiry"
 FOREVER = 2**62  # every moment of the store's clock is trusted
@@ -36,15 +45,18 @@ class Beat(NamedTuple):
     now: int | None = None  # the store's time of this beat; None: it did not say
     oldest_code: int = 0  # the schema version that code must have to use the tables
     incarnation: str | None = None  # whose beat it was
+    hosted: tuple[Beaten, ...] = ()  # those in its process whose heartbeats the store took too
+    given_up: frozenset[int] = frozenset()  # those of them whom it did not know as alive any more
 
 
 class OwnRow(NamedTuple):
     """What a worker knows of its own row, for the store to compare."""
 
-    incarnation: str | None = None  # None: whoever has the number
+    incarnation: str | None = None  # None: any worker with the number
     last_beat: int = 0  # the store's time of the last beat that was answered
     presence: bool | None = None  # whether its sign of life is shown now; None: as it was
-    lines: str | None = None  # how many slots of each line there are, and are taken, as JSON; None: as it was
+    lines: str | None = None  # its slots, as JSON: {group: [slots, taken]}; None: as it was
+    idle_us: int | None = None  # for how long it has run nothing; None: it does
 
 
 _ANYBODY = OwnRow()
@@ -60,8 +72,12 @@ async def beat(  # noqa: PLR0913  what a beat says, and two limits
     ceiling_us: int,
     me: OwnRow = _ANYBODY,
     leapt: Callable[[int], int] = lambda _now: 0,
+    hosted: Sequence[OwnerBeat] = (),
+    renewals: Sequence[Renewal] = (),
 ) -> Beat:
     """Show life and renew the leases this worker knows it holds, and no others.
+
+    `hosted` are brokers that live in its process, `renewals` their leases.
 
     `leapt` says, given the store's time, by how many microseconds its clock has leapt since these leases were known to
     hold: they have not run out because it leapt forward, and end no later because it went back.
@@ -69,20 +85,41 @@ async def beat(  # noqa: PLR0913  what a beat says, and two limits
     shown = await show_life(tx, worker, active, me=me)
     leap_us = leapt(shown.now) if shown.now is not None else 0
     renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
-    return shown._replace(renewed=renewed, lost=lost)
+    beaten = await beat_many(tx, hosted, host=worker) if shown.registered else []
+    more_renewed, more_lost = await renew_each(tx, renewals, ceiling_us=ceiling_us, leap_us=leap_us)
+    given_up = {each.seq for each in hosted} - {each.seq for each in beaten} if shown.registered else ()
+    renewed, lost = renewed + more_renewed, lost + more_lost
+    return shown._replace(renewed=renewed, lost=lost, hosted=tuple(beaten), given_up=frozenset(given_up))
+
+
+async def hold(tx: Transaction, lease: Lease) -> Fence:
+    """Lock the lease until the commit, or raise `LeaseLost`: what this transaction writes is then the holder's.
+
+    The fence says whether a cancel was requested. Lock the anchors of the job's parents first.
+    """
+    fence = await try_hold(tx, lease)
+    if fence is None:
+        raise LeaseLost(lease.id, lease.fence)
+    return fence
+
+
+async def try_hold(tx: Transaction, lease: Lease) -> Fence | None:
+    """As `hold`; None when the lease is lost, for a caller that may have given it up itself by an earlier call."""
+    return await tx.one(WaitingSql.hold, **lease.held._asdict())
 
 
 @single
 async def show_life(tx: Transaction, worker: int, active: int, *, me: OwnRow = _ANYBODY) -> Beat:
     """The beat of a worker that holds nothing."""
     row = await tx.one(
-        Workers.heartbeat,
+        WorkersSql.heartbeat,
         seq=worker,
         active=active,
         incarnation=me.incarnation,
         last_beat=me.last_beat,
         presence=None if me.presence is None else int(me.presence),
         lines=me.lines,
+        idle_us=me.idle_us,
     )
     if row is None:
         return Beat(False, [], [], incarnation=me.incarnation)
@@ -96,62 +133,93 @@ async def renew(
     if not held:
         return [], []
     ordered = sorted(held)
-    renewed = await tx.many(Leases.renew, held=ordered, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
+    renewed = await tx.many(LeasesSql.renew, held=ordered, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
+    return renewed, await _lost(tx, ordered, renewed, leap_us)
+
+
+async def renew_each(
+    tx: Transaction, renewals: Sequence[Renewal], *, ceiling_us: int, leap_us: int = 0
+) -> tuple[list[Renewed], list[Held]]:
+    """As `renew`, each lease for a time of its own. A caller that knows the token may renew, in any process."""
+    if not renewals:
+        return [], []
+    ordered = sorted(renewals)
+    renewed = await tx.many(LeasesSql.renew_each, renewals=ordered, ceiling_us=ceiling_us, leap_us=leap_us)
+    return renewed, await _lost(tx, [renewal.held for renewal in ordered], renewed, leap_us)
+
+
+async def renew_one(tx: Transaction, renewal: Renewal, *, ceiling_us: int) -> Renewed | None:
+    """Extend one lease now; None when it is lost. If somebody is changing it, this waits for them."""
+    await tx.many(JobsSql.lock_leases, seqs=[renewal.seq])
+    renewed, _ = await renew_each(tx, [renewal], ceiling_us=ceiling_us)
+    return renewed[0] if renewed else None
+
+
+async def _lost(tx: Transaction, held: Sequence[Held], renewed: Sequence[Renewed], leap_us: int) -> list[Held]:
     kept = {(row.seq, row.epoch, row.token) for row in renewed}
-    missing = [h for h in ordered if (h.seq, h.epoch, h.token) not in kept]
+    missing = [h for h in held if (h.seq, h.epoch, h.token) not in kept]
     if not missing:
-        return renewed, []
-    rows = await tx.many(Leases.held_tokens, seqs=[h.seq for h in missing])
-    alive = {
-        (row.seq, row.epoch, row.token)
-        for row in rows
-        if row.state == State.RUNNING and row.lease_until is not None and row.lease_until > row.now - max(leap_us, 0)
-    }
-    return renewed, [h for h in missing if (h.seq, h.epoch, h.token) not in alive]
+        return []
+    rows = await tx.many(LeasesSql.held_tokens, seqs=[h.seq for h in missing])
+    alive = {Held(*row[:4]) for row in rows if row.lease_until > row.now - max(leap_us, 0)}
+    return [h for h in missing if h not in alive]
+
+
+@single
+async def beat_many(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[Beaten]:
+    """The heartbeats of many, in one statement. Those who are not among the answers were given up.
+
+    `host`: the worker in whose process they live; None: as it was.
+    """
+    return await tx.many(BrokersSql.beat_many, beats=sorted(beats), host=host) if beats else []
 
 
 @reading
 async def lapsed(tx: Transaction, *, until: int) -> bool:
     """Whether a lease ran out by `until`. Reads every job that runs: ask when it is this worker's turn."""
-    first = await tx.one(Leases.next_expiry)
+    first = await tx.one(LeasesSql.next_expiry)
     return first is not None and first.at is not None and first.at <= until
 
 
 @single
 async def take_expiry_turn(tx: Transaction, *, pause_us: int) -> bool:
     """Whether the caller is the one to ask for leases that ran out; nobody else is within the pause."""
-    return await tx.one(Workers.take_turn, name=EXPIRY, pause_us=pause_us) is not None
+    return await tx.one(WorkersSql.take_turn, name=EXPIRY, pause_us=pause_us) is not None
 
 
 async def expire(
     tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random, until: int = FOREVER
-) -> list[Moved]:
+) -> list[Lost]:
     """Rescue jobs whose lease ran out by `until`, or whose worker is among `gone`; at most `limit` of them.
 
     A worker is gone once its row says so (`lose_workers`, `unregister`), which is final: it cannot beat any more. What
-    a worker holds that the store has not given up is left to it, whoever is in `gone`.
+    a worker holds that the store has not given up is left to it, even if it is in `gone`.
     """
     listed = sorted(gone)
     if listed:
-        living = {row.seq for row in await tx.many(Workers.living_workers, workers=listed)}
-        listed = [worker for worker in listed if worker not in living]
-    found = await tx.many(Leases.find_lapsed, gone=listed, until=until, limit=limit)
+        listed = await _given_up(tx, listed)
+    found = await tx.many(LeasesSql.find_lapsed, gone=listed, until=until, limit=limit)
     if not found:
         return []
-    locked = {row.seq for row in await tx.many(Leases.try_lock_jobs, seqs=lock_order(found))}
-    seqs = [job.seq for job in found if job.seq in locked and (job.parent is None or job.parent in locked)]
-    if not seqs:
+    locked = await try_lock_jobs(tx, found)
+    if not locked:
         return []
-    await tx.run(Leases.record_lost, seqs=seqs, gone=listed)
-    moved = await tx.many(
-        Leases.expire,
-        seqs=seqs,
+    lost = await tx.many(
+        LeasesSql.expire,
+        seqs=[job.seq for job in locked],
         gone=listed,
         backoff_us=backoff_us,
         jitter=chance.randrange(500),
-        deadline_error=DEADLINE_ERROR,
-        orphan_error=ORPHAN_ERROR,
-        rescue_error=RESCUE_ERROR,
+        at_once=0,
+        charge=0,
+        **ERRORS,
     )
-    await settle(tx, moved)
-    return moved
+    await settle(tx, [job.moved for job in lost])
+    return lost
+
+
+async def _given_up(tx: Transaction, gone: Sequence[int]) -> list[int]:
+    """Without those whom the store counts as alive, and with those who lived in the processes of the others."""
+    rows = await tx.many(WorkersSql.standing_of, workers=gone)
+    living = {row.seq for row in rows if row.status in ("active", "draining")}
+    return sorted({*gone, *(row.seq for row in rows)} - living)

@@ -3,7 +3,7 @@
 A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened
 and the next run does it. The database stores its version and the oldest code that may still use it: code runs
 when its own version is not newer than the tables and not older than that. No step is taken beside a live worker whose
-code could not go on after it, unless that is forced. A step locks all that it changes before it begins, so that it
+code could not continue after it, unless that is forced. A step locks all that it changes before it begins, so that it
 meets the transactions of live workers there and not half-way.
 """
 
@@ -44,7 +44,7 @@ _REMEDY = (
     "Drain them first: SIGTERM, or `holdfast workers drain ID` of the release they run; one that was killed counts for "
     "a minute after its last heartbeat. Or `holdfast migrate --force`: what they claim from then on may fail."
 )
-# What a step changes is known by its text. Reading goes on where rows and indexes are only added.
+# What a step changes is known by its text. Reading continues where rows and indexes are only added.
 _ALTERED = re.compile(r"\b(?:alter|drop) table holdfast\.(\w+)")
 _WRITTEN = re.compile(r"\b(?:insert into|update|delete from) holdfast\.(\w+)")
 _CREATED = re.compile(r"\bcreate table holdfast\.(\w+)")
@@ -84,7 +84,7 @@ def plan(stored: int, target: int, dialect: Dialect) -> list[tuple[Migration, Di
         raise BadSetting(f"there is no schema version {target}; this code knows 0 to {known[-1].number}.")
     if stored > known[-1].number:
         raise SchemaTooNew(
-            f"the database has schema {stored}, this code knows the way from {known[-1].number} and below. "
+            f"the database has schema {stored}, this code can migrate only from {known[-1].number} and below. "
             f"Use `holdfast migrate` of the release that made it."
         )
     if stored <= target:
@@ -143,8 +143,8 @@ async def migrate(
 ) -> list[str]:
     """Bring the tables to `target` (default: this code's version); returns what was done.
 
-    Raises `MigrationRefused` while workers live that could not use them; with `force` it goes on and says so.
-    Raises `StoreBusy` when others held the tables too long: the steps before are done, and the next call goes on.
+    Raises `MigrationRefused` while workers live that could not use them; with `force` it continues and says so.
+    Raises `StoreBusy` when others held the tables too long: the steps before are done, and the next call continues.
     """
     dialect = database.dialect
     if await database.stored_schema() is None:
@@ -178,18 +178,18 @@ async def drop(database: Database, schema: str) -> list[str]:
     return done
 
 
-def verify(stored: StoredSchema | None, dialect: Dialect) -> None:
-    """Refuse tables this code must not touch, and say which side to change."""
+def verify(stored: StoredSchema | None, dialect: Dialect, where: str = "the database") -> None:
+    """Refuse tables this code must not touch, and say which side to change. `where` names the database."""
     code = code_version(dialect)
     if stored is None or stored.version < code:
         have = "no tables" if stored is None else f"schema {stored.version}"
         raise SchemaTooOld(
-            f"the database has {have}, this code needs schema {code}. Run `holdfast migrate`, or give "
-            f"`holdfast migrate --dump-sql` to whoever may change the database."
+            f"{where} has {have}, this code needs schema {code}. Run `holdfast migrate`, with the --app or --url that "
+            f"names it, or give `holdfast migrate --dump-sql` to somebody who may change the database."
         )
     if code < stored.oldest_code:
         raise SchemaTooNew(
-            f"the database has schema {stored.version}, which works with code of schema {stored.oldest_code} "
+            f"{where} has schema {stored.version}, which works with code of schema {stored.oldest_code} "
             f"or newer; this code is of schema {code}. Upgrade holdfast in this environment."
         )
 
@@ -202,7 +202,7 @@ def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what 
     schema: str,
     overruled: Callable[[str], object] | None,
 ) -> Guard | None:
-    """Refuse a step that live workers could not go on after, or say so. Nobody registers while it is under way."""
+    """Refuse a step that live workers could not continue after, or say so. Nobody registers while it is under way."""
     if stored.version == 0:
         return None
 
@@ -212,10 +212,10 @@ def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what 
         unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, migration, direction)]
         if not unfit:
             return
-        told = _told(unfit, migration, direction)
+        refusal = _reason(unfit, migration, direction)
         if overruled is None:
-            raise MigrationRefused(f"{told} {_REMEDY}")
-        overruled(f"{told} They were overruled: replace them now.")
+            raise MigrationRefused(f"{refusal} {_REMEDY}")
+        overruled(f"{refusal} --force ignores that: replace them now.")
 
     code = "code" if stored.version >= _KNOWS_CODE else "null"
     locked = locks(migration, direction, schema, guarded=True) if dialect == "postgres" else []
@@ -226,7 +226,7 @@ def _is_unfit(code: int, migration: Migration, direction: Direction) -> bool:
     return code < migration.oldest_code if direction == "up" else code >= migration.number
 
 
-def _told(unfit: Sequence[str], migration: Migration, direction: Direction) -> str:
+def _reason(unfit: Sequence[str], migration: Migration, direction: Direction) -> str:
     step = f"{direction} {migration.number:04} {migration.name}"
     names = ", ".join(unfit[:3]) + (f" and {len(unfit) - 3} more" if len(unfit) > 3 else "")
     needs = f"{migration.oldest_code} or newer" if direction == "up" else f"{migration.number - 1} or older"

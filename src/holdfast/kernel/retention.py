@@ -1,9 +1,9 @@
-"""Retention: finished jobs leave after a while, with their attempts and steps.
+"""Retention: finished jobs leave after a while, with everything that was theirs.
 
 A queue keeps its jobs for a time, and no more than so many; what its policy leaves open the settings decide. A child
-goes only after its parent, so whoever still waits for it can read how it ended.
+goes only after its parent, so a parent that still waits for it can read how it ended.
 
-No call looks at more than so many jobs. Whoever prunes remembers how far it came: it goes on behind what had to stay,
+No call looks at more than so many jobs. The caller remembers how far it got: it continues after what had to stay,
 and comes back to that later, some at a time. A large number of jobs to keep is counted over several rounds.
 """
 
@@ -14,14 +14,22 @@ from typing import NamedTuple
 
 from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.duties import hold
-from holdfast.kernel.reading import NEWEST, now
-from holdfast.kernel.records import Term
-from holdfast.kernel.records_flow import CountedBack
-from holdfast.kernel.statements import Retention
+from holdfast.kernel.families import lock_anchors
+from holdfast.kernel.flow_rows import CountedBack
+from holdfast.kernel.queries import NEWEST, now
+from holdfast.kernel.rows import Term
+from holdfast.kernel.statements import RetentionSql
 
 LOOK = 500  # finished jobs that one transaction looks at
 COUNT = 10_000  # finished jobs that one statement counts
 ROUND = 10  # how often one round of a duty looks behind, and counts, in each queue
+_BY_NUMBER = (
+    RetentionSql.prune_endings,
+    RetentionSql.prune_attempts,
+    RetentionSql.prune_steps,
+    RetentionSql.prune_families,
+    RetentionSql.prune_progress,
+)
 
 
 class Keep(NamedTuple):
@@ -155,7 +163,7 @@ class Pruner:
 @reading
 async def find_limits(tx: Transaction, keep: Keep) -> list[Limit]:
     """Each queue with finished jobs, and what it keeps."""
-    queues = await tx.many(Retention.finished_queues)
+    queues = await tx.many(RetentionSql.finished_queues)
     if not queues:
         return []
     now_us = await now(tx)
@@ -170,7 +178,7 @@ async def find_limits(tx: Transaction, keep: Keep) -> list[Limit]:
 @reading
 async def count_back(tx: Transaction, queue: str, *, below: int, limit: int) -> CountedBack:
     """How many finished before a moment, and when the first of them; it counts no more than `limit`."""
-    found = await tx.one(Retention.count_back, queue=queue, below=below, limit=limit)
+    found = await tx.one(RetentionSql.count_back, queue=queue, below=below, limit=limit)
     assert found is not None
     return found
 
@@ -194,18 +202,20 @@ async def prune(
 
 async def _find(tx: Transaction, queue: str, after: Spot, before: int, look: int) -> tuple[list[int], Spot | None]:
     rows = await tx.many(
-        Retention.find_prunable, queue=queue, after=after.at, after_seq=after.seq, before=before, limit=look
+        RetentionSql.find_prunable, queue=queue, after=after.at, after_seq=after.seq, before=before, limit=look
     )
     seqs = [row.seq for row in rows if row.prunable]
     return seqs, None if len(rows) < look else Spot(rows[-1].at, rows[-1].seq)
 
 
 async def remove(tx: Transaction, seqs: Sequence[int]) -> int:
-    """Remove those of these jobs that have finished, with their attempts and steps; returns how many."""
-    gone = await tx.many(Retention.prune, seqs=sorted(seqs))
+    """Remove those of these jobs that have finished, with everything that was theirs; returns how many."""
+    there = await lock_anchors(tx, seqs)
+    gone = await tx.many(RetentionSql.prune, seqs=sorted(there)) if there else []
     if gone:
-        numbers = [row.seq for row in gone]
-        await tx.run(Retention.prune_attempts, seqs=numbers)
-        await tx.run(Retention.prune_steps, seqs=numbers)
-        await tx.run(Retention.release_keys, jobs=[row.id for row in gone])
+        numbers, ids = [row.seq for row in gone], [row.id for row in gone]
+        for statement in _BY_NUMBER:
+            await tx.run(statement, seqs=numbers)
+        await tx.run(RetentionSql.prune_unique_keys, jobs=ids)
+        await tx.run(RetentionSql.release_keys, jobs=ids)
     return len(gone)

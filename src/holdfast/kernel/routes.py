@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable
 
-from holdfast.kernel.encoding import check_text
-from holdfast.kernel.records import Route
+from holdfast.kernel.codec import check_text
+from holdfast.kernel.rows import Route
 
+ANY_JOB = "job:*"  # offered by those who take jobs of every kind, but for kinds that are capabilities by themselves
 LANE = "lane"  # required by every route whose jobs have lanes; workers that know of lanes have it, older ones do not
 
 
@@ -36,7 +37,12 @@ def serves(route: Route, queues: Collection[str] | None, capabilities: Collectio
     """Can a worker with these queues (None: every queue) and capabilities run jobs on this route?"""
     if queues is not None and route.queue not in queues:
         return False
-    return all(needed == LANE or needed in capabilities for needed in json.loads(route.capabilities))
+    return all(needed == LANE or offers(capabilities, needed) for needed in json.loads(route.capabilities))
+
+
+def offers(capabilities: Collection[str], needed: str) -> bool:
+    """Does a worker with these capabilities have the one that is needed?"""
+    return needed in capabilities or (ANY_JOB in capabilities and needed.startswith("job:"))
 
 
 def is_laned(route: Route) -> bool:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+from holdfast.errors import NotUnderstood
 
 
 class State(StrEnum):
@@ -18,6 +21,10 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+StateName = Literal["scheduled", "pending", "running", "waiting", "succeeded", "failed", "cancelled"]
+"""The states as type checkers know them."""
 
 
 class Verb(StrEnum):
@@ -53,19 +60,19 @@ S, V = State, Verb
 TRANSITIONS = (
     Transition(V.REPLACE, S.SCHEDULED, (S.SCHEDULED, S.PENDING), "never claimed: a newer call of the unique job"),
     Transition(V.REPLACE, S.PENDING, (S.PENDING, S.SCHEDULED), "never claimed: a newer call of the unique job"),
-    Transition(V.WAKE, S.SCHEDULED, (S.PENDING,), "its time has come"),
+    Transition(V.WAKE, S.SCHEDULED, (S.PENDING,), "its due time has come"),
     Transition(V.WAKE, S.WAITING, (S.PENDING,), "the last child ended, or the wait timed out"),
     Transition(V.SIGNAL, S.WAITING, (S.PENDING,), "what it waited for arrived"),
     Transition(V.CLAIM, S.PENDING, (S.RUNNING,), "a worker with a free slot takes it, under a new token"),
-    Transition(V.RENEW, S.RUNNING, (S.RUNNING,), "its worker is alive and its loop ticks"),
+    Transition(V.RENEW, S.RUNNING, (S.RUNNING,), "its worker is alive and its event loop ticks"),
     Transition(V.COMPLETE, S.RUNNING, (S.SUCCEEDED,), "the handler returned"),
     Transition(V.RETRY, S.RUNNING, (S.PENDING, S.SCHEDULED), "the handler failed and attempts are left"),
     Transition(V.FAIL, S.RUNNING, (S.FAILED,), "the handler failed for good"),
     Transition(V.SNOOZE, S.RUNNING, (S.PENDING, S.SCHEDULED), "the handler asked to come back later"),
-    Transition(V.RELEASE, S.RUNNING, (S.PENDING,), "its worker drains and hands it back"),
+    Transition(V.RELEASE, S.RUNNING, (S.PENDING,), "its worker drains and returns it"),
     Transition(V.PARK, S.RUNNING, (S.WAITING, S.PENDING), "the handler waits for children or a signal"),
-    Transition(V.SUSPEND, S.SCHEDULED, (S.WAITING,), "it waits for a signal before anybody may claim it"),
-    Transition(V.SUSPEND, S.PENDING, (S.WAITING,), "it waits for a signal before anybody may claim it"),
+    Transition(V.SUSPEND, S.SCHEDULED, (S.WAITING,), "it waits for a signal before a worker may claim it"),
+    Transition(V.SUSPEND, S.PENDING, (S.WAITING,), "it waits for a signal before a worker may claim it"),
     Transition(
         V.RESOLVE,
         S.WAITING,
@@ -93,6 +100,13 @@ TRANSITIONS = (
 _BY_PAIR = {(t.source, t.verb): t for t in TRANSITIONS}
 
 TERMINAL = frozenset(s for s in State if all(not t.targets for t in TRANSITIONS if t.source is s))
+
+
+def known_state(text: str) -> State:
+    """The state of this name; `NotUnderstood` when a newer release has put a job into another one."""
+    if text not in set(State):
+        raise NotUnderstood("the state of a job", f"it is {text!r}")
+    return State(text)
 
 
 def transition(source: State, verb: Verb) -> Transition | None:

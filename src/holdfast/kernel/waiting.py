@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.errors import LeaseLost, UsageError
+from holdfast.kernel import leases
+from holdfast.kernel.codec import check_text
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.encoding import check_text
-from holdfast.kernel.families import hint, lock_order, settle
+from holdfast.kernel.families import hint, lock_jobs, settle, try_lock_jobs
 from holdfast.kernel.lanes import free_lanes
-from holdfast.kernel.leases import DEADLINE_ERROR
-from holdfast.kernel.records import Child, Lease, Moved, Resolution, Step, Suspension, Woken
-from holdfast.kernel.statements import Jobs, Leases, Waiting
+from holdfast.kernel.rows import ChildRow, LastStep, Lease, Moved, Resolution, Step, Suspension, Woken
+from holdfast.kernel.statements import JobsSql, WaitingSql
 from holdfast.kernel.states import State
 
 _OWN = "holdfast:"
@@ -31,8 +31,18 @@ def check_channel(channel: str) -> str:
     """A channel that a program names."""
     check_text(channel, what="a channel")
     if channel.startswith(_OWN):
-        raise UsageError(f"channel {channel!r} is Holdfast's own: no program signals or waits there.")
+        raise UsageError(f"channel {channel!r} is reserved for Holdfast: your program cannot signal or wait there.")
     return channel
+
+
+async def lock_channel(tx: Transaction, channel: str) -> None:
+    """Let nobody else signal on this channel, or begin to wait there, until the commit."""
+    await tx.run(WaitingSql.lock_channel, channel=channel)
+
+
+async def list_channels(tx: Transaction, *, after: str, limit: int) -> list[str]:
+    """The channels that have a row, in the order of their names."""
+    return [row.name for row in await tx.many(WaitingSql.list_channels, after=after, limit=limit)]
 
 
 async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us: int | None) -> str:
@@ -42,11 +52,12 @@ async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us
     pending again.
     """
     if channel is not None:
-        await tx.run(Waiting.lock_channel, channel=channel)
-    parked = await tx.one(Waiting.park, **lease.held._asdict(), channel=channel, timeout_us=timeout_us)
+        await lock_channel(tx, channel)
+    elif await tx.one(WaitingSql.hold_still, **lease.held._asdict()) is None:
+        raise LeaseLost(lease.id, lease.fence)
+    parked = await tx.one(WaitingSql.park, **lease.held._asdict(), channel=channel, timeout_us=timeout_us)
     if parked is None:
         raise LeaseLost(lease.id, lease.fence)
-    await tx.run(Waiting.record_parked, **lease.held._asdict(), started_at=lease.claimed_at)
     if parked.state == State.PENDING:
         await hint(tx, [parked.route])
     if lease.lane is not None:
@@ -56,31 +67,38 @@ async def park(tx: Transaction, lease: Lease, *, channel: str | None, timeout_us
 
 async def suspend(tx: Transaction, suspensions: Sequence[Suspension]) -> list[int]:
     """Let pending jobs wait for a signal before anybody may claim them; returns the numbers of those that do now."""
-    return [row.seq for row in await tx.many(Waiting.suspend, suspensions=suspensions)]
+    return [row.seq for row in await tx.many(WaitingSql.suspend, suspensions=suspensions)]
 
 
 async def resolve(
     tx: Transaction, resolutions: Sequence[Resolution], parents: Sequence[int | None] = ()
 ) -> list[Moved]:
-    """Settle jobs that wait, without a worker; whoever brings what they wait for does it in the same transaction.
+    """Settle waiting jobs without a worker; the caller that brings what they wait for does it in the same transaction.
 
     Those that do not wait on that channel any more are not among the returned. `parents` are locked with them.
     """
     ordered = sorted(resolutions)
-    seqs = [each.seq for each in ordered]
-    await tx.many(Jobs.lock_jobs, seqs=lock_order([*((seq, None) for seq in seqs), *((p, None) for p in parents if p)]))
-    moved = await tx.many(Waiting.resolve, resolutions=ordered, seqs=seqs)
+    await lock_jobs(tx, [*(each.seq for each in ordered), *(parent for parent in parents if parent)])
+    moved = await tx.many(WaitingSql.resolve, resolutions=ordered)
     await settle(tx, moved)
     return moved
 
 
 async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[Woken]:
-    """Leave a signal on a channel, and wake whoever is parked on it. It stays until someone takes it, once."""
-    await tx.run(Waiting.lock_channel, channel=channel)
-    await tx.run(Waiting.send_signal, id=id, channel=channel, payload=payload)
-    woken = await tx.many(Waiting.signal, channel=channel)
+    """Leave a signal on a channel, and wake every job that is parked on it. It stays until someone takes it, once."""
+    await lock_channel(tx, channel)
+    await tx.run(WaitingSql.send_signal, id=id, channel=channel, payload=payload)
+    woken = await tx.many(WaitingSql.signal, channel=channel)
     await hint(tx, [job.route for job in woken])
     return woken
+
+
+async def wake_some(tx: Transaction, channel: str, *, limit: int) -> int:
+    """Wake some of those who are parked on a channel, without a signal; returns how many. Its row is locked then."""
+    await lock_channel(tx, channel)
+    woken = await tx.many(WaitingSql.wake_some, channel=channel, limit=limit)
+    await hint(tx, [job.route for job in woken])
+    return len(woken)
 
 
 class Taken(NamedTuple):
@@ -90,59 +108,81 @@ class Taken(NamedTuple):
 
 async def take_signal(tx: Transaction, lease: Lease, channel: str, step: str) -> Taken:
     """Take the oldest signal of a channel and store it as a step of this job, both or neither."""
-    await tx.run(Waiting.lock_channel, channel=channel)
-    fence = await tx.one(Waiting.hold, **lease.held._asdict())
-    if fence is None:
-        raise LeaseLost(lease.id, lease.fence)
-    if stored := await tx.one(Waiting.find_step, seq=lease.seq, name=step):
+    await lock_channel(tx, channel)
+    fence = await leases.hold(tx, lease)
+    if stored := await tx.one(WaitingSql.find_step, seq=lease.seq, name=step):
         return Taken(stored.result, fence.now)
-    taken = await tx.one(Waiting.take_signal, channel=channel)
+    taken = await tx.one(WaitingSql.take_signal, channel=channel)
     if taken is None:
         return Taken(None, fence.now)
-    await tx.one(Waiting.store_step, **lease.held._asdict(), name=step, result=taken.payload, signal=taken.id)
+    await tx.one(WaitingSql.store_step, **lease.held._asdict(), name=step, result=taken.payload, signal=taken.id)
     return Taken(taken.payload, fence.now)
 
 
 @reading
 async def list_steps(tx: Transaction, seq: int) -> list[Step]:
-    return await tx.many(Waiting.list_steps, seq=seq)
+    return await tx.many(WaitingSql.list_steps, seq=seq)
+
+
+@reading
+async def last_step(tx: Transaction, seq: int, prefix: str) -> LastStep | None:
+    """The newest step whose name begins so."""
+    return await tx.one(WaitingSql.last_step, seq=seq, prefix=prefix)
 
 
 async def store_step(tx: Transaction, lease: Lease, name: str, result: str) -> str:
     """Store a step's result once; returns what is stored under that name now."""
-    stored = await tx.one(Waiting.store_step, **lease.held._asdict(), name=name, result=result, signal=None)
+    stored = await tx.one(WaitingSql.store_step, **lease.held._asdict(), name=name, result=result, signal=None)
     if stored is None:
-        if await tx.one(Waiting.hold, **lease.held._asdict()) is None:
-            raise LeaseLost(lease.id, lease.fence)
-        stored = await tx.one(Waiting.find_step, seq=lease.seq, name=name)
+        await leases.hold(tx, lease)
+        stored = await tx.one(WaitingSql.find_step, seq=lease.seq, name=name)
     return stored.result if stored else result
+
+
+async def begin_step(tx: Transaction, seq: int, name: str) -> str | None:
+    """What is stored under this name of a step; None when nothing is, and the caller does it in this transaction.
+
+    On SQLite it takes the write lock first: a transaction that has only read cannot write any more once another one has
+    committed, and would find that out after the effect.
+    """
+    await tx.run(WaitingSql.take_write_lock)
+    stored = await tx.one(WaitingSql.find_step, seq=seq, name=name)
+    return None if stored is None else stored.result
 
 
 @single
 async def report_progress(tx: Transaction, lease: Lease, progress: str) -> None:
-    if await tx.one(Jobs.report_progress, **lease.held._asdict(), progress=progress) is None:
+    if await tx.one(JobsSql.report_progress, **lease.held._asdict(), progress=progress) is None:
         raise LeaseLost(lease.id, lease.fence)
 
 
+async def add_children(tx: Transaction, seq: int, added: int) -> None:
+    """Let a job wait for so many more children. Its lease is held, and so is its anchor."""
+    await tx.run(WaitingSql.add_children, seq=seq, added=added)
+
+
 @reading
-async def list_children(tx: Transaction, seq: int) -> list[Child]:
-    return await tx.many(Waiting.list_children, seq=seq)
+async def list_children(tx: Transaction, seq: int) -> list[ChildRow]:
+    return await tx.many(WaitingSql.list_children, seq=seq)
 
 
 async def wake(tx: Transaction, *, limit: int) -> int:
     """Make pending what is due: scheduled jobs and waits that timed out. Returns how many."""
-    woken = await tx.many(Waiting.wake, limit=limit)
+    woken = await tx.many(WaitingSql.wake, limit=limit)
     await hint(tx, [job.route for job in woken])
     return len(woken)
 
 
 async def overdue(tx: Transaction, *, limit: int) -> Sequence[Moved]:
     """Fail jobs whose deadline passed while nobody ran them."""
-    found = await tx.many(Waiting.find_overdue, limit=limit)
+    found = await tx.many(WaitingSql.find_overdue, limit=limit)
     if not found:
         return []
-    locked = {row.seq for row in await tx.many(Leases.try_lock_jobs, seqs=lock_order(found))}
-    seqs = [job.seq for job in found if job.seq in locked and (job.parent is None or job.parent in locked)]
-    moved = await tx.many(Waiting.overdue, seqs=seqs, error=DEADLINE_ERROR) if seqs else []
+    locked = await try_lock_jobs(tx, found)
+    moved = (
+        await tx.many(WaitingSql.overdue, seqs=[job.seq for job in locked], error=leases.DEADLINE_ERROR)
+        if locked
+        else []
+    )
     await settle(tx, moved)
     return moved

@@ -13,16 +13,20 @@ from typing import NamedTuple
 
 from holdfast.durations import show
 from holdfast.errors import NotFound
+from holdfast.kernel import codec
+from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.flow_rows import LaneState, WhyJob
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import UNKNOWN, admit
-from holdfast.kernel.records import Route, WorkerRow
-from holdfast.kernel.records_flow import LaneState, WhyJob
-from holdfast.kernel.routes import LANE, serves
-from holdfast.kernel.statements import Lanes, Why, Workers
+from holdfast.kernel.routes import LANE, offers, serves
+from holdfast.kernel.rows import Route
+from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.workers import list_workers
 
 _LINE = 10_000
+_SHOWN = 10
 
 
 class Reason(NamedTuple):
@@ -35,12 +39,12 @@ class Reason(NamedTuple):
 
 async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[Reason]:
     """What keeps this job from being claimed, by the worker of that id or by any live one; empty: nothing does."""
-    job = await tx.one(Why.why_job, id=id)
+    job = await tx.one(WhySql.why_job, id=id)
     if job is None:
         raise NotFound(f"there is no job {id} in this database.")
     if job.state != State.PENDING:
         return [_not_pending(job)]
-    live = [row for row in await tx.many(Workers.list_workers, all=0, limit=10_000) if row.status == "active"]
+    live = [row for row in await list_workers(tx, all=False, limit=10_000) if row.status == "active"]
     if worker is not None:
         live = [row for row in live if row.id == worker]
         if not live:
@@ -52,58 +56,77 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[
 
 
 def _not_pending(job: WhyJob) -> Reason:
+    if job.state not in set(State):
+        return Reason("unknown", f"it is {job.state}, a state that this release does not know")
     match State(job.state):
         case State.SCHEDULED:
             cause = f", after attempt {job.attempts} of {job.max_attempts}" if job.attempts else ""
+            cause += f": {said}" if (said := _said_last(job)) else ""
             when = f"{_time(job.due_at)}, {_away(job.due_at, job.now)}"
             return Reason("not_due", f"it is due at {when}{cause}", job.due_at)
         case State.RUNNING:
-            asked = "; it was asked to cancel" if job.cancel_requested_at is not None else ""
+            asked = "; it has been asked to stop" if job.cancel_requested_at is not None else ""
             where = f"worker {job.holder or 'unknown'}" + (f" on {job.host}" if job.host else "")
             return Reason(
                 "leased",
-                f"{where} runs it since {_time(job.claimed_at)}, under a lease until {_time(job.lease_until)}{asked}",
+                f"{where} has been running it since {_time(job.claimed_at)}, "
+                f"with a lease until {_time(job.lease_until)}{asked}",
                 job.lease_until,
             )
         case State.WAITING:
-            limit = f", at the latest until {_time(job.due_at)}" if job.due_at is not None else ""
+            limit = f", until {_time(job.due_at)} at the latest" if job.due_at is not None else ""
             if job.channel is not None:
                 return Reason("signal", f"it waits for a signal on channel {job.channel!r}{limit}", job.due_at)
             children = "1 child" if job.open_children == 1 else f"{job.open_children} children"
             return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
         case state:
             assert state in TERMINAL
-            how = "was cancelled" if state is State.CANCELLED else f"has {state}"
+            how = "was cancelled" if state is State.CANCELLED else state
             return Reason("ended", f"it {how} at {_time(job.finished_at)}")
+
+
+def _said_last(job: WhyJob) -> str:
+    """What its last attempt that had a reason gave as one."""
+    error = json.loads(job.error) if job.error else None
+    said = str(error.get("message") or "") if isinstance(error, dict) else ""
+    return codec.clip(said.partition("\n")[0], 500)
 
 
 def _paused(job: WhyJob) -> list[Reason]:
     if job.paused_at is None:
         return []
     reason = f": {job.pause_reason}" if job.pause_reason else ""
-    return [Reason("paused", f"queue {job.queue!r} is paused since {_time(job.paused_at)}{reason}")]
+    return [Reason("paused", f"queue {job.queue!r} was paused at {_time(job.paused_at)}{reason}")]
 
 
 def _unserved(job: WhyJob, live: Sequence[WorkerRow], worker: str | None) -> list[Reason]:
     if job.capabilities is None:
-        return [Reason("no_route", "its route is not known to any worker yet")]
+        return [Reason("no_route", "no worker knows its route yet")]
     route = Route(job.route, job.queue, job.capabilities)
     if any(_can(row, route) for row in live):
         return []
-    needed = ", ".join(c for c in json.loads(job.capabilities) if c != LANE)
+    needs = [c for c in json.loads(job.capabilities) if c != LANE]
+    needed = ", ".join(needs[:_SHOWN]) + (f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else "")
+    missing = [each for each in needs if not any(offers(json.loads(row.capabilities), each) for row in live)]
+    if live and len(needs) > 1 and missing:
+        needed += f"; {'it lacks' if worker is not None else 'no worker has'} {', '.join(missing[:_SHOWN])}"
     if worker is not None:
         return [Reason("no_worker", f"worker {worker!r} does not serve queue {job.queue!r} with {needed}")]
-    crowd = f"none of the {len(live)} live workers serves" if live else "there is no live worker, and it needs one for"
+    crowd = (
+        f"none of the {len(live)} live workers serves"
+        if live
+        else "there is no live worker; the job needs one that serves"
+    )
     return [Reason("no_worker", f"{crowd} queue {job.queue!r} with {needed}")]
 
 
 async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) -> list[Reason]:
     assert job.lane is not None
     lane = await _lane(tx, job.lane)
-    paused = {row.route for row in await tx.many(Why.paused_routes)}
-    routes = await tx.many(Workers.list_routes, since=0)
+    paused = {row.route for row in await tx.many(WhySql.paused_routes)}
+    routes = await tx.many(WorkersSql.list_routes, since=0)
     served = [route.id for route in routes if route.id not in paused and any(_can(row, route) for row in live)]
-    line = await tx.many(Why.lane_line, lane=job.lane, routes=served, **job.place._asdict(), limit=_LINE)
+    line = await tx.many(WhySql.lane_line, lane=job.lane, routes=served, **job.place._asdict(), limit=_LINE)
     if job.gate is None and job.seq in admit(line, [lane], _LINE).taken:
         return []
     return [_full(job, lane) or _too_soon(job, lane) or _next(job, lane) or _behind(job, lane)]
@@ -111,9 +134,9 @@ async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) ->
 
 async def _lane(tx: Transaction, name: str) -> LaneState:
     """As the next claim finds it; one whose row is missing, as that claim will restore it."""
-    for lane in await tx.many(Lanes.lane_states, names=[name]):
+    for lane in await tx.many(LanesSql.lane_states, names=[name]):
         return lane
-    crowd = await tx.one(Why.lane_crowd, lane=name)
+    crowd = await tx.one(WhySql.lane_crowd, lane=name)
     assert crowd is not None
     return LaneState(name=name, free_at=0, **UNKNOWN, **crowd._asdict())
 
@@ -121,7 +144,7 @@ async def _lane(tx: Transaction, name: str) -> LaneState:
 def _full(job: WhyJob, lane: LaneState) -> Reason | None:
     if lane.concurrency is None or lane.running < lane.concurrency:
         return None
-    return Reason("lane", f"lane {job.lane!r} is full: {lane.running} of {lane.concurrency} run")
+    return Reason("lane", f"lane {job.lane!r} is full: {lane.running} of {lane.concurrency} running")
 
 
 def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
@@ -137,11 +160,11 @@ def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
 def _next(job: WhyJob, lane: LaneState) -> Reason | None:
     if job.gate is None or lane.first != job.place:
         return None
-    return Reason("lane", f"lane {lane.name!r} has room for it, and lets it through when it is looked at next")
+    return Reason("lane", f"lane {lane.name!r} has room for it, and lets it through at the next check")
 
 
 def _behind(job: WhyJob, lane: LaneState) -> Reason:
-    return Reason("lane", f"others are before it in lane {lane.name!r}, which has room for fewer than wait")
+    return Reason("lane", f"other jobs come first in lane {lane.name!r}, which has no room for all of them")
 
 
 def _can(row: WorkerRow, route: Route) -> bool:

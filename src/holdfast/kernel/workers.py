@@ -7,10 +7,15 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, NotFound
+from holdfast.kernel.broker_rows import StaleWorker, WorkerRow
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
-from holdfast.kernel.records import DutyRow, LastBeat, Route, Sight, WorkerRow
-from holdfast.kernel.statements import Workers
+from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
+from holdfast.kernel.statements import WorkersSql
+from holdfast.validation import did_you_mean
+
+NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
+_NAMED = 1_000  # workers among which a misspelt one is looked for
 
 
 class Registration(NamedTuple):
@@ -26,70 +31,79 @@ class Registration(NamedTuple):
     queues: tuple[str, ...] | None
     slots: int
     code: int | None = None  # the schema version of its code
-    lines: str | None = None  # as JSON: {line: [slots, taken]}
+    lines: str | None = None  # its slots, as JSON: {group: [slots, taken]}
+    pool: str | None = None
+    principal: str | None = None  # who registers it
+    metadata: str | None = None  # as JSON
+    host: int | None = None  # the worker in whose process it lives; None: its own process; NOWHERE
 
 
 async def register(
     tx: Transaction, who: Registration, routes: Sequence[Route], *, ttl_us: int, gone: Collection[int]
 ) -> int:
     """Write a new incarnation and the routes of its handlers; refuse an id that a live worker has."""
-    other = await tx.one(Workers.find_live_worker, id=who.id, incarnation=who.incarnation)
+    other = await tx.one(WorkersSql.find_live_worker, id=who.id, incarnation=who.incarnation)
     if other is not None:
-        if other.fresh and other.seq not in gone:
+        if other.fresh and other.process not in gone:
             raise DuplicateWorker(who.id, other.hostname, other.pid)
-        await tx.run(Workers.replace_worker, seq=other.seq, gone=int(other.seq in gone))
+        await tx.run(WorkersSql.replace_worker, seq=other.seq, gone=int(other.process in gone))
     if routes:
-        await tx.run(Workers.add_routes, routes=routes)
-    row = await tx.one(
-        Workers.register,
-        incarnation=who.incarnation,
-        id=who.id,
-        name=who.name,
-        hostname=who.hostname,
-        pid=who.pid,
-        version=who.version,
-        capabilities=json.dumps(who.capabilities),
-        queues=json.dumps(who.queues),
-        slots=who.slots,
-        ttl_us=ttl_us,
-        code=who.code,
-        lines=who.lines,
-    ) or await tx.one(Workers.find_incarnation, incarnation=who.incarnation)
+        await tx.run(WorkersSql.add_routes, routes=routes)
+    new = await insert_worker(tx, who, ttl_us=ttl_us)
+    if new is not None:
+        return new
+    row = await tx.one(WorkersSql.find_incarnation, incarnation=who.incarnation)
     if row is None:  # a namesake came in between: judge it as if it had been there before
         return await register(tx, who, routes, ttl_us=ttl_us, gone=gone)
     return row.seq
 
 
+async def insert_worker(tx: Transaction, who: Registration, *, ttl_us: int) -> int | None:
+    """Write the row of an incarnation; None when it is there already, or another live worker has the id."""
+    own = {"pool": who.pool, "principal": who.principal, "metadata": who.metadata}
+    row = await tx.one(WorkersSql.register, **_row_of(who), **own, host=who.host, ttl_us=ttl_us)
+    return None if row is None else row.seq
+
+
+def _row_of(who: Registration) -> dict[str, object]:
+    named = who._replace(capabilities=(), queues=None)._asdict()
+    kept = {name: named[name] for name in ("incarnation", "id", "name", "hostname", "pid", "version", "slots")}
+    listed = {"capabilities": json.dumps(who.capabilities), "queues": json.dumps(who.queues)}
+    return {**kept, **listed, "code": who.code, "lines": who.lines}
+
+
 @reading
 async def live_namesake(tx: Transaction, id: str, incarnation: str) -> int | None:
-    """Another live incarnation with this id whose presence may be asked after, if there is one."""
-    other = await tx.one(Workers.find_live_worker, id=id, incarnation=incarnation)
-    return other.seq if other is not None and other.presence else None
+    """Whose presence may be asked after, if another live incarnation has this id: its own, or that of its host."""
+    other = await tx.one(WorkersSql.find_live_worker, id=id, incarnation=incarnation)
+    return other.process if other is not None and other.presence else None
 
 
 @single
 async def advertise_presence(tx: Transaction, worker: int, *, presence: bool) -> None:
-    await tx.run(Workers.advertise_presence, seq=worker, presence=int(presence))
+    await tx.run(WorkersSql.advertise_presence, seq=worker, presence=int(presence))
 
 
 @single
 async def drain(tx: Transaction, worker: int, incarnation: str | None = None) -> None:
     """Say that this worker takes no more work; there is no way back."""
-    await tx.one(Workers.drain, seq=worker, incarnation=incarnation)
+    await tx.one(WorkersSql.drain, seq=worker, incarnation=incarnation)
 
 
 async def ask_to_drain(tx: Transaction, id: str) -> None:
     """Mark a live worker as draining: it learns of it by its next heartbeat, which the hint makes come at once."""
-    found = await tx.one(Workers.find_live_worker, id=id, incarnation="")
+    found = await tx.one(WorkersSql.find_live_worker, id=id, incarnation="")
     if found is None:
-        raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.")
-    await tx.one(Workers.drain, seq=found.seq, incarnation=None)
+        live = await list_workers(tx, all=False, limit=_NAMED)
+        close = did_you_mean(id, [row.id for row in live])
+        raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.{close}")
+    await tx.one(WorkersSql.drain, seq=found.seq, incarnation=None)
     await tx.hint(f"cancel {found.seq}")
 
 
 @single
 async def unregister(tx: Transaction, worker: int, *, reason: str, incarnation: str | None = None) -> None:
-    await tx.run(Workers.unregister, seq=worker, reason=reason, incarnation=incarnation)
+    await tx.run(WorkersSql.unregister, seq=worker, reason=reason, incarnation=incarnation)
 
 
 @single
@@ -103,11 +117,13 @@ async def lose_workers(
 ) -> int:
     """Give up workers that were silent beyond their TTL by `until`, or are in `gone`; their leases are left alone.
 
-    `last_beats`: the last heartbeat of each when it was missed first, in the order of `gone`. Whoever has beaten since
-    then is left alone.
+    Who lives in their processes goes with them.
+
+    `last_beats`: the last heartbeat of each when it was missed first, in the order of `gone`. A worker that has beaten
+    since then is left alone.
     """
     lost = await tx.many(
-        Workers.lose_workers,
+        WorkersSql.lose_workers,
         gone=sorted(gone) if last_beats is None else [],
         missed=list(gone) if last_beats is not None else [],
         last_beats=list(last_beats or ()),
@@ -117,67 +133,96 @@ async def lose_workers(
     return len(lost)
 
 
+@single
+async def lose(tx: Transaction, worker: int, *, reason: str) -> bool:
+    """Give up one worker, and who lives in its process; False when it was given up or has left before.
+
+    Their leases are left alone: `leases.expire` or `brokers.release_by_worker` takes them back.
+    """
+    return await lose_workers(tx, gone=[worker], reason=reason, until=0) > 0
+
+
+@reading
+async def stale_workers(
+    tx: Transaction, *, threshold_us: int, pool: str | None = None, limit: int = 1_000
+) -> list[StaleWorker]:
+    """Live workers without a heartbeat for so long, of a pool or of all; the most silent first."""
+    return await tx.many(WorkersSql.stale_workers, age_us=threshold_us, pool=pool, limit=limit)
+
+
+@reading
+async def pool_workers(tx: Transaction, pool: str, *, limit: int = 10_000) -> list[WorkerRow]:
+    """The workers of a pool that live, and those that are starting; the oldest first."""
+    return await tx.many(WorkersSql.pool_workers, pool=pool, limit=limit)
+
+
 @reading
 async def present_workers(tx: Transaction) -> list[LastBeat]:
-    return await tx.many(Workers.present_workers)
+    return await tx.many(WorkersSql.present_workers)
 
 
-class Standing(NamedTuple):
+class WorkerStanding(NamedTuple):
     """What the store says to a worker whose heartbeat it did not take."""
 
     known: bool  # False: it has no row of this incarnation
     live: bool  # it counts as alive, but the store has forgotten its last heartbeats
 
 
-async def judge_self(tx: Transaction, incarnation: str) -> Standing:
+async def judge_self(tx: Transaction, incarnation: str) -> WorkerStanding:
     """Why a heartbeat was refused. Where the store has forgotten what it had confirmed, the epoch rises.
 
     A worker that was given up has a row which says so. No row, or one that lacks the last heartbeats, means that an
     older state of the store was restored: numbers and tokens given out since then will be given out again. From here
     on tokens carry another epoch, so what was claimed before cannot be mistaken for what is claimed now.
     """
-    row = await tx.one(Workers.find_incarnation, incarnation=incarnation)
-    standing = Standing(row is not None, row is not None and row.status in ("active", "draining"))
+    row = await tx.one(WorkersSql.find_incarnation, incarnation=incarnation)
+    standing = WorkerStanding(row is not None, row is not None and row.status in ("active", "draining"))
     if standing.live or not standing.known:
-        await tx.one(Workers.bump_epoch)
+        await tx.one(WorkersSql.bump_epoch)
     return standing
 
 
 @reading
 async def oldest_code(tx: Transaction) -> int:
     """The schema version that code must have to use the tables."""
-    row = await tx.one(Workers.oldest_code)
+    row = await tx.one(WorkersSql.oldest_code)
     return row.at if row is not None else 0
 
 
 @reading
-async def list_workers(tx: Transaction, *, all: bool, limit: int) -> list[WorkerRow]:
-    return await tx.many(Workers.list_workers, all=int(all), limit=limit)
+async def list_workers(
+    tx: Transaction, *, all: bool, limit: int, before: int = FOREVER, id: str | None = None
+) -> list[WorkerRow]:
+    """Workers, the newest first: of one id, or of any, and those before a number."""
+    return await tx.many(WorkersSql.list_workers, all=int(all), id=id, before=before, limit=limit)
 
 
-def lines_of(row: WorkerRow) -> dict[str, tuple[int, int]]:
-    """The slots of each line that a worker serves, and how many were taken at its last heartbeat; empty: not told."""
+HANGING = "hanging"  # the slots of threads in calls that were given up and have not returned
+
+
+def slots_of(row: WorkerRow) -> dict[str, tuple[int, int]]:
+    """The slots of each group, and how many were taken at the worker's last heartbeat; empty: it did not say."""
     return {name: (slots, taken) for name, (slots, taken) in json.loads(row.lines or "{}").items()}
 
 
 @reading
 async def list_duties(tx: Transaction) -> list[DutyRow]:
-    return await tx.many(Workers.list_duties)
+    return await tx.many(WorkersSql.list_duties)
 
 
 @reading
 async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
     """One cheap question: is there anything for this worker to claim, wake, end or rescue?"""
-    sight = await tx.one(Workers.look, worker=worker, routes=routes)
+    sight = await tx.one(WorkersSql.look, worker=worker, served=routes)
     assert sight is not None
     return sight
 
 
 async def prune_routes(tx: Transaction, *, age_us: int, limit: int) -> None:
     """Forget routes that nobody has written for so long and no live job is on, the oldest first."""
-    await tx.run(Workers.prune_routes, age_us=age_us, limit=limit)
+    await tx.run(WorkersSql.prune_routes, age_us=age_us, limit=limit)
 
 
 @reading
 async def list_routes(tx: Transaction, *, since: int) -> list[Route]:
-    return await tx.many(Workers.list_routes, since=since)
+    return await tx.many(WorkersSql.list_routes, since=since)

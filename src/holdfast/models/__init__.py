@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
-from holdfast.models.caching import with_breakpoints
+from holdfast.models.cache_markers import with_breakpoints
 from holdfast.models.facts import Facts, check, facts_for
 from holdfast.models.failures import ModelFailure
-from holdfast.models.folding import Delta, Folding, InputDelta, Reply, TextDelta, ThinkingDelta
+from holdfast.models.fold import Delta, Folding, InputDelta, Reply, TextDelta, ThinkingDelta
 from holdfast.models.open import open_model
 from holdfast.models.prices import Price, cost
 from holdfast.models.protocol import Answered, Model, Request
-from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
+from holdfast.models.script import Script, block, call, calls, ends, refuse, reject, say, think, truncate
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf
 
@@ -47,6 +47,7 @@ __all__ = [
     "facts_for",
     "open_model",
     "refuse",
+    "reject",
     "say",
     "think",
     "truncate",

@@ -1,4 +1,5 @@
-"""Anthropic's models through its official SDK, which nothing else imports; it costs two seconds, so not before a call.
+"""Anthropic's models through its official SDK, which nothing else imports. It costs two seconds, so not before a call,
+unless a worker has it made ready.
 
 The SDK opens the connection, knows the headers and makes the errors; the stream is read as bytes and decoded here,
 for its typed events cost three times as much and hide the pings. Its retries are off: the runtime owns them.
@@ -7,6 +8,7 @@ for its typed events cost three times as much and hide the pings. Its retries ar
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -17,8 +19,9 @@ from holdfast.models.batch_wire import Upload
 from holdfast.models.failures import ModelFailure, refused, retry_after
 from holdfast.models.files import StoredFile
 from holdfast.models.message_batches import MessageBatches
+from holdfast.models.places import WithoutQueries, place_of
 from holdfast.models.protocol import Answered, Request, Wire
-from holdfast.models.reading import Patience, read_events
+from holdfast.models.sse import Patience, read_events
 
 if TYPE_CHECKING:
     from anthropic import AnthropicError, AsyncAnthropic
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _ABOVE = 60.0  # seconds by which the SDK's own limits are longer than ours
 _GOODBYE = 1.0  # seconds after the last event for the connection to become reusable
+_LOGGERS = ("httpx2", "anthropic._base_client")  # they log the URL of each request
+_WITHOUT_QUERIES = WithoutQueries()
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 
 
@@ -36,15 +41,34 @@ class AnthropicModel(MessageBatches):
     """
 
     def __init__(self, api_key: str | None = None, base_url: str | None = None, *, connect: float = 10.0) -> None:
-        self._api_key, self._base_url, self._connect = api_key, base_url, connect
+        self._api_key, self._connect = api_key, connect
+        self._place = None if base_url is None else place_of(base_url)
         self._made: AsyncAnthropic | None = None
 
     async def _client(self) -> AsyncAnthropic:
         if self._made is None:
-            sdk = await asyncio.to_thread(_imported)  # seconds, in which the event loop must live
+            made = await asyncio.to_thread(self._make)  # seconds, in which the event loop must live
             if self._made is None:
-                self._made = sdk(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+                self._made = made
         return self._made
+
+    def _make(self) -> AsyncAnthropic:
+        sdk, place = _imported(), self._place
+        if place is None:
+            return sdk(api_key=self._api_key, max_retries=0)
+        if place.query:
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(_WITHOUT_QUERIES)
+        return sdk(
+            api_key=self._api_key,
+            base_url=place.url,
+            default_headers=place.headers,
+            default_query=dict(place.parameters),
+            max_retries=0,
+        )
+
+    async def warm(self) -> None:
+        await self._client()
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         client = await self._client()
@@ -103,7 +127,7 @@ class AnthropicModel(MessageBatches):
         return response
 
     def _options(self, headers: Mapping[str, str], total: float, query: Mapping[str, object] | None = None) -> Any:
-        """What the SDK is told of a request besides its body."""
+        """What the SDK gets for a request besides its body."""
         from httpx2 import Timeout
 
         limit = Timeout(total + _ABOVE, connect=self._connect)
@@ -119,7 +143,7 @@ class AnthropicModel(MessageBatches):
                 response = await self._post(client, "/v1/messages/count_tokens", body, request, stream=False)
             return int(response.json()["input_tokens"])
         except TimeoutError:
-            raise ModelFailure("timeout", f"no count came within {request.idle:g}s.", bought="no") from None
+            raise ModelFailure("timeout", f"no count arrived within {request.idle:g}s.", bought="no") from None
         except AnthropicError as problem:
             raise _failure(problem, lambda _: None) from problem
         except (KeyError, TypeError, ValueError) as problem:
@@ -154,7 +178,7 @@ class AnthropicModel(MessageBatches):
                         else client.post(path, cast_to=Response, content=upload, options=options)
                     )
         except TimeoutError:
-            raise ModelFailure("timeout", f"no answer came within {total:g}s.") from None
+            raise ModelFailure("timeout", f"no answer arrived within {total:g}s.") from None
         except AnthropicError as problem:
             raise _failure(problem, tell) from problem
         tell(Answered.of(response.status_code, response.headers, retry_after(response.headers)))
@@ -166,7 +190,7 @@ class AnthropicModel(MessageBatches):
         from httpx2 import HTTPError, Response
 
         options = self._options({"accept": "application/binary"}, idle)
-        late = ModelFailure("timeout", f"nothing of it came for {idle:g}s.")
+        late = ModelFailure("timeout", f"nothing arrived for {idle:g}s.")
         try:
             with _credentials():
                 async with asyncio.timeout(idle):

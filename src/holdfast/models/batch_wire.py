@@ -85,7 +85,7 @@ def status_of(value: Any, bought: Bought = "no") -> BatchStatus:
             counts=counts,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise ModelFailure("malformed", f"{value!r:.200} is no batch: {problem!r}.", bought=bought) from problem
+        raise ModelFailure("malformed", f"{value!r:.200} is not a batch: {problem!r}.", bought=bought) from problem
 
 
 def _us(text: str | None) -> int | None:

@@ -1,7 +1,7 @@
 """Cassettes: what models were asked and answered in real runs, in a file, so that a script can answer the same again.
 
-What looks like a secret is taken out before anything is written, and thinking loses its signature: whoever plays it
-signs it anew.
+What looks like a secret is taken out before anything is written, and thinking loses its signature: the model that plays
+it signs it again.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from holdfast.errors import UsageError
-from holdfast.models.expecting import Unexpected
-from holdfast.models.hearing import Heard, Returned, is_said, texts_of
+from holdfast.models.expectations import Unexpected
 from holdfast.models.protocol import Wire
+from holdfast.models.request_view import Heard, Returned, is_said, texts_of
 from holdfast.models.script import Script, turns_since_user
-from holdfast.models.signing import blocks_of
-from holdfast.models.steps import Call, Inside, Raw, Say, Think, Turn, read_inside, write_inside
-from holdfast.redacting import Redactor
+from holdfast.models.steps import Call, Inside, Raw, Say, ScriptedTurn, Think, read_inside, write_inside
+from holdfast.models.thinking_signature import blocks_of
+from holdfast.redaction import Redactor
 
 VERSION = 1
 _PAUSED = "pause_turn"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedRequest:
     """What was new in a request: what the user said, if anything, and what tools returned."""
 
     text: str | None
     results: tuple[Returned, ...] = ()
 
     @classmethod
-    def of(cls, heard: Heard) -> Asked:
+    def of(cls, heard: Heard) -> RecordedRequest:
         text = without_secrets(heard.text) if is_said(heard.messages[-1]) else None
         results = [Returned(each.tool, without_secrets(each.text), each.is_error) for each in heard.results]
         return cls(text, tuple(results))
@@ -47,11 +47,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RecordedAnswer:
     """One turn: what the model was asked, and the answer."""
 
-    asked: Asked
-    turn: Turn
+    asked: RecordedRequest
+    turn: ScriptedTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Recording:
 
     agent: str
     model: str
-    turns: tuple[Answered, ...]
+    turns: tuple[RecordedAnswer, ...]
 
     def place(self, messages: Sequence[Wire]) -> tuple[int, bool]:
         """Which turn answers these messages, and whether they begin as the run did.
 
-        A user may have spoken in the middle of the run. The answers to that are told by its text.
+        A user may have spoken in the middle of the run. Its text finds the answers to that.
         """
         said = [without_secrets(text) for text in texts_of(messages)]
         begun = [number for number, each in enumerate(self.turns) if each.asked.text is not None]
@@ -106,9 +106,9 @@ class Recorded(Script):
 
     @classmethod
     def read(cls, written: Mapping[str, Any], *, strict: bool) -> Self:
-        """`ValueError`, `TypeError` or `KeyError` when this is no cassette."""
+        """`ValueError`, `TypeError` or `KeyError` when this is not a cassette."""
         if written.get("cassette") != VERSION:
-            raise ValueError(f"it is no cassette of version {VERSION}, but {written.get('cassette')!r}")
+            raise ValueError(f"it is not a cassette of version {VERSION}, but {written.get('cassette')!r}")
         recordings = [_read(run) for run in written["runs"]]
         if not all(each.turns and each.turns[0].asked.text is not None for each in recordings) or not recordings:
             raise ValueError("a run in it does not begin with what a user said")
@@ -118,7 +118,7 @@ class Recorded(Script):
         own = [each for each in self._recordings if each.agent == name]
         return Recorded(own, strict=self._strict) if own else self
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         places = [(each, *each.place(body["messages"])) for each in self._recordings]
         recording, number, _ = next((each for each in places if each[2]), places[0])
         if number >= len(recording.turns):
@@ -128,11 +128,11 @@ class Recorded(Script):
             raise Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")
         answered = recording.turns[number]
         if self._strict:
-            _compare(answered.asked, Asked.of(Heard(body)), number, recording)
+            _compare(answered.asked, RecordedRequest.of(Heard(body)), number, recording)
         return answered.turn
 
 
-def _compare(recorded: Asked, asked: Asked, number: int, recording: Recording) -> None:
+def _compare(recorded: RecordedRequest, asked: RecordedRequest, number: int, recording: Recording) -> None:
     if recorded != asked:
         lines = difflib.ndiff(recorded.lines(), asked.lines())
         where = f"at turn {number + 1} of the recorded run of {recording.agent} (- recorded, + asked):"
@@ -174,13 +174,15 @@ def _sealed(part: Inside) -> Inside:
     return Call(part.name, Redactor().value(part.input, "arguments")) if isinstance(part, Call) else part
 
 
-def _written(answered: Answered) -> dict[str, Any]:
+def _written(answered: RecordedAnswer) -> dict[str, Any]:
     asked, turn = answered.asked, answered.turn
-    told: dict[str, Any] = {} if asked.text is None else {"text": asked.text}
+    request: dict[str, Any] = {} if asked.text is None else {"text": asked.text}
     if asked.results:
-        told["results"] = [{"tool": each.tool, "text": each.text, "is_error": each.is_error} for each in asked.results]
+        request["results"] = [
+            {"tool": each.tool, "text": each.text, "is_error": each.is_error} for each in asked.results
+        ]
     parts = [write_inside(_sealed(part)) for part in turn.parts]
-    written = {"asked": told, "parts": parts, "stop": turn.stop_reason}
+    written = {"asked": request, "parts": parts, "stop": turn.stop_reason}
     more = {"category": turn.category, "usage": turn.usage}
     return written | {name: value for name, value in more.items() if value is not None}
 
@@ -189,9 +191,9 @@ def _read(run: Mapping[str, Any]) -> Recording:
     return Recording(run["agent"], run["model"], tuple(map(_answered, run["turns"])))
 
 
-def _answered(written: Mapping[str, Any]) -> Answered:
-    told = written["asked"]
-    results = tuple(Returned(each["tool"], each["text"], each["is_error"]) for each in told.get("results", ()))
+def _answered(written: Mapping[str, Any]) -> RecordedAnswer:
+    request = written["asked"]
+    results = tuple(Returned(each["tool"], each["text"], each["is_error"]) for each in request.get("results", ()))
     parts = tuple(map(read_inside, written["parts"]))
-    turn = Turn(parts, written["stop"], written.get("category"), written.get("usage"))
-    return Answered(Asked(told.get("text"), results), turn)
+    turn = ScriptedTurn(parts, written["stop"], written.get("category"), written.get("usage"))
+    return RecordedAnswer(RecordedRequest(request.get("text"), results), turn)

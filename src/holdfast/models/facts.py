@@ -1,13 +1,15 @@
 """What is known of each model, as data: `facts.json` is shipped, and a program may override any of it.
 
 A name is known as written, by an alias, or with the date of a snapshot after it. Nothing is guessed from a name that
-merely looks similar: a new model may take other options and cost another price.
+merely looks similar: a new model may take other options and cost another price. A model that is not listed can still
+be used, with facts that hold for every model; only its price is unknown.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,16 +18,19 @@ from typing import Any, Literal
 
 from holdfast.errors import UsageError
 
+log = logging.getLogger("holdfast.models")
+
 SCRIPTED = "scripted"
-_SNAPSHOT = re.compile(r"[-@](\d{8}|latest)$")
+_SNAPSHOT = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest|default)$")
 _SAMPLING = ("temperature", "top_p", "top_k")
+_LEAST_WINDOW, _LEAST_OUTPUT = 200_000, 64_000  # of any model in the table
 Overrides = Mapping[str, Mapping[str, Any]]
 """Model name -> the facts to change; for a name that is unknown, all facts that have no default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One model: what fits, what it takes."""
+    """One model: its limits, and the options it accepts."""
 
     name: str
     window: int
@@ -41,10 +46,14 @@ class Facts:
     sampling: bool = False
     """Whether temperature, top_p and top_k are accepted."""
     effort: bool = True
+    least_cached: int = 1_024
+    """Tokens: a shorter prefix is not cached, though it be marked."""
     lifecycle: Literal["active", "deprecated", "retired"] = "active"
     retires: str | None = None
     aliases: tuple[str, ...] = ()
     source: str = ""
+    listed: bool = True
+    """False: nothing is known of it. What it takes is left to the provider, and refused by nobody here."""
 
 
 @functools.cache
@@ -66,19 +75,46 @@ def names() -> list[str]:
 
 
 def facts_for(model: str, overrides: Overrides | None = None) -> Facts:
-    """What is known of a model; `UsageError` if nothing is."""
-    known = _known()
-    found = known.get(model) or known.get(_SNAPSHOT.sub("", model))
+    """What is known about a model. If it is not listed, this is what holds for every model; the log says so once."""
+    found = known(model, overrides)
+    return _unlisted(model) if found is None else found
+
+
+def known(model: str, overrides: Overrides | None = None) -> Facts | None:
+    """What the table and the overrides say of a model; None where neither knows it."""
+    table = _known()
+    found = table.get(model) or table.get(family(model))
     if found is None and model.startswith(f"{SCRIPTED}:"):
-        found = known[SCRIPTED]
+        found = table[SCRIPTED]
     changes = (overrides or {}).get(model) or (overrides or {}).get(found.name if found else "")
     if found is not None:
         return replace(found, **_typed(changes)) if changes else found
-    if not changes:
-        raise UsageError(
-            f"nothing is known of model {model!r}: check its name, or give its facts (window, max_output …) and prices."
-        )
-    return _made({"name": model}, changes)
+    return _made({"name": model}, changes) if changes else None
+
+
+def family(model: str) -> str:
+    """The name without the date of a snapshot."""
+    return _SNAPSHOT.sub("", model)
+
+
+@functools.lru_cache(maxsize=1_000)  # so each name is warned of once
+def _unlisted(model: str) -> Facts:
+    log.warning(
+        "model %r is not among the models that are known here: check its name. It is used as one with a window of "
+        "%d tokens that writes up to %d; what it costs is not known before hf.budgets.prices says so.",
+        model,
+        _LEAST_WINDOW,
+        _LEAST_OUTPUT,
+    )
+    return Facts(
+        name=model,
+        window=_LEAST_WINDOW,
+        max_output=_LEAST_OUTPUT,
+        thinking_types=(),
+        strict_tools=False,
+        batch=False,
+        listed=False,
+    )
 
 
 def _made(given: Mapping[str, Any], row: Mapping[str, Any]) -> Facts:
@@ -105,6 +141,8 @@ def check(model: str, options: Mapping[str, Any], overrides: Overrides | None = 
     `options` are those of a request, with `max_tokens` and `output_schema` if they are set.
     """
     facts = facts_for(model, overrides)
+    if not facts.listed:
+        return
     if facts.lifecycle == "retired":
         raise UsageError(f"model {model} was retired on {facts.retires}; choose another.")
     for name, reason in _objections(facts, options):

@@ -2,11 +2,13 @@
 
 The provider's own code decides the kind, the HTTP status only where there is no code: the same status 429 is a rate
 limit that passes and a spend limit that waits for a person. An `error` event inside a stream is classed like a refusal.
+A status 403 is one call that may not be made, unless its words say that the whole account is held.
 """
 
 from __future__ import annotations
 
 import email.utils
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -22,6 +24,7 @@ Kind = Literal[
     "malformed",
     "spend_limit",
     "auth",
+    "permission",
     "bad_request",
     "context_window",
     "not_found",
@@ -46,7 +49,7 @@ _CODES: Mapping[str, Kind] = {
     "api_error": "server",
     "timeout_error": "timeout",
     "authentication_error": "auth",
-    "permission_error": "auth",
+    "permission_error": "permission",
     "billing_error": "spend_limit",
     "not_found_error": "not_found",
     "request_too_large": "context_window",
@@ -54,7 +57,7 @@ _CODES: Mapping[str, Kind] = {
 _STATUSES: Mapping[int, Kind] = {
     401: "auth",
     402: "spend_limit",
-    403: "auth",
+    403: "permission",
     404: "not_found",
     408: "timeout",
     413: "context_window",
@@ -66,10 +69,11 @@ _STATUSES: Mapping[int, Kind] = {
 # The provider says these as plain invalid_request_error, so its words are all there is to go by.
 _TOO_LONG = ("prompt is too long", "exceed context limit", "exceeds the context", "maximum context length")
 _SPENT = ("credit balance is too low", "usage limits", "spend limit")
+_HELD = re.compile(r"\b(organization|account)\b.{0,40}\b(disabled|suspended|deactivated|on hold|banned)\b")
 
 
 class ModelFailure(HoldfastError):
-    """A model call that brought no whole answer.
+    """A model call that did not return a complete answer.
 
     `kind` says what happened, `bought` whether it can have cost money: after "unknown" count the attempt as paid.
     """
@@ -114,7 +118,7 @@ class ModelFailure(HoldfastError):
 def refused(status: int, body: object, headers: Mapping[str, str], *, streaming: bool = False) -> ModelFailure:
     """The failure that a provider's error says, in a response or, `streaming`, in an event after a 200.
 
-    A definite refusal before the stream cost nothing; of an error on the provider's side nobody knows.
+    A definite refusal before the stream cost nothing; the cost of an error on the provider's side is unknown.
     """
     kind_of, code, message = _said(body)
     kind = _class(kind_of, code, message) or _by_status(status)
@@ -144,11 +148,13 @@ def _text(holder: object, key: str) -> str | None:
 
 
 def _class(kind_of: str | None, code: str | None, message: str) -> Kind | None:
+    words = message.lower()
+    if code not in _CODES and kind_of in ("permission_error", "invalid_request_error") and _HELD.search(words):
+        return "auth"
     for each in (code, kind_of):
         if each is not None and each in _CODES:
             return _CODES[each]
     if kind_of == "invalid_request_error":
-        words = message.lower()
         if any(phrase in words for phrase in _TOO_LONG):
             return "context_window"
         return "spend_limit" if any(phrase in words for phrase in _SPENT) else "bad_request"

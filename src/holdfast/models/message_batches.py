@@ -104,7 +104,7 @@ def _decoded(answer: bytes, bought: Bought) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"the answer is not JSON: {answer[:200]!r}.", bought=bought) from problem
     if not isinstance(value, dict):
-        raise ModelFailure("malformed", f"the answer is no object: {answer[:200]!r}.", bought=bought)
+        raise ModelFailure("malformed", f"the answer is not an object: {answer[:200]!r}.", bought=bought)
     return value
 
 

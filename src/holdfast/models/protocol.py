@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Wire = dict[str, Any]
 """JSON as the provider speaks it."""
@@ -80,6 +80,14 @@ class Answered:
         )
 
 
+@runtime_checkable
+class Warming(Protocol):
+    """A model that has something to make ready before its first call."""
+
+    async def warm(self) -> None:
+        """Import and make whatever the first call would wait for; nothing is sent."""
+
+
 class Model(Protocol):
     """A provider. An instance serves any number of calls at once."""
 
@@ -95,7 +103,7 @@ class Model(Protocol):
         """How many input tokens the request has, as the provider counts; raises `ModelFailure`."""
 
     async def close(self) -> None:
-        """Give up the connections. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
 
 
 def canonical(value: object) -> str:

@@ -13,46 +13,52 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.models.examples import example
-from holdfast.models.expecting import Expected, Unexpected
-from holdfast.models.hearing import Heard, is_said
+from holdfast.models.expectations import Expected, Unexpected
 from holdfast.models.protocol import Wire
-from holdfast.models.signing import blocks_of
+from holdfast.models.request_view import Heard, is_said
 from holdfast.models.steps import (
     Call,
     Inside,
     Part,
     Raw,
+    Reject,
+    Rejected,
     Say,
+    ScriptedTurn,
     Think,
-    Turn,
     block,
     call,
     calls,
     ends,
     read_step,
     refuse,
+    reject,
     say,
     think,
     truncate,
     whole,
 )
+from holdfast.models.thinking_signature import blocks_of
 
 __all__ = [
     "Call",
     "Inside",
     "Part",
     "Raw",
+    "Reject",
+    "Rejected",
     "Say",
     "Script",
+    "ScriptedTurn",
     "Step",
     "Think",
-    "Turn",
     "block",
     "call",
     "calls",
     "ends",
     "last_user_text",
     "refuse",
+    "reject",
     "say",
     "think",
     "truncate",
@@ -113,10 +119,10 @@ class Script:
         return _ByModel(scripts, otherwise)
 
     def for_agent(self, name: str) -> Script:
-        """What this agent is answered by."""
+        """The script that answers this agent."""
         return self
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         """What to answer to this request."""
         number = turns_since_user(body["messages"])
         if number >= len(self._turns):
@@ -129,7 +135,7 @@ class Script:
         except AssertionError as problem:
             where = f"at step {number + 1} of {len(self._turns)}, which asserts: {problem}"
             raise Unexpected(f"{where}\nWhat it was sent:\n{Heard(body).told()}") from problem
-        return Turn((*thoughts, *turn.parts), turn.stop_reason, turn.category, turn.usage)
+        return ScriptedTurn((*thoughts, *turn.parts), turn.stop_reason, turn.category, turn.usage)
 
     def _run_out(self, number: int, body: Wire) -> UsageError:
         problem = (
@@ -145,7 +151,7 @@ def _played(step: Step, body: Wire) -> Part:
     match step:
         case Expected():
             return step.played(body)
-        case Think() | Say() | Call() | Raw() | Turn():
+        case Think() | Say() | Call() | Raw() | ScriptedTurn() | Reject():
             return step
         case _:
             return step(list(body["messages"]))
@@ -163,9 +169,9 @@ class _ByAgent(Script):
             raise Unexpected(f"there is no script for {_named('agent', name)}; there are {_listed(self._scripts)}.")
         return found.for_agent(name)
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         if self._otherwise is None:
-            raise UsageError("which agent asks is known in a lab alone; elsewhere, use Script.by_model.")
+            raise UsageError("only a lab knows which agent asks; elsewhere, use Script.by_model.")
         return self._otherwise.turn(body)
 
 
@@ -179,7 +185,7 @@ class _ByModel(Script):
         mine = {model: script.for_agent(name) for model, script in self._scripts.items()}
         return _ByModel(mine, None if self._otherwise is None else self._otherwise.for_agent(name))
 
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         found = self._scripts.get(body["model"], self._otherwise)
         if found is None:
             raise Unexpected(f"there is no script for model {body['model']!r}; there are {_listed(self._scripts)}.")
@@ -195,15 +201,15 @@ def _listed(scripts: Mapping[str, Script]) -> str:
 
 
 class _Default(Script):
-    def turn(self, body: Wire) -> Turn:
+    def turn(self, body: Wire) -> ScriptedTurn:
         messages, tools = body["messages"], [tool for tool in body.get("tools") or [] if "input_schema" in tool]
         text = last_user_text(messages)
         if tools and turns_since_user(messages) == 0:
             return calls(Call(tools[0]["name"], example(tools[0]["input_schema"], text)))
         wanted = (body.get("output_config") or {}).get("format")
         if wanted:
-            return Turn((Say(json.dumps(example(wanted["schema"], text), ensure_ascii=False)),))
-        return Turn((Say(_returned(messages[-1]["content"]) or text or "(nothing)"),))
+            return ScriptedTurn((Say(json.dumps(example(wanted["schema"], text), ensure_ascii=False)),))
+        return ScriptedTurn((Say(_returned(messages[-1]["content"]) or text or "(nothing)"),))
 
 
 def turns_since_user(messages: Sequence[Wire]) -> int:

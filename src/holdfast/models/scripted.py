@@ -8,9 +8,10 @@ from pathlib import Path
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.models.failures import ModelFailure
+from holdfast.models.prompt_cache import PromptCache
 from holdfast.models.protocol import Answered, Request, Wire, request_hash
 from holdfast.models.script import Script
-from holdfast.models.scripted_batches import ScriptedBatches
+from holdfast.models.scripted_batches import ScriptedBatches, check_schemas
 from holdfast.models.spool import Shelf, Spool
 from holdfast.models.wire import count_tokens, to_events
 from holdfast.models.witness import Witness
@@ -41,17 +42,19 @@ class ScriptedModel(ScriptedBatches):
             batch_time=batch_time,
         )
         self._pace = pace
+        self._cache = PromptCache(self._clock)
 
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         body = request.body()
-        told = {"call": request.call, "model": request.model, "hash": request_hash(body)}
-        self.witness.write(event="sent", **told)
+        about = {"call": request.call, "model": request.model, "hash": request_hash(body)}
+        self.witness.write(event="sent", **about)
         try:
-            events = to_events(self.turn(body, request.call), body, call=request.call)
+            check_schemas(body)
+            events = to_events(self.turn(body, request.call), body, call=request.call, cache=self._cache)
         except UsageError as problem:
-            self.witness.write(event="done", rejected=str(problem), **told)
+            self.witness.write(event="done", rejected=str(problem), **about)
             raise ModelFailure("bad_request", str(problem), bought="no") from problem
-        answered(Answered(request_id=f"req_{told['hash'][:24]}"))
+        answered(Answered(request_id=f"req_{about['hash'][:24]}"))
         usage: Wire = {}
         for event in events:
             if self._pace and event["type"] == "content_block_delta":
@@ -61,7 +64,7 @@ class ScriptedModel(ScriptedBatches):
             elif event["type"] == "message_delta":
                 usage = {**usage, **event["usage"]}
             elif event["type"] == "message_stop":
-                self.witness.write(event="done", usage=usage, **told)
+                self.witness.write(event="done", usage=usage, **about)
             yield event
 
     async def count_tokens(self, request: Request) -> int:

@@ -1,4 +1,4 @@
-"""Batches of the `scripted:` model: answered by the script when they are made, and told of when their time is up.
+"""Batches of the `scripted:` model: answered by the script when they are made, and shown when their time is up.
 
 Everything in a batch has been processed, and billed, from the start. So a cancel ends a batch early and takes nothing
 back, as with a provider whose requests cannot be interrupted.
@@ -19,7 +19,8 @@ from holdfast.models.batch_wire import errored, line_bytes, line_of
 from holdfast.models.batches import LASTS_US, BatchItem, BatchLine, BatchStatus, check_items
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Wire
-from holdfast.models.script import Script, Turn
+from holdfast.models.schemas import objection
+from holdfast.models.script import Script, ScriptedTurn
 from holdfast.models.spool import Kept, Shelf
 from holdfast.models.wire import to_batch_message
 from holdfast.models.witness import Witness
@@ -39,7 +40,7 @@ class ScriptedBatches:
         self._clock, self._random = ports.clock, ports.random
         self._batch_us = round(batch_time * 1_000_000)
 
-    def turn(self, body: Wire, call: str) -> Turn:
+    def turn(self, body: Wire, call: str) -> ScriptedTurn:
         """What is answered to a request; `call` is its name to a witness."""
         return self._script.turn(body)
 
@@ -65,7 +66,7 @@ class ScriptedBatches:
         answered(Answered(request_id=f"req_{batch.id.removeprefix('msgbatch_')}"))
         return replace(batch, ends_us=now + LASTS_US).status(
             now
-        )  # whose time is up at once is in progress all the same
+        )  # even if its time is up at once, it is in progress first
 
     def _result(self, item: BatchItem) -> Wire:
         try:
@@ -74,8 +75,9 @@ class ScriptedBatches:
             raise ModelFailure("bad_request", f"{item.custom_id} is not JSON: {problem}.", bought="no") from problem
         try:
             _check_body(body)
+            check_schemas(body)
             message = to_batch_message(self.turn(body, item.custom_id), body, item.custom_id)
-        except (UsageError, UnicodeEncodeError) as problem:  # the latter: half of a surrogate pair is no text
+        except (UsageError, UnicodeEncodeError) as problem:  # the latter: half of a surrogate pair is not text
             return errored({"type": "invalid_request_error", "message": str(problem)})
         return {"type": "succeeded", "message": message}
 
@@ -93,8 +95,8 @@ class ScriptedBatches:
         for custom_id, result in results:
             if result["type"] == "succeeded":
                 message = result["message"]
-                told = {"usage": message["usage"], "model": message["model"], "tier": "batch"}
-                self.witness.write(event="billed", call=custom_id, batch=batch.id, **told)
+                bill = {"usage": message["usage"], "model": message["model"], "tier": "batch"}
+                self.witness.write(event="billed", call=custom_id, batch=batch.id, **bill)
 
     async def get_batch(self, id: str) -> BatchStatus:
         return self._kept(id).status(self._clock.wall_us())
@@ -126,6 +128,12 @@ class ScriptedBatches:
             return self._shelf.get(id)
         except KeyError:
             raise _not_found(f"there is no batch {id}") from None
+
+
+def check_schemas(body: Wire) -> None:
+    """Refuse what every provider would: a script answers whatever else it is asked."""
+    if (problem := objection(body)) is not None:
+        raise UsageError(problem)
 
 
 def _check_body(body: Any) -> None:

@@ -30,7 +30,7 @@ class Kept:
     created_us: int
     ends_us: int
     counts: dict[str, int]
-    """Its results by type, which nobody is told before it has ended."""
+    """Its results by type, which it shows only when it has ended."""
     canceled_us: int | None = None
 
     def status(self, now_us: int) -> BatchStatus:
@@ -48,7 +48,7 @@ class Kept:
 
 
 class Shelf(Protocol):
-    """Where batches are kept. Ids that nobody knows are `KeyError`."""
+    """Where batches are kept. Unknown ids are `KeyError`."""
 
     def keep(self, batch: Kept, lines: Sequence[bytes]) -> None: ...
 

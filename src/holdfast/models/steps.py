@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.errors import UsageError
 from holdfast.models.protocol import Wire
 
 
@@ -34,7 +35,7 @@ Inside = Think | Say | Call | Raw
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScriptedTurn:
     """One whole answer: its parts in order, why it stops, and what it used; without `usage`, something plausible."""
 
     parts: tuple[Inside, ...]
@@ -43,7 +44,18 @@ class Turn:
     usage: Wire | None = None
 
 
-Part = Inside | Turn
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """No answer: the provider does not take the request, and says why."""
+
+    message: str
+
+
+Part = Inside | ScriptedTurn | Reject
+
+
+class Rejected(UsageError):
+    """A script does not take a request, as a provider answers with status 400."""
 
 
 def say(text: str) -> Say:
@@ -56,19 +68,19 @@ def call(name: str, /, **input: Any) -> Call:
     return Call(name, input)
 
 
-def calls(*parts: Inside) -> Turn:
+def calls(*parts: Inside) -> ScriptedTurn:
     """Several tool calls in one turn; texts may stand before them."""
-    return Turn(parts, stop_of(parts))
+    return ScriptedTurn(parts, stop_of(parts))
 
 
 def block(type: str, /, **body: Any) -> Raw:
-    """A block as the provider writes it: a server tool's use or result, or one that nobody knows."""
+    """A block as the provider writes it: a server tool's use or result, or one of an unknown type."""
     return Raw({"type": type, **body})
 
 
-def ends(stop_reason: str, *parts: Inside) -> Turn:
+def ends(stop_reason: str, *parts: Inside) -> ScriptedTurn:
     """A turn that stops for this reason: `pause_turn`, `model_context_window_exceeded` …"""
-    return Turn(parts, stop_reason)
+    return ScriptedTurn(parts, stop_reason)
 
 
 def think(text: str) -> Think:
@@ -76,19 +88,32 @@ def think(text: str) -> Think:
     return Think(text)
 
 
-def refuse(category: str | None = None) -> Turn:
+def refuse(category: str | None = None) -> ScriptedTurn:
     """Decline: an answer like any other to HTTP, with `stop_reason: refusal`."""
-    return Turn((), "refusal", category)
+    return ScriptedTurn((), "refusal", category)
 
 
-def truncate(text: str) -> Turn:
+def reject(message: str) -> Reject:
+    """Do not take the request: status 400 with this message, and nothing is bought. `refuse()` is an answer, not this.
+
+    For example, a function of the messages may do so if one of them has a picture.
+    """
+    return Reject(message)
+
+
+def truncate(text: str) -> ScriptedTurn:
     """Be cut off by max_tokens after this text."""
-    return Turn((Say(text),), "max_tokens")
+    return ScriptedTurn((Say(text),), "max_tokens")
 
 
-def whole(part: Part) -> Turn:
-    """A part as the turn that it makes alone."""
-    return part if isinstance(part, Turn) else Turn((part,), stop_of((part,)))
+_WITH_TEXT: Mapping[str, Callable[[Any], Part]] = {"refuse": refuse, "reject": reject, "truncate": truncate}
+
+
+def whole(part: Part) -> ScriptedTurn:
+    """A part as the turn that it makes alone; `Rejected` when it is none."""
+    if isinstance(part, Reject):
+        raise Rejected(part.message)
+    return part if isinstance(part, ScriptedTurn) else ScriptedTurn((part,), stop_of((part,)))
 
 
 def stop_of(parts: Sequence[Part]) -> str:
@@ -113,18 +138,16 @@ def read_step(step: dict[str, Any]) -> Part:
         case "ends":
             reason, *parts = value
             return ends(reason, *map(read_inside, parts))
-        case "refuse":
-            return refuse(value)
-        case "truncate":
-            return truncate(value)
+        case "refuse" | "reject" | "truncate":
+            return _WITH_TEXT[verb](value)
         case _:
             raise ValueError(f"there is no step {verb!r}")
 
 
 def read_inside(step: dict[str, Any]) -> Inside:
     part = read_step(step)
-    if isinstance(part, Turn):
-        raise ValueError(f"{step} is a turn of its own")
+    if isinstance(part, ScriptedTurn | Reject):
+        raise ValueError(f"{step} is a separate turn")
     return part
 
 

@@ -7,20 +7,32 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.models import signing
-from holdfast.models.folding import Folding
+from holdfast.models import thinking_signature
+from holdfast.models.fold import Folding
+from holdfast.models.prompt_cache import PromptCache
 from holdfast.models.protocol import Wire, canonical, request_hash, unmarked
-from holdfast.models.script import Call, Inside, Raw, Say, Think, Turn
+from holdfast.models.script import Call, Inside, Raw, Say, ScriptedTurn, Think
 
 KEY = "scripted"
 _PIECES = 4  # at least so many deltas for a text, so that readers meet more than one
 _LONGEST = 64
 
 
-def to_events(turn: Turn, body: Wire, *, call: str = "", key: str = KEY, account: str = "") -> list[Wire]:
-    """The events of an answer to `body`. Ids follow from the request and the turn of `call`, not from its attempt."""
+def to_events(
+    turn: ScriptedTurn,
+    body: Wire,
+    *,
+    call: str = "",
+    key: str = KEY,
+    account: str = "",
+    cache: PromptCache | None = None,
+) -> list[Wire]:
+    """The events of an answer to `body`. Ids follow from the request and the turn of `call`, not from its attempt.
+
+    Without a `cache` nothing is read from one or written to one, whatever is marked.
+    """
     identity = hashlib.sha256(f"{request_hash(body)}/{call.rpartition('/')[0]}".encode()).hexdigest()
-    binding = signing.after(key, body, account)
+    binding = thinking_signature.after(key, body, account)
     blocks: list[Wire] = []
     inner: list[Wire] = []
     for index, part in enumerate(turn.parts):
@@ -28,7 +40,8 @@ def to_events(turn: Turn, body: Wire, *, call: str = "", key: str = KEY, account
         binding.block(block)
         blocks.append(block)
         inner += _block_events(index, block)
-    usage = turn.usage or usage_of(body, blocks)
+    cached = {} if cache is None else cache.bill(body, count_tokens(body), account)
+    usage = turn.usage or {**usage_of(body, blocks), **cached}
     message = {
         "id": f"msg_{identity[:24]}",
         "type": "message",
@@ -52,7 +65,7 @@ def to_events(turn: Turn, body: Wire, *, call: str = "", key: str = KEY, account
 
 
 def to_message(events: list[Wire]) -> Wire:
-    """What the stream comes to, as it is answered without streaming."""
+    """The message of a stream, as it is answered without streaming."""
     folding = Folding()
     for event in events:
         folding.feed(event)
@@ -70,13 +83,13 @@ def to_message(events: list[Wire]) -> Wire:
     }
 
 
-def to_batch_message(turn: Turn, body: Wire, custom_id: str, *, key: str = KEY, account: str = "") -> Wire:
+def to_batch_message(turn: ScriptedTurn, body: Wire, custom_id: str, *, key: str = KEY, account: str = "") -> Wire:
     """The message of an answer in a batch. Its ids follow from the request and its custom id."""
     message = to_message(to_events(turn, body, call=f"{custom_id}/", key=key, account=account))
     return {**message, "usage": {**message["usage"], "service_tier": "batch"}}
 
 
-def _block(part: Inside, id: str, binding: signing.Binding) -> Wire:
+def _block(part: Inside, id: str, binding: thinking_signature.SignatureBinding) -> Wire:
     match part:
         case Think(text):
             return {"type": "thinking", "thinking": text, "signature": binding.sign(text)}

@@ -1,7 +1,7 @@
-"""The witness: one line of JSON for each call when it arrives and when it ends, whoever asked and whatever they store.
+"""The witness: one line of JSON for each call when it arrives and when it ends, independent of what the callers store.
 
 A line is written by one `write` to a file opened for appending, so that several processes can share the file and a
-crash loses no line that was begun before it.
+crash loses no line that began before it.
 """
 
 from __future__ import annotations

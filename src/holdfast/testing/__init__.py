@@ -1,7 +1,7 @@
 """What tests of Holdfast, and of programs built on it, stand on. Nothing in the runtime imports it."""
 
-from holdfast.models.expecting import expect
-from holdfast.models.hearing import Heard
+from holdfast.models.expectations import expect
+from holdfast.models.request_view import Heard
 from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
 from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
@@ -9,6 +9,7 @@ from holdfast.testing.crashes import Crash
 from holdfast.testing.crew import Stuck
 from holdfast.testing.lab import Lab, lab
 from holdfast.testing.labs import Labs
+from holdfast.testing.sync_lab import SyncLab, sync_lab
 
 __all__ = [
     "Crash",
@@ -19,6 +20,7 @@ __all__ = [
     "Rebought",
     "Script",
     "Stuck",
+    "SyncLab",
     "block",
     "call",
     "calls",
@@ -27,6 +29,7 @@ __all__ = [
     "lab",
     "refuse",
     "say",
+    "sync_lab",
     "think",
     "truncate",
 ]

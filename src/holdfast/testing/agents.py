@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from holdfast.agents.capsules.recording import record_runs, save
-from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND, nano_of
-from holdfast.agents.handles import Run
-from holdfast.agents.money.face import Budget, Policy
-from holdfast.agents.people.face import Inquiry
-from holdfast.agents.streams import ENDED
-from holdfast.app import Holdfast
+from holdfast.agents.api.run import Run
+from holdfast.agents.capsules.cassettes import record_runs, save
+from holdfast.agents.definition import AGENT_KIND, TOOL_KIND, nano_of
+from holdfast.agents.events.reader import ENDED
+from holdfast.agents.money.api import Budget, Policy
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel.states import State
-from holdfast.models.hearing import Heard
+from holdfast.models.request_view import Heard
 from holdfast.models.script import Script
 from holdfast.models.spool import MemoryShelf
-from holdfast.testing import asking, bought, enqueued
+from holdfast.testing import bought, enqueued, store_view
 from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Plan
@@ -60,14 +60,14 @@ class AgentsInLab(ABC):
 
     def calls(self, tool: str) -> list[dict[str, Any]]:
         """What models called this tool, or this agent, with, in order: as they wrote it, and whatever became of it."""
-        kinds = self.app.registry.definitions
+        kinds = core_of(self.app).registry.definitions
         if TOOL_KIND + tool not in kinds and AGENT_KIND + tool not in kinds:
             raise UsageError(f"the app of this lab has no tool and no agent {tool!r}.")
         return self.look(partial(bought.calls_of, tool=tool))
 
     @property
     def rebought(self) -> list[Rebought]:
-        """Turns that were bought more often than recorded and unknown together say; it should be empty.
+        """Turns that were bought more often than the records and unknown outcomes explain; it should be empty.
 
         The witness is the lab's own model, so the lab must have a script.
         """
@@ -75,18 +75,18 @@ class AgentsInLab(ABC):
         return self.look(partial(bought.rebought, witness=lines))
 
     def inquiries(self, run: Asker | None = None) -> list[Inquiry]:
-        """What people are asked now, the oldest first: by everybody, or by a run and those that it started."""
-        return self.look(partial(asking.open_inquiries, run=None if run is None else _id(run)))
+        """The open inquiries, the oldest first: all of them, or those of a run and of the runs below it."""
+        return self.look(partial(store_view.open_inquiries, run=None if run is None else _id(run)))
 
     async def approve(self, run: Asker, *, input: dict[str, Any] | None = None, by: str = "") -> Inquiry:
-        """Let the call run, or the run go on, that a person is asked about. Then drain.
+        """Approve the call or the run that a person is asked about. Then drain.
 
         `run` is the run if it asks just one thing, else the inquiry, or the id of either or of the call.
         """
         return await self._decided(self.app.approve(self._meant(run), input=input, by=by))
 
     async def deny(self, run: Asker, message: str = "", *, by: str = "") -> Inquiry:
-        """Keep it from running; the model is told why."""
+        """Deny it, and tell the model why."""
         return await self._decided(self.app.deny(self._meant(run), message=message, by=by))
 
     async def answer(self, run: Asker, answer: Any, *, by: str = "") -> Inquiry:
@@ -94,10 +94,10 @@ class AgentsInLab(ABC):
         return await self._decided(self.app.answer(self._meant(run), answer, by=by))
 
     def price(self, usd: str | Decimal) -> None:
-        """Let every call of a model cost this, whatever it uses; in a batch, half of it. Until the lab closes."""
+        """Until the lab closes, make every call of a model cost this, whatever it uses; in a batch, half of it."""
         if not isinstance(usd, str | Decimal):
             raise BadSetting(f'money is written as text, "{usd}", never as a float.')
-        self.app.book.per_call = Decimal(nano_of(str(usd))) / 1_000_000_000
+        core_of(self.app).book.per_call = Decimal(nano_of(str(usd))) / 1_000_000_000
 
     async def budget(
         self,
@@ -105,15 +105,18 @@ class AgentsInLab(ABC):
         *,
         tenant: str | None = None,
         session: Any = None,
+        each_tenant: bool = False,
         per: Duration | None = None,
         policy: Policy = "end",
     ) -> Budget:
-        """`hf.budgets.set`: what a tenant, a session or everybody may spend."""
-        return await self.app.budgets.set(cost, tenant=tenant, session=session, per=per, policy=policy)
+        """`hf.budgets.set`: what a tenant, a session, each tenant or everybody may spend."""
+        return await self.app.budgets.set(
+            cost, tenant=tenant, session=session, each_tenant=each_tenant, per=per, policy=policy
+        )
 
     def spent(self, *, tenant: str | None = None) -> Decimal:
         """What models have cost in this lab, in USD: everybody, or one tenant."""
-        return self.look(partial(asking.spent, tenant=tenant))
+        return self.look(partial(store_view.spent, tenant=tenant))
 
     async def pass_time(self, *runs: Run[Any]) -> None:
         """Drain, and move the clock to whatever is due next, until each run has ended or waits for a person.
@@ -136,22 +139,22 @@ class AgentsInLab(ABC):
         ids = [run.id for run in runs] or [row.id for row in reversed(await self._all_runs()) if row.parent is None]
         if not ids:
             raise UsageError("there is no run to record in this lab yet.")
-        await save(await self.app.runtime().transact(record_runs, ids), path)
+        await save(await core_of(self.app).runtime().transact(record_runs, ids), path)
 
     async def _all_runs(self) -> list[Any]:
-        return await bought.every_run(self.app.runtime().database)
+        return await bought.every_run(core_of(self.app).runtime().database)
 
     async def _has_ended_or_asks(self, run: Run[Any]) -> bool:
         if (await run.refresh()).state in ENDED:
             return True
-        return bool(await asking.open_inquiries(self.app.runtime().database, run.id))
+        return bool(await store_view.open_inquiries(core_of(self.app).runtime().database, run.id))
 
     async def _advance_to_next(self) -> None:
         now = self.clock.wall_us()
-        rows = await enqueued.read_jobs(self.app.runtime().database)
+        rows = await enqueued.read_jobs(core_of(self.app).runtime().database)
         waits = [row.due_at for row in rows if row.state in (State.SCHEDULED, State.WAITING) and row.due_at is not None]
         if not waits:
-            raise Stuck("nothing is due, whatever the time: what a run waits for must come from the test.")
+            raise Stuck("nothing is due at any time: the test itself must provide what a run waits for.")
         await self.clock.advance(f"{max(1, min(waits) - now)}us")
 
     def _meant(self, thing: Asker) -> str:
@@ -165,7 +168,7 @@ class AgentsInLab(ABC):
             return thing  # of a call, or of an inquiry that is decided: the app says what about it
         if not found:
             raise UsageError(f"nothing is asked of a person by {thing!r}. Drain first; `await run.why()` says more.")
-        listed = "".join(f"\n  {each.id}: {asking.described(each)}" for each in found)
+        listed = "".join(f"\n  {each.id}: {store_view.described(each)}" for each in found)
         raise UsageError(
             f"{len(found)} things are asked of a person by {thing!r}; give one of lab.inquiries():{listed}"
         )
@@ -178,14 +181,14 @@ class AgentsInLab(ABC):
 
     def _own_model(self, what: str) -> LabModel:
         if self._model is None:
-            raise UsageError(f"{what} is known to the lab's own model: {_WITH_SCRIPT}")
+            raise UsageError(f"{what} is known only to the lab's own model: {_WITH_SCRIPT}")
         return self._model
 
     def _make_model(self, script: Script) -> LabModel:
         return LabModel(script, ports=self._ports, agent_of=lambda run: self._crew.seen.agents.get(run, ""))
 
     def _bind_models(self, undo: ExitStack) -> None:
-        book = self.app.book
+        book = core_of(self.app).book
         for name in ("substitute", "shelf", "per_call"):
             undo.callback(setattr, book, name, getattr(book, name))
         book.shelf = MemoryShelf()

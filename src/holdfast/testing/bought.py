@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.agents import reading
-from holdfast.agents.reading import AFTER_ALL, LAST, Turn
-from holdfast.agents.records import RunRow
-from holdfast.kernel import encoding
+from holdfast.agents import queries, run_pages
+from holdfast.agents.queries import AFTER_ALL, LAST
+from holdfast.agents.rows import RunRow
+from holdfast.agents.values.runs import Turn
+from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.testing.enqueued import read_jobs
 
@@ -37,11 +38,11 @@ async def calls_of(database: Database, tool: str) -> list[dict[str, Any]]:
     found = [
         call
         for run in await every_run(database)
-        for call in await database.transact(reading.list_calls, run.id)
+        for call in await database.transact(queries.list_calls, run.id)
         if call.name == tool and call.id in order
     ]
     found.sort(key=lambda call: order[call.id])
-    return [encoding.decode(call.input) for call in found]
+    return [codec.decode(call.input) for call in found]
 
 
 async def rebought(database: Database, witness: Iterable[dict[str, Any]]) -> list[Rebought]:
@@ -49,7 +50,7 @@ async def rebought(database: Database, witness: Iterable[dict[str, Any]]) -> lis
     bought = purchases(witness)
     found: list[Rebought] = []
     for run in await every_run(database):
-        for turn in await database.transact(reading.list_turns, run.id):
+        for turn in await database.transact(queries.list_turns, run.id):
             times, recorded = bought[run.id, turn.number], int(turn.state == "completed")
             if times > recorded + turn.unknown + _open(turn):
                 found.append(Rebought(run.id, turn.number, times, recorded, turn.unknown))
@@ -77,7 +78,7 @@ def turn_of(call: str) -> tuple[str, int] | None:
 
 
 def _open(turn: Turn) -> int:
-    """1 while a call may be under way, or its worker was killed and nobody has come to say so.
+    """1 while a call may be under way, or its worker was killed and no worker has recorded that yet.
 
     An answer in a batch is bought when the batch is, and recorded when it has ended.
     """
@@ -88,7 +89,7 @@ async def every_run(database: Database) -> list[RunRow]:
     """Every run in the store, the newest first."""
     rows: list[RunRow] = []
     before = (LAST, AFTER_ALL)
-    while page := await database.transact(reading.list_runs, before=before, limit=_PAGE):
+    while page := await database.transact(run_pages.list_runs, before=before, limit=_PAGE):
         rows += page
         before = (page[-1].created_at, page[-1].id)
     return rows

@@ -1,8 +1,9 @@
 """Crashes: where a worker is killed, and a death that no `finally` notices.
 
-A worker's tasks all carry its `Life`. When that is over, none of them runs another step: they stay where they are, as
-in a process that was killed, until they are buried at the end of the lab. Python cannot drop a suspended coroutine
-without running its `finally` blocks, so they do run then: after the test's body, with a store that refuses everything.
+A worker's tasks all carry its `WorkerLife`. When that is over, none of them runs another step: they stay where they
+are, as in a process that was killed, until they are buried at the end of the lab. Python cannot drop a suspended
+coroutine without running its `finally` blocks, so they do run then: after the test's body, with a store that refuses
+everything.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A place to be killed at: right before the n-th commit of this name, or right after it, its answer lost."""
+    """Where a worker is killed: right before the n-th commit of this name, or right after it, with its answer lost."""
 
     when: When
     commit: str
@@ -75,7 +76,7 @@ class Plan:
         return bool(self._to_come or self._demanded)
 
     def demand(self, when: When, name: str, nth: int) -> None:
-        """A crash at the n-th such commit from now on; the next drain must come to it."""
+        """A crash at the n-th such commit from now on; the next drain must reach it."""
         if nth < 1:
             raise UsageError(f"nth counts from 1, not {nth}.")
         self._demanded.append(Demand(when, name, nth))
@@ -86,7 +87,7 @@ class Plan:
         for demand in missed:
             seen = ", ".join(dict.fromkeys(name for name, _ in self.commits)) or "nothing"
             raise UsageError(
-                f"the worker was to be killed {demand.when} {demand.name!r} and never came to it. It committed: {seen}."
+                f"the worker never reached {demand.name!r}, so was not killed {demand.when} it. It committed: {seen}."
             )
 
     def reach(self, operation: Callable[..., Any]) -> Commit | None:
@@ -115,7 +116,7 @@ class Plan:
         return True
 
 
-class Life:
+class WorkerLife:
     """One worker's time on earth. Whatever is started in its context ends with it."""
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class Life:
         if _LIFE.get(None) is not self:
             raise Killed("the worker was killed by its test")
         await self._loop.create_future()
-        raise AssertionError("the dead do not go on")
+        raise AssertionError("the dead do not continue")
 
     async def bury(self) -> None:
         """Dispose of every task, and of those that their `finally` blocks start."""
@@ -154,7 +155,7 @@ class Life:
         self.tasks.clear()
 
 
-_LIFE: ContextVar[Life] = ContextVar("holdfast_life")
+_LIFE: ContextVar[WorkerLife] = ContextVar("holdfast_life")
 
 
 def in_a_worker() -> bool:
@@ -165,7 +166,7 @@ def in_a_worker() -> bool:
 class Mortal(Coroutine[Any, Any, Any]):
     """A coroutine that stops between two steps once its life is over."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], life: Life) -> None:
+    def __init__(self, inner: Coroutine[Any, Any, Any], life: WorkerLife) -> None:
         self._inner = inner
         self._life = life
 
@@ -182,7 +183,7 @@ class Mortal(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # where it is suspended, for whoever prints a task
+        return getattr(self._inner, name)  # where it is suspended, for code that prints a task
 
     def _suspend(self) -> Any:
         if self._life.buried:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
 from holdfast.errors import HoldfastError
 from holdfast.kernel import workers as registry
 from holdfast.kernel.claim import heads
+from holdfast.kernel.database import unheeded
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import Beat
@@ -24,12 +25,12 @@ from holdfast.kernel.schedules import due_schedules, fire, put_schedule
 from holdfast.kernel.states import State
 from holdfast.settings import Settings
 from holdfast.testing.clock import LabClock
-from holdfast.testing.crashes import Life, Plan, mortal_tasks
+from holdfast.testing.crashes import Plan, WorkerLife, mortal_tasks
 from holdfast.testing.wire import Seen, Wire, WireProcesses
-from holdfast.workers.isolation import ProcessPool
+from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
-from holdfast.workers.routing import Routing
+from holdfast.workers.served_routes import Routing
 from holdfast.workers.survival import first_of
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.worker import Worker
@@ -41,7 +42,7 @@ _LOOKS = 20  # at the worker, while the patience lasts
 
 
 class Stuck(HoldfastError):
-    """The lab cannot go on: something runs and gets nowhere, or what is waited for cannot come."""
+    """The lab cannot continue: a handler makes no progress, or the test waits for something that cannot happen."""
 
 
 class Crew:
@@ -50,14 +51,14 @@ class Crew:
         self._ports = ports
         self._clock = clock
         self._plan = plan
-        self._dead: list[Life] = []
+        self._dead: list[WorkerLife] = []
         self._worker: LabWorker | None = None  # at work now
         self.seen = Seen()
 
     async def plan_schedules(self) -> None:
         """Write the app's schedules down, as a worker does when it starts: they tick from now on."""
-        database = self._app.runtime().database
-        for schedule in self._app.registry.schedules:
+        database = core_of(self._app).runtime().database
+        for schedule in core_of(self._app).registry.schedules:
             await database.transact(put_schedule, schedule, next_tick)
 
     async def drain(self, patience: float) -> None:
@@ -79,16 +80,18 @@ class Crew:
     @property
     def _role(self) -> Role:
         """Every capability that any job of the app requires: what is declared can be tested."""
-        required = {each for definition in self._app.registry.definitions.values() for each in definition.requires}
+        required = {
+            each for definition in core_of(self._app).registry.definitions.values() for each in definition.requires
+        }
         return Role(name="lab", capabilities=tuple(sorted(required)), until="empty")
 
     async def _something_to_claim(self) -> bool:
         """Do what is due, until nothing is, then see whether there is work for this app."""
-        runtime = self._app.runtime()
+        runtime = core_of(self._app).runtime()
         await runtime.open()
         database, role = runtime.database, self._role
         sweeper = Sweeper(database, self._ports, self._app.settings)
-        routing = Routing(role.queues, self._app.registry.capabilities(role.capabilities))
+        routing = Routing(role.queues, core_of(self._app).registry.capabilities(role.capabilities))
         for due in await database.transact(due_schedules, limit=_MOST_SCHEDULES):
             await database.transact(fire, due, next_tick)
         routing.learn(await database.transact(registry.list_routes, since=0))
@@ -98,12 +101,14 @@ class Crew:
 
     async def _work(self, patience: float) -> None:
         """One worker, from its start until it leaves or is killed."""
-        app, settings, life = self._app, self._app.settings, Life()
-        wire = Wire(connect(app.url, settings, self._ports), life, self._plan, self.seen)
+        app, settings, life = self._app, self._app.settings, WorkerLife()
+        wire = Wire(
+            connect(app.settings.url, settings, self._ports, core_of(app).registry.layers), life, self._plan, self.seen
+        )
         processes = WireProcesses(wire, ProcessPool(settings.concurrency))
         heart = Heart(wire, life, self._ports, settings)
         worker = self._worker = LabWorker(
-            app.registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart
+            core_of(app).registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart
         )
         with mortal_tasks() if self._plan.to_come else nullcontext(), self._clock.followed_by(heart):
             run = life.spawn(worker.run(), name="lab worker")
@@ -123,7 +128,7 @@ class Crew:
         else:
             run.result()
 
-    async def _watch(self, run: asyncio.Task[None], life: Life, wire: Wire, patience: float) -> None:
+    async def _watch(self, run: asyncio.Task[None], life: WorkerLife, wire: Wire, patience: float) -> None:
         """Until the worker has left or was killed; `Stuck` when it gets nowhere."""
         seen, idle = wire.progress, 0
         while not run.done() and not life.over:
@@ -160,9 +165,10 @@ class LabWorker(Worker):
         """What runs here, and in which task."""
         return [(each.lease.id, each.task) for each in self._holdings.all() if each.task is not None]
 
-    async def run(self) -> None:
+    async def run(self, started: Callable[[], None] = unheeded) -> None:
         try:
             await self.start()
+            started()
             await first_of(self._leaving, self._quiet)
             await first_of(self._leaving, self.tended)
         finally:
@@ -172,7 +178,7 @@ class LabWorker(Worker):
 class Heart(TaskLifeline):
     """The worker's lifeline, on the loop; it also beats at every step of the lab's clock."""
 
-    def __init__(self, wire: Wire, life: Life, ports: Ports, settings: Settings) -> None:
+    def __init__(self, wire: Wire, life: WorkerLife, ports: Ports, settings: Settings) -> None:
         super().__init__(wire, ports, settings.heartbeat.total_seconds())
         self.longest_step_us: int | None = microseconds(min(settings.lease_ttl, settings.worker_ttl)) // 3
         self._wire = wire

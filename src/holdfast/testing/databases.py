@@ -1,6 +1,7 @@
 """Fresh databases for labs: a SQLite file in a folder of its own, or a database on a PostgreSQL server.
 
-Whoever takes one removes it. On PostgreSQL, `now_us()` reads a table, so that the lab's clock is the database's too.
+The caller that takes one removes it. On PostgreSQL, `now_us()` reads a table, so that the lab's clock is the database's
+too.
 """
 
 from __future__ import annotations

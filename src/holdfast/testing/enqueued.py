@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
-from holdfast.kernel import encoding, reading
+from holdfast.kernel import codec, queries
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.records import JobRow
+from holdfast.kernel.rows import JobRow
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition
 
@@ -45,8 +45,8 @@ def ask_store(url: str, settings: Settings, ports: Ports, question: Question[R])
 async def read_jobs(database: Database) -> list[JobRow]:
     """Every job in the store, in the order in which they were accepted."""
     rows: list[JobRow] = []
-    before = reading.NEWEST
-    while page := await database.transact(reading.list_jobs, before=before, limit=_PAGE):
+    before = queries.NEWEST
+    while page := await database.transact(queries.list_jobs, before=before, limit=_PAGE):
         rows += page
         before = page[-1].seq
     return rows[::-1]
@@ -54,14 +54,14 @@ async def read_jobs(database: Database) -> list[JobRow]:
 
 def arguments_of(row: JobRow, definition: Definition) -> dict[str, Any]:
     """A job's arguments as its handler gets them."""
-    return definition.signature.decode(encoding.decode(row.payload))
+    return definition.signature.decode(codec.decode(row.payload))
 
 
 def matches(row: JobRow, definition: Definition, wanted: Mapping[str, Any]) -> bool:
     """Does the job have these arguments, among others? They may be written as the handler gets them or as JSON."""
     if row.kind != definition.kind:
         return False
-    typed, stored = arguments_of(row, definition), encoding.decode(row.payload)
+    typed, stored = arguments_of(row, definition), codec.decode(row.payload)
     return all(typed[name] == value or stored[name] == value for name, value in wanted.items())
 
 
@@ -86,4 +86,4 @@ def called(definition: Definition, wanted: Mapping[str, Any]) -> str:
 
 
 def _written(row: JobRow) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in encoding.decode(row.payload).items())
+    return ", ".join(f"{name}={value!r}" for name, value in codec.decode(row.payload).items())

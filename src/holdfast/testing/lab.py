@@ -1,4 +1,4 @@
-"""A lab: an app on a fresh database of its own, under a clock that stands still, with workers that run when told to.
+"""A lab: an app on a fresh database of its own, under a clock that stands still, with workers that run when you say so.
 
 Nothing of the runtime is replaced but the URL, the clock, and the moment at which a worker runs. When the lab closes,
 the app is as it was before.
@@ -17,15 +17,16 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast import durations
-from holdfast.agents.definitions import AGENT_KIND, TOOL_KIND
-from holdfast.agents.streams import find_runs
-from holdfast.app import Holdfast
+from holdfast.agents.definition import AGENT_KIND, TOOL_KIND
+from holdfast.agents.events.reader import find_runs
+from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
+from holdfast.core import Binding
 from holdfast.durations import Duration
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, UsageError
 from holdfast.jobs import Job, JobFunction
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import JobRow
+from holdfast.kernel.rows import JobRow
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.models.script import Script
 from holdfast.settings import Settings
@@ -37,6 +38,7 @@ from holdfast.testing.crew import Crew, Stuck
 from holdfast.testing.databases import Databases, FreshDatabase, PostgresServer, SqliteFiles, postgres_server
 from holdfast.testing.enqueued import Question
 from holdfast.testing.runtime import LabRuntime
+from holdfast.values.jobs import job_of
 from holdfast.workers.definitions import Definition
 
 P = ParamSpec("P")
@@ -67,7 +69,7 @@ class Lab(AgentsInLab):
         self.closed = False
         self._database = database
         self._inline = inline
-        self._ports = app.followed(Ports(clock, random.Random(0)))  # ids and jitter are the same in every run
+        self._ports = Ports(clock, random.Random(0))  # ids and jitter are the same in every run
         self._crew = Crew(app, self._ports, clock, plan)
         self._model = None if script is None else self._make_model(script)
         self._undo = ExitStack()
@@ -86,7 +88,8 @@ class Lab(AgentsInLab):
         inline: bool = False,
         now: datetime | None = None,
     ) -> Self:
-        """Bind `app` to a fresh database; whoever opens a lab closes it. `script` answers for all of its models."""
+        """Bind `app` to a fresh database; the caller that opens a lab closes it. `script` answers for all of its
+        models."""
         clock = LabClock(now)
         settings = replace(app.settings, direct_url="", pooler=False, profile="fast")
         database = await databases.make(settings)
@@ -98,7 +101,7 @@ class Lab(AgentsInLab):
             raise
         try:
             await database.follow(clock.wall_us())
-            await app.runtime().open()
+            await core_of(app).runtime().open()
             await lab._crew.plan_schedules()
         except BaseException:
             await lab.close()
@@ -123,8 +126,8 @@ class Lab(AgentsInLab):
     def crash(self, *, before: str | None = None, after: str | None = None, nth: int = 1) -> None:
         """Kill the worker right before, or right after, the n-th commit of that name from now on.
 
-        The names are the kernel's: `claim`, `store_step`, `complete` and so on. `drain` then goes on with another
-        worker, once the clock has passed the leases; it raises `UsageError` if no worker came to that commit.
+        The names are the kernel's: `claim`, `store_step`, `complete` and so on. `drain` then continues with another
+        worker, once the clock has passed the leases; it raises `UsageError` if no worker reached that commit.
         """
         if self._drainer is not None:
             raise UsageError("a drain is under way; say where to crash before it begins.")
@@ -150,7 +153,7 @@ class Lab(AgentsInLab):
         if not found:
             wanted = enqueued.called(definition, arguments)
             raise AssertionError(f"{wanted} was not enqueued. {enqueued.listed(rows)}")
-        return Job(self.app, found[-1].id, definition, found[-1].state)
+        return Job(core_of(self.app), found[-1].id, definition, job_of(found[-1]).state)
 
     async def close(self) -> None:
         """Give the app back as it was, and remove the database."""
@@ -161,7 +164,7 @@ class Lab(AgentsInLab):
             await self._stop_draining()
             await self._crew.close()
             await self.app.close()
-            await asyncio.to_thread(self.app.close_sync)
+            await asyncio.to_thread(self.app.sync.close)
             await self._database.remove()
         finally:
             self._undo.close()
@@ -179,7 +182,7 @@ class Lab(AgentsInLab):
         await self._drain()
         for id in ids:
             for _ in range(_MOST_RETURNS):
-                row = await self.app.runtime().find(id)
+                row = await core_of(self.app).runtime().find(id)
                 if row.state != State.SCHEDULED or row.due_at is None or row.token == 0:
                     break
                 await self.clock.advance(f"{row.due_at - self.clock.wall_us()}us")
@@ -188,24 +191,33 @@ class Lab(AgentsInLab):
                 raise Stuck(f"job {id} came back {_MOST_RETURNS} times and has not ended; do not run it inline.")
 
     async def awaited(self, id: JobId, limit: float | None) -> None:
-        """For the runtime: somebody will wait for this job. Run it; if it cannot end now, the test waits in vain."""
-        if self._is_draining_us() or (await self.app.runtime().find(id)).state in TERMINAL:
+        """For the runtime: the test will wait for this job. Run it; if it cannot end now, that wait would never end."""
+        try:
+            if self._is_draining_us() or (await core_of(self.app).runtime().find(id)).state in TERMINAL:
+                return
+        except NotFound:  # it was pruned: a run is there without its job
             return
         await self._drain()
-        row = await self.app.runtime().find(id)
+        row = await core_of(self.app).runtime().find(id)
         alone = self._owner is None or self._owner.done() or self._owner is asyncio.current_task()
         if row.state not in TERMINAL and limit is None and alone:
             raise Stuck(f"job {row.id} ({row.kind}) has not ended: {await self._why(row)}")
 
     def _bind(self, settings: Settings) -> None:
-        make_runtime = partial(LabRuntime, self)
-        self._undo.enter_context(self.app.bound_to(settings.url, settings, self._ports, make_runtime))
+        binding = Binding(
+            settings,
+            self._ports,
+            embedded=False,
+            make_runtime=partial(LabRuntime, self),
+            watched=weakref.WeakSet(),
+        )
+        self._undo.enter_context(core_of(self.app).bound_to(binding))
         self._undo.enter_context(self.clock.followed_by(self._database))
         self._bind_models(self._undo)
 
     def _begin_drain(self) -> None:
         if self._is_draining_us():
-            raise UsageError("a drain is under way, and this code is part of it: what it enqueues runs anyway.")
+            raise UsageError("this code already runs inside a drain: what it enqueues runs anyway.")
         self._owner = asyncio.current_task()
 
     async def _drain(self, patience: Duration = "30s", *, last: bool = True) -> None:
@@ -226,10 +238,10 @@ class Lab(AgentsInLab):
 
     async def _refresh_handles(self) -> None:
         """Let `run.state` of every run that the test holds be what it is now."""
-        handles = list(self.app.watched or ())
+        handles = list(core_of(self.app).watched or ())
         if handles:
             ids = sorted({run.id for run in handles})
-            states = {row.id: row.state for row in await self.app.runtime().transact(find_runs, ids)}
+            states = {row.id: row.state for row in await core_of(self.app).runtime().transact(find_runs, ids)}
             for run in handles:
                 run.state = states.get(run.id, run.state)
 
@@ -246,7 +258,7 @@ class Lab(AgentsInLab):
 
     def _known(self, job: JobFunction[P, R]) -> Definition:
         definition = job.definition
-        if self.app.registry.definitions.get(definition.kind) is not definition:
+        if core_of(self.app).registry.definitions.get(definition.kind) is not definition:
             raise UsageError(f"job {definition.kind!r} does not belong to the app of this lab.")
         return definition
 
@@ -272,7 +284,7 @@ class Lab(AgentsInLab):
             case State.WAITING:
                 return f"it waits for {row.open_children} children that have not ended."
             case State.RUNNING:
-                return "a worker has it that is not this lab's."
+                return "a worker that is not this lab's has it."
             case _ if row.gate is not None:
                 return f"{row.gate!r} holds it back, a limit on how many run at once or how often. Advance the clock."
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import Context
 from datetime import datetime
 from typing import NamedTuple, TypeVar
@@ -11,10 +12,11 @@ from typing import NamedTuple, TypeVar
 from holdfast.app import Holdfast
 from holdfast.errors import UsageError
 from holdfast.models.script import Script
-from holdfast.testing.comparing import Outcomes, check_bought, check_same
+from holdfast.testing.comparison import Outcomes, check_bought, check_same
 from holdfast.testing.crashes import Commit, Crash, Plan
 from holdfast.testing.databases import Databases
 from holdfast.testing.lab import Lab
+from holdfast.testing.sync_lab import SyncLab
 
 T = TypeVar("T")
 
@@ -33,6 +35,7 @@ class Labs:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         self._open: dict[Lab, asyncio.Task[None]] = {}
+        self._sync: list[SyncLab] = []
         self._crash_runs: list[CrashRuns] = []
 
     async def use(
@@ -44,6 +47,22 @@ class Labs:
         is the time at which the clock stands, by default this moment.
         """
         return await self.open_lab(app, Plan(), Circumstances(script, inline, now))
+
+    def use_sync(
+        self, app: Holdfast, script: Script | None = None, *, inline: bool = False, now: datetime | None = None
+    ) -> SyncLab:
+        """`use` for a test that is not async: `lab = holdfast.use_sync(hf)`, then `lab.drain()` without `await`."""
+        lab = SyncLab(self._opened(app, Circumstances(script, inline, now)))
+        self._sync.append(lab)
+        return lab
+
+    @asynccontextmanager
+    async def _opened(self, app: Holdfast, given: Circumstances) -> AsyncIterator[Lab]:
+        lab = await Lab.open(app, self._databases, Plan(), **given._asdict())
+        try:
+            yield lab
+        finally:
+            await lab.close()
 
     def crash_everywhere(
         self,
@@ -57,7 +76,8 @@ class Labs:
         """Run the body once without a crash, then once for every place at which a worker can be killed.
 
         `async for lab in holdfast.crash_everywhere(hf):` gives a fresh lab each time. The places are right before and
-        right after every commit that a worker made in the first run; `at_most` takes an even sample of them.
+        right after every commit that a worker made in the first run; `at_most` takes an even sample of them, and
+        another place for one that its run did not reach.
         """
         runs = CrashRuns(self, app, Circumstances(script, inline, now), at_most=at_most)
         self._crash_runs.append(runs)
@@ -118,6 +138,9 @@ class Labs:
                 keeper.cancel()
                 lab.loop.run_until_complete(asyncio.wait({keeper}))
         self._open.clear()
+        for sync_lab in self._sync:
+            sync_lab.close()
+        self._sync.clear()
 
 
 class CrashRuns:
@@ -132,6 +155,7 @@ class CrashRuns:
         self._given = given
         self._lab: Lab | None = None
         self._crashes: list[Crash] | None = None  # unknown before the first run has ended
+        self._spare: list[Crash] = []  # places outside of the sample, those first that every run reaches
         self._done = 0
 
     def __aiter__(self) -> AsyncIterator[Lab]:
@@ -142,7 +166,11 @@ class CrashRuns:
             await self._labs.close_lab(self._lab)
             if self._crashes is None:
                 self._crashes = around(self._lab.plan.commits, self._at_most)
+                left = set(around(self._lab.plan.commits, None)) - set(self._crashes)
+                self._spare = sorted(left, key=lambda crash: (crash.nth, str(crash)))
             else:
+                if self._crashes[self._done] not in self._lab.crashes and self._spare:
+                    self._crashes.append(self._spare.pop(0))  # how often a worker commits some things is chance
                 self._done += 1
             self._lab = None
         plan = Plan()
@@ -162,7 +190,7 @@ class CrashRuns:
         crash, of = self._crashes[self._done], f"(crash {self._done + 1} of {len(self._crashes)})"
         if crash in self._lab.crashes:
             return f"holdfast: in this run the worker was killed {crash} {of}."
-        return f"holdfast: in this run the worker was to be killed {crash}, and had not come to that {of}."
+        return f"holdfast: in this run the worker should have been killed {crash}, and did not reach that {of}."
 
 
 def around(commits: list[Commit], at_most: int | None) -> list[Crash]:
@@ -179,7 +207,8 @@ def around(commits: list[Commit], at_most: int | None) -> list[Crash]:
 
 
 async def _close_with_the_loop(lab: Lab) -> None:
-    # A fixture that is not async cannot await. But whoever ends an event loop cancels its tasks and waits for them.
+    # A fixture that is not async cannot await. But the code that ends an event loop cancels its tasks and waits for
+    # them.
     try:
         await asyncio.get_running_loop().create_future()
     finally:

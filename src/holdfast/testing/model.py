@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.clock import Ports
-from holdfast.models.expecting import Unexpected
-from holdfast.models.hearing import Heard
+from holdfast.models.expectations import Unexpected
 from holdfast.models.protocol import Wire
-from holdfast.models.script import Script, Turn
+from holdfast.models.request_view import Heard
+from holdfast.models.script import Script, ScriptedTurn
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf
 from holdfast.testing.bought import turn_of
@@ -26,7 +26,7 @@ class LabModel(ScriptedModel):
         self._agent_of = agent_of
         self._misfits: list[str] = []
 
-    def turn(self, body: Wire, call: str) -> Turn:
+    def turn(self, body: Wire, call: str) -> ScriptedTurn:
         run, number = turn_of(call) or (call.partition("/")[0], 0)
         heard = Heard(body, run, number, self._agent_of(run))
         self.asked.append(heard)

@@ -6,6 +6,7 @@ The fixture is not async and has no opinion on what runs the test's event loop.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -13,6 +14,13 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.testing.databases import Databases, PostgresServer, SqliteFiles, postgres_server
 from holdfast.testing.labs import Labs
+
+_NOT_RUN = """this test is async, and nothing runs async tests here. Do one of these:
+- Install pytest-asyncio, and add to pyproject.toml:
+    [tool.pytest.ini_options]
+    asyncio_mode = "auto"
+- Mark the test: @pytest.mark.asyncio (pytest-asyncio) or @pytest.mark.anyio (anyio).
+- Write the test without async: def test_...(holdfast): lab = holdfast.use_sync(hf)"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +47,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         for note in labs.notes() if isinstance(labs, Labs) else ():
             problem.add_note(note)
         raise
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Say what an async test needs when nothing is there to run it. A plugin that runs one gives pytest another
+    function, or comes first."""
+    if "holdfast" in pyfuncitem.fixturenames and inspect.iscoroutinefunction(pyfuncitem.obj):
+        pytest.fail(_NOT_RUN, pytrace=False)
 
 
 @pytest.fixture

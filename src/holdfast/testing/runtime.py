@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from holdfast.agents.creating import Created
+from holdfast.agents.runs.create import Created
 from holdfast.kernel.database import Operation
 from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.records import Batch, NewJob, Route
+from holdfast.kernel.rows import Batch, NewJob, Route
 from holdfast.runtime import Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Lab(Protocol):
+class RunningLab(Protocol):
     """As much of the lab as its runtime needs."""
 
     async def accepted(self, ids: Sequence[JobId]) -> None:
@@ -27,7 +27,7 @@ class Lab(Protocol):
 
 
 class LabRuntime(Runtime):
-    def __init__(self, lab: Lab, *given: Any) -> None:
+    def __init__(self, lab: RunningLab, *given: Any) -> None:
         super().__init__(*given)
         self._lab = lab
 

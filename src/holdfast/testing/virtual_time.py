@@ -56,7 +56,7 @@ class Deadlock(RuntimeError):
 
 
 class Livelock(RuntimeError):
-    """Callbacks go on and on without time moving: something polls instead of waiting."""
+    """Callbacks run without end while time stands still: something polls instead of waiting."""
 
 
 class OutsideWorld(RuntimeError):
@@ -129,7 +129,7 @@ class Node:
         """Run nothing of this node ever again: no `finally`, no done-callback, no timer.
 
         What it leaves half done elsewhere (a transaction, a connection) is for the caller to drop. Code that
-        crashes its own node goes on to its next suspension: let it `await loop.create_future()` at once.
+        crashes its own node continues to its next suspension: let it `await loop.create_future()` at once.
         """
         self.pause()
         self.crashed = True
@@ -152,7 +152,7 @@ class Node:
     def set_skew(self, offset_s: float | None = None, rate: float = 1.0) -> None:
         """Let the node's clock show `offset_s + rate * virtual time`; timers armed from now on follow it.
 
-        Without an offset only the speed changes, and the clock goes on from where it is. Raises ValueError
+        Without an offset only the speed changes, and the clock continues from where it is. Raises ValueError
         rather than stop a monotonic clock or set it back.
         """
         shown = self.clock.monotonic()
@@ -391,7 +391,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if delay <= 0:
             self._enqueue(handle)
         elif delay != math.inf:
-            # Rounded up, so that no timer is early and whoever sleeps out a remainder gets on; less a
+            # Rounded up, so that no timer is early and a sleeper for a remainder makes progress; less a
             # nanosecond, so that float noise does not cost a microsecond.
             ticks = max(1, math.ceil(delay / handle.node.clock.rate * 1e6 - 1e-3))
             handle._scheduled = True
@@ -622,7 +622,7 @@ def _digest(text: str) -> int:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits. `Task.get_stack` shows the outermost frame alone; this goes on to the innermost."""
+    """Where a task waits. `Task.get_stack` shows the outermost frame alone; this continues to the innermost."""
     places = []
     coro: Any = task.get_coro()
     while frame := getattr(coro, "cr_frame", None):

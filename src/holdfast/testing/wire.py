@@ -1,6 +1,6 @@
 """A worker's wire to the store: everything it asks passes here, so here it is watched, and here it is killed.
 
-What was sent before a death is done all the same, and its answer is lost.
+The database still executes what a process sent before its death; only the answer is lost.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.agents.turns import Loaded
+from holdfast.agents.runs.turns import Loaded
 from holdfast.kernel import duties, workers
 from holdfast.kernel.database import Blocking, Database, Guard, Operation, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.leases import beat
-from holdfast.kernel.records import Lease
+from holdfast.kernel.rows import Lease
 from holdfast.kernel.sql import Dialect
 from holdfast.outcomes import Outcome
-from holdfast.testing.crashes import Commit, Life, Plan, When
+from holdfast.testing.crashes import Commit, Plan, When, WorkerLife
 from holdfast.workers.attempt import Processes
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
@@ -26,7 +26,7 @@ from holdfast.workers.definitions import Definition
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_HOUSEKEEPING = (duties.__name__, workers.__name__)  # goes on whether or not a job moves
+_HOUSEKEEPING = (duties.__name__, workers.__name__)  # continues whether or not a job moves
 
 
 class Seen:
@@ -40,7 +40,7 @@ class Seen:
 class Wire:
     """The database as one worker of a lab has it."""
 
-    def __init__(self, database: Database, life: Life, plan: Plan, seen: Seen) -> None:
+    def __init__(self, database: Database, life: WorkerLife, plan: Plan, seen: Seen) -> None:
         self.dialect: Dialect = database.dialect
         self.presence: Presence = WirePresence(self)
         self.database = database
@@ -64,7 +64,7 @@ class Wire:
         return answer
 
     async def send(self, work: Coroutine[Any, Any, R]) -> R:
-        """Have something done that goes on when this worker is killed meanwhile."""
+        """Have something done that continues when this worker is killed meanwhile."""
         if self._life.over:
             work.close()
             await self._life.rest()
@@ -94,6 +94,10 @@ class Wire:
             self._life.end()
         if self._life.over:
             await self._life.rest()
+
+    @property
+    def crowd(self) -> float:
+        return self.database.crowd
 
     def introduce(self, owner: str) -> None:
         self.database.introduce(owner)

@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
@@ -19,27 +18,29 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.durations import show
-from holdfast.errors import BadPayload, LeaseLost
-from holdfast.kernel import encoding
+from holdfast.errors import BadPayload, LeaseLost, NotUnderstood
+from holdfast.kernel import codec
 from holdfast.kernel.database import Database
-from holdfast.kernel.records import Lease
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Retry, Settled, Snooze
+from holdfast.kernel.rows import Lease
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
+from holdfast.tracebacks import message_of, traceback_of
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
 from holdfast.workers.holdings import Holding, Stop
 from holdfast.workers.ledger import StoreLedger
 from holdfast.workers.signatures import Signature
-from holdfast.workers.slots import TOOLS
-from holdfast.workers.threads import ThreadEach
+from holdfast.workers.slots import SlotGroup
+from holdfast.workers.threads import NO_THREAD, NoThread, Threads
 
 R = TypeVar("R")
 
 log = logging.getLogger("holdfast.worker")
 
+_NOT_UNDERSTOOD = "30s"  # after which a job whose record is of a newer release is looked at again
 _LAST_WORDS = 1.0  # seconds for a handler to end once it was cancelled
-_CHOSEN = (Retry, Fail, Park, Settled, Cancel, Discard, Snooze)
+_CHOSEN = (TryAgain, Fail, Park, Settled, Cancel, Discard, Snooze)
 _NOTHING = Done()
 
 
@@ -61,16 +62,27 @@ class Attempts:
         database: Database,
         ports: Ports,
         settings: Settings,
-        *,
         threads: Executor | None,
         processes: Processes | None,
+        *,
+        groups: Iterable[SlotGroup] = (),
     ) -> None:
         self._database = database
         self._ports = ports
         self._settings = settings
         self._threads = threads
-        self._each = ThreadEach()
+        # One kind whose calls all hang is refused once it has its share; those that run then may hang as well, and
+        # enough are left for every other kind.
+        abandoning = [group for group in groups if group.abandons]
+        slots = sum(group.limit(settings) for group in abandoning)
+        self._abandoning = {group.name for group in abandoning}
+        self._given_up = Threads(2 * slots + (slots + 1) // 2, (slots + 1) // 2)
         self._processes = processes
+
+    @property
+    def hanging(self) -> tuple[int, int]:
+        """How many threads there may be for calls that may be given up, and how many of them hang."""
+        return self._given_up.hanging
 
     async def run(self, definition: Definition, holding: Holding, *, now_us: int) -> Outcome | None:
         """The outcome of one attempt; None when its lease was lost."""
@@ -80,15 +92,15 @@ class Attempts:
                 return await conclude(self._call(definition, holding, _no_limits))
             except asyncio.CancelledError:
                 return interrupted(holding)
-        limits = Limits(lease, now_us)
+        limits = TimeLimits(lease, now_us)
         if limits.passed:
             return Fail("its deadline passed before it started", "deadline_exceeded")
         try:
             async with limits.timer:
                 return await conclude(self._call(definition, holding, limits.begin))
-        except TimeoutError:
+        except TimeoutError as problem:
             holding.cancelled = True
-            return limits.outcome()
+            return limits.outcome("" if problem.__cause__ is None else traceback_of(problem.__cause__))
         except asyncio.CancelledError:
             return interrupted(holding)
 
@@ -98,17 +110,23 @@ class Attempts:
             if self._processes is None:
                 return Fail(f"job {definition.kind!r} needs its own process, which this worker cannot start.")
             begin()
-            return await self._processes.run(definition, self._context(holding), encoding.decode(stored))
+            return await self._processes.run(definition, self._context(holding), codec.decode(stored))
         context, arguments = self._given(definition, holding), partial(signature.read, stored)
         if definition.is_async:
             begin()
-            attempt = call(definition.function, signature, context, arguments, None)
-            return await (attempt if holding.lease.timeout_us is None else _or_abandoned(conclude(attempt)))
+            if holding.lease.timeout_us is None:
+                return await call(definition.function, signature, context, arguments, None)
+            return await _or_abandoned(_concluded(definition.function, signature, context, arguments))
         on_thread = partial(self._on_thread, holding, begin)
-        return await call(definition.function, signature, context, arguments, on_thread)
+        try:
+            return await call(definition.function, signature, context, arguments, on_thread)
+        except NoThread as problem:
+            return TryAgain(error=str(problem), type=NO_THREAD)
 
     def _context(self, holding: Holding) -> JobContext:
-        return JobContext(holding.lease, StoreLedger(holding, self._database, self._ports), self._settings)
+        return JobContext(
+            holding.lease, StoreLedger(holding, self._database, self._settings, self._ports), self._settings
+        )
 
     def _given(self, definition: Definition, holding: Holding) -> Any:
         """What the handler takes as its first argument."""
@@ -125,8 +143,8 @@ class Attempts:
             return function()
 
         here = copy_context()  # what surrounds the attempt, a span for example, also surrounds the thread
-        if holding.line == TOOLS:  # given up when its time is over: its slot is free, its result worth nothing
-            return await asyncio.shield(loop.run_in_executor(self._each, here.run, run))
+        if holding.slots in self._abandoning:  # given up when its time is over: its result is worth nothing
+            return await self._given_up.run(holding.lease.kind, partial(here.run, run))
         # A thread cannot be stopped: when the attempt ends first, the worker keeps its slot until it returns.
         holding.thread = thread = loop.run_in_executor(self._threads, here.run, run)
         return await asyncio.shield(thread)
@@ -152,23 +170,23 @@ def ended_by(problem: BaseException, holding: Holding) -> Outcome | None:
 
 
 async def _or_abandoned(attempt: Coroutine[Any, Any, R]) -> R:
-    """Await a handler that has a timeout; one that goes on though it was cancelled is left to itself, and its slot."""
+    """Await a handler that has a timeout; one that ignores its cancellation is left alone, with its slot."""
     handler = asyncio.create_task(attempt)
     try:
         return await asyncio.shield(handler)
     except asyncio.CancelledError:
         handler.cancel()
         await asyncio.wait({handler}, timeout=_LAST_WORDS)
-        if handler.done() and not handler.cancelled():
-            return handler.result()
-        raise
+        if not handler.done():
+            raise
+    return handler.result()  # or its CancelledError, which says where it was
 
 
 def _no_limits() -> None:
     """Most attempts have none to begin."""
 
 
-class Limits:
+class TimeLimits:
     """How long one attempt may take: until the job's deadline, and `timeout` from the moment it really begins."""
 
     def __init__(self, lease: Lease, now_us: int) -> None:
@@ -193,10 +211,10 @@ class Limits:
             with contextlib.suppress(RuntimeError):  # it is over already
                 self.timer.reschedule(until)
 
-    def outcome(self) -> Outcome:
-        """Of an attempt that took too long."""
+    def outcome(self, trace: str) -> Outcome:
+        """Of an attempt that took too long; `trace` says where it was then."""
         if self._deciding == "timeout":
-            return Retry(error=f"timed out after {show(self._timeout_us or 0)}", type="timeout")
+            return TryAgain(error=f"timed out after {show(self._timeout_us or 0)}", type="timeout", trace=trace)
         return Fail("its deadline passed while it ran", "deadline_exceeded")
 
 
@@ -206,6 +224,13 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
         return await attempt
     except BaseException as problem:  # noqa: BLE001  what is not an outcome is raised again
         return meant_by(problem)
+
+
+async def _concluded(
+    function: Callable[..., Any], signature: Signature, context: Any, stored: Callable[[], dict[str, Any]]
+) -> Outcome | None:
+    """The handler is first called here: a task that ends before its first step leaves no call behind."""
+    return await conclude(call(function, signature, context, stored, None))
 
 
 def meant_by(problem: BaseException) -> Outcome | None:
@@ -220,6 +245,8 @@ def meant_by(problem: BaseException) -> Outcome | None:
             return None
         case BadPayload():  # what it made cannot be stored, and running it again makes the same
             return Fail(str(problem), "result_error")
+        case NotUnderstood():  # a newer release knows what to do with it
+            return Snooze(_NOT_UNDERSTOOD, str(problem))
         case Cancel() | Discard() | Snooze():
             return problem
         case asyncio.CancelledError():
@@ -280,7 +307,7 @@ def outcome_of(signature: Signature, value: Any) -> Outcome:
         return value
     if isinstance(value, RetryPolicy):
         return Fail(
-            "the handler returned a retry policy; the outcome is holdfast.outcomes.Retry(after=…).", "result_error"
+            "the handler returned a retry policy; return holdfast.outcomes.TryAgain(after=…) instead.", "result_error"
         )
     try:
         result = signature.encode_result(value.result if isinstance(value, Done) else value)
@@ -289,7 +316,7 @@ def outcome_of(signature: Signature, value: Any) -> Outcome:
         return Fail(str(problem), "result_error")
 
 
-def raised() -> Retry:
+def raised() -> TryAgain:
     """The exception being handled, as a reason to try again."""
     problem = sys.exception()
-    return Retry(error=f"{type(problem).__name__}: {problem}", trace=traceback.format_exc(limit=-20))
+    return TryAgain(error=message_of(problem), trace=traceback_of(problem) if problem else "")

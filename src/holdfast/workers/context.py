@@ -12,26 +12,30 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from holdfast import durations
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
-from holdfast.kernel import encoding
-from holdfast.kernel.database import Database
+from holdfast.kernel import codec
+from holdfast.kernel.database import Database, drive
 from holdfast.kernel.ids import JobId, derived_id
-from holdfast.kernel.records import Lease, NewJob, Route
-from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.rows import Lease, NewJob, Route
+from holdfast.kernel.schedules import SCHEDULED_FOR, tick_of
+from holdfast.kernel.states import TERMINAL, State, StateName, known_state
 from holdfast.kernel.waiting import check_channel
 from holdfast.observe import TRACE
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
-from holdfast.workers.ledger import Ledger, StoreLedger
-from holdfast.workers.telling import about
+from holdfast.workers.definitions import Definition
+from holdfast.workers.ledger import Ledger, Steps, StoreLedger
+from holdfast.workers.telemetry import about
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Parking(BaseException):
@@ -42,12 +46,17 @@ class Parking(BaseException):
         self.park = park
 
 
-class Startable(Protocol):
+class Startable(Protocol[P, R_co]):
     """A job function, as far as a parent needs to know it."""
+
+    @property
+    def definition(self) -> Definition: ...
 
     def new_job(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings
     ) -> tuple[NewJob, Route]: ...
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +65,59 @@ class Child:
 
     id: str
     kind: str
-    state: str
+    state: StateName
     result: Any
     error: Any
+
+
+class StartedChild(str, Generic[R]):
+    """A child that `ctx.start` gave: it is its id, and after `ctx.join()` it says how it ended.
+
+    Before that, `state`, `result` and `error` raise `UsageError`. `result` is of the type that its job returns, and
+    None if it did not succeed. `error` has a `type` and a `message`.
+    """
+
+    _definition: Definition
+    _ended: Child | None
+
+    def __new__(cls, id: str, definition: Definition) -> Self:
+        child = super().__new__(cls, id)
+        child._definition, child._ended = definition, None
+        return child
+
+    def __repr__(self) -> str:
+        return f"StartedChild({self}, state={self._ended and self._ended.state})"
+
+    @property
+    def id(self) -> str:
+        return str(self)
+
+    @property
+    def kind(self) -> str:
+        return self._definition.kind
+
+    @property
+    def state(self) -> StateName:
+        """The state in which it ended."""
+        return self._end().state
+
+    @property
+    def result(self) -> R:
+        """What it returned."""
+        ended = self._end()
+        if ended.state != State.SUCCEEDED.value:
+            return cast(R, ended.result)
+        return cast(R, self._definition.signature.decode_result(ended.result))
+
+    @property
+    def error(self) -> Any:
+        """Why it failed, if it did."""
+        return self._end().error
+
+    def _end(self) -> Child:
+        if self._ended is None:
+            raise UsageError(f"child {self} may not have ended yet: await ctx.join() first, which waits for all.")
+        return self._ended
 
 
 class JobContext:
@@ -72,6 +131,7 @@ class JobContext:
         self._loop = asyncio.get_running_loop()
         self._started: Counter[str] = Counter()
         self._waits: Counter[str] = Counter()
+        self._children: dict[str, StartedChild[Any]] = {}
 
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -80,14 +140,14 @@ class JobContext:
 
     @property
     def database(self) -> Database:
-        """For layers that write beside the job, under its token."""
+        """For layers that write in the same transaction as the job, under its token."""
         database = getattr(self.ledger, "database", None)
         if database is None:
             raise UsageError("this job runs in a process of its own, which has no database.")
         return cast(Database, database)
 
     def require_lease(self) -> None:
-        """For layers that do what cannot be taken back: raise `LeaseLost` when this process may no longer act.
+        """For layers that do what cannot be undone: raise `LeaseLost` when this process may no longer act.
 
         The store's last answer may be old: a process can be stopped for a minute between hearing it and acting on it.
         """
@@ -122,11 +182,20 @@ class JobContext:
 
     @property
     def metadata(self) -> Any:
-        """What the job was enqueued with; the trace that may travel beside it is not shown."""
-        stored = encoding.decode(self.lease.metadata)
+        """The metadata that the job was enqueued with, without its trace and its tick."""
+        stored = codec.decode(self.lease.metadata)
         if isinstance(stored, dict):
             stored.pop(TRACE, None)
+            stored.pop(SCHEDULED_FOR, None)
         return stored
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The tick of the schedule that made this job, in the time zone of the schedule; None: no schedule made it.
+
+        It stays the same when the job starts late, is retried or was caught up.
+        """
+        return tick_of(codec.decode(self.lease.metadata))
 
     @property
     def idempotency_key(self) -> str:
@@ -135,8 +204,16 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once the attempt should stop: its time is over, it was cancelled or lost, or the worker leaves."""
+        """True once the attempt should stop: it timed out, was cancelled or lost, or the worker stops."""
         return self.ledger.cancelled
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, tx: object, **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[..., R], /, *args: Any, tx: object, **kwargs: Any) -> R: ...
 
     @overload
     async def step(
@@ -149,42 +226,61 @@ class JobContext:
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run `function` once per job and store its JSON result under `name`; later attempts get what was stored.
 
-        A crash between the effect and its storing runs it again: give the effect `idempotency_key`.
+        A crash between the effect and its storing runs it again: give the effect `idempotency_key`. Or let both be one:
+        with `tx`, your connection with an open transaction, the result is stored when you commit, together with what
+        `function` wrote there. A function with a parameter `tx` is given the connection.
         """
-        encoding.check_text(name, what="a step name")
-        stored = await self.ledger.find_step(name)
+        steps = self.ledger if kwargs.get("tx") is None else self.ledger.lent(kwargs["tx"], sync=False)
+        return await self._step(steps, name, lambda: _call(function, args, _asked_for(function, kwargs)))
+
+    async def _step(self, steps: Steps, name: str, effect: Callable[[], Awaitable[Any]]) -> Any:
+        codec.check_text(name, what="a step name")
+        stored = await steps.find_step(name)
         if stored is None:
-            result = await _call(function, args, kwargs)
-            text = encoding.encode(result, what=f"the result of step {name!r}", cap=self.settings.result_cap)
-            stored = await self.ledger.store_step(name, text)
-        return encoding.decode(stored)
+            text = codec.encode(await effect(), what=f"the result of step {name!r}", cap=self.settings.result_cap)
+            stored = await steps.store_step(name, text)
+        return codec.decode(stored)
 
     async def progress(self, value: Any) -> None:
-        """Show how far the job is: any small JSON value, for people and for `holdfast jobs show`."""
-        text = encoding.encode(value, what="progress", cap=self.settings.progress_cap)
+        """Report progress: any small JSON value, which `holdfast jobs show` prints."""
+        text = codec.encode(value, what="progress", cap=self.settings.progress_cap)
         await self.ledger.report_progress(text)
 
-    async def start(self, job: Startable, /, *args: Any, step: str = "child", **kwargs: Any) -> str:
-        """Enqueue a child of this job and return its id.
+    @overload
+    async def start(self, job: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> StartedChild[R]: ...
 
-        The id comes from this job, `step` and how many were started under that step before, so a handler that
+    @overload
+    async def start(self, job: Startable[..., R], /, *args: Any, step: str, **kwargs: Any) -> StartedChild[R]: ...
+
+    async def start(self, job: Startable[..., Any], /, *args: Any, **kwargs: Any) -> StartedChild[Any]:
+        """Enqueue a child of this job and return it; after `ctx.join()` it has a result.
+
+        Its id comes from this job, `step` and how many were started under that step before, so a handler that
         runs again starts no second set.
         """
+        step = kwargs.pop("step", "child")
         id = derived_id(self.lease.id, step, self._started[step])
         self._started[step] += 1
         child, route = job.new_job(args, kwargs, id=id, settings=self.settings)
         child = child._replace(tenant=child.tenant or self.lease.tenant)
         await self.ledger.start_child(child, route)
-        return id
+        started: StartedChild[Any] = StartedChild(id, job.definition)
+        self._children[id] = started
+        return started
 
     async def join(self) -> list[Child]:
         """Wait for all children without holding this worker, then return how each ended, in order."""
         rows = await self.ledger.list_children()
         if any(row.state not in TERMINAL for row in rows):
             raise Parking(Park())
-        return [
-            Child(row.id, row.kind, row.state, encoding.decode(row.result), encoding.decode(row.error)) for row in rows
+        ended = [
+            Child(row.id, row.kind, known_state(row.state).value, codec.decode(row.result), codec.decode(row.error))
+            for row in rows
         ]
+        for child in ended:
+            if child.id in self._children:
+                self._children[child.id]._ended = child
+        return ended
 
     async def wait(self, channel: str, *, timeout: Duration | None = None) -> Any:
         """The next signal on `channel`, sent before or after this call; None when `timeout` passed first.
@@ -196,26 +292,42 @@ class JobContext:
         self._waits[channel] += 1
         stored = await self.ledger.find_step(name)
         if stored is not None:
-            return encoding.decode(stored)
+            return codec.decode(stored)
         taken = await self.ledger.take_signal(channel, name)
         if taken.payload is not None:
-            return encoding.decode(taken.payload)
+            return codec.decode(taken.payload)
         if timeout is None:
             raise Parking(Park(channel))
         until = await self._deadline_of(name, taken.now + durations.microseconds(timeout))
         if taken.now < until:
             raise Parking(Park(channel, durations.duration(f"{until - taken.now}us")))
-        return encoding.decode(await self.ledger.store_step(name, "null"))
+        return codec.decode(await self.ledger.store_step(name, "null"))
 
-    def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """`step` for a handler that is not async."""
-        return self._from_thread(self.step(name, function, *args, **kwargs))
+    @overload
+    def step_sync(self, name: str, function: Callable[..., R], /, *args: Any, tx: object, **kwargs: Any) -> R: ...
+
+    @overload
+    def step_sync(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def step_sync(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`step` for a handler that is not async. With `tx`, a connection that blocks, everything is done on this
+        thread."""
+        if kwargs.get("tx") is None:
+            return self._from_thread(self.step(name, function, *args, **kwargs))
+        steps = self.ledger.lent(kwargs["tx"], sync=True)
+        return drive(self._step(steps, name, lambda: _call_here(function, args, _asked_for(function, kwargs))))
 
     def progress_sync(self, value: Any) -> None:
         self._from_thread(self.progress(value))
 
-    def start_sync(self, job: Startable, /, *args: Any, step: str = "child", **kwargs: Any) -> str:
-        return self._from_thread(self.start(job, *args, step=step, **kwargs))
+    @overload
+    def start_sync(self, job: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> StartedChild[R]: ...
+
+    @overload
+    def start_sync(self, job: Startable[..., R], /, *args: Any, step: str, **kwargs: Any) -> StartedChild[R]: ...
+
+    def start_sync(self, job: Startable[..., Any], /, *args: Any, **kwargs: Any) -> StartedChild[Any]:
+        return self._from_thread(self.start(job, *args, **kwargs))
 
     def join_sync(self) -> list[Child]:
         return self._from_thread(self.join())
@@ -257,6 +369,28 @@ async def _carry(call: Awaitable[Any]) -> _Carried:
         return _Carried(value=await call)
     except (Exception, Parking) as problem:  # noqa: BLE001  raised again on the caller's thread
         return _Carried(problem=problem)
+
+
+def _asked_for(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a step's function. `tx` is among them only if the function takes it."""
+    if "tx" not in kwargs or _takes_tx(function):
+        return kwargs
+    return {name: value for name, value in kwargs.items() if name != "tx"}
+
+
+def _takes_tx(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # of some built-in functions
+        return False
+    return any(each.name == "tx" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+
+
+async def _call_here(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function that blocks on the thread of the handler, whose connection it may use."""
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{function.__name__} is async, and step_sync with tx calls functions that are not.")
+    return function(*args, **kwargs)
 
 
 async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

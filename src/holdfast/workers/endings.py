@@ -16,15 +16,17 @@ from holdfast.clock import Ports
 from holdfast.errors import BadPayload, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.complete import ending as ending_of
-from holdfast.kernel.database import Database
-from holdfast.kernel.records import Ending, Lease
+from holdfast.kernel.database import Database, Owner
+from holdfast.kernel.ownership import owner_of
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Retry, Snooze
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
+from holdfast.shown_text import shown
 from holdfast.workers.definitions import Definition
-from holdfast.workers.slots import TOOLS
-from holdfast.workers.telling import Telling
+from holdfast.workers.reasons import is_read_by_others, without_secrets
+from holdfast.workers.telemetry import WorkerTelemetry
 
 log = logging.getLogger("holdfast.worker")
 
@@ -37,15 +39,16 @@ _NO_POLICY = RetryPolicy()
 
 def as_written(
     lease: Lease,
-    outcome: Done | Retry | Fail | Cancel | Discard | Snooze,
+    outcome: Done | TryAgain | Fail | Cancel | Discard | Snooze,
     definition: Definition | None,
     settings: Settings,
     chance: random.Random,
 ) -> Ending:
-    """What the store is told of an outcome. A result that it cannot hold is a failure."""
+    """What the store gets of an outcome. A result that it cannot hold is a failure; secrets are removed."""
     policy = definition.retry if definition else _NO_POLICY
-    shown = definition is not None and definition.line == TOOLS  # to a model, so it may hold images and documents
-    caps = settings.prompt_cap if shown else settings.result_cap, settings.error_cap
+    caps = definition.result_cap(settings) if definition else settings.result_cap, settings.error_cap
+    if is_read_by_others(definition):
+        outcome = without_secrets(outcome, settings.error_cap)
     try:
         return ending_of(lease, outcome, policy, chance, *caps)
     except BadPayload as problem:
@@ -57,17 +60,20 @@ class Endings:
         self,
         database: Database,
         ports: Ports,
-        telling: Telling,
+        telling: WorkerTelemetry,
         *,
         batch: int,
         settled: Callable[[Lease, Ending, str | None], None],
+        layers: Sequence[Owner] = (),
     ) -> None:
-        """`settled` is told each job's new state, or None when its lease was lost."""
+        """`settled` is told each job's new state, or None when its lease was lost. `layers` are those of the program:
+        the end of a job of theirs is written together with what they write."""
         self._database = database
         self._ports = ports
         self._telling = telling
         self._batch = batch
         self._settled = settled
+        self._layers = layers
         self._waiting: list[tuple[Lease, Ending]] = []
         self._writer: asyncio.Task[None] | None = None
         self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
@@ -135,8 +141,13 @@ class Endings:
         """
         pause, refusals = _FIRST_PAUSE, 1
         while True:
-            told = {"job": lease.id, "kind": lease.kind}
-            log.warning("the outcome of job %s (%s) was refused: %r", lease.id, lease.kind, problem, extra=told)
+            about = {"job": lease.id, "kind": lease.kind}
+            log.warning(
+                "the outcome of job %s (%s) was refused: %s",
+                lease.id,
+                *map(shown, (lease.kind, repr(problem))),
+                extra=about,
+            )
             final = isinstance(problem, BadPayload) or refusals >= _TRIES
             if final and await self._try_again(lease, _refused(ending, problem)) is None:
                 return
@@ -156,6 +167,11 @@ class Endings:
             return problem
         return None
 
+    def _is_owned(self, batch: Sequence[tuple[Lease, Ending]]) -> bool:
+        """Does a layer want to hear of one of these? Asked once for each kind: most batches have one."""
+        kinds = {(lease.kind, lease.layer) for lease, _ in batch}
+        return any(owner_of(kind, layer, self._layers) is not None for kind, layer in kinds)
+
     def _jittered(self, pause: float) -> float:
         return pause * (0.5 + self._ports.random.random())
 
@@ -168,9 +184,9 @@ class Endings:
 
     async def _store(self, batch: Sequence[tuple[Lease, Ending]]) -> dict[int, str]:
         endings = [ending for _, ending in batch]
-        # Every parent, whatever the outcome: a cancel that came meanwhile ends the child all the same.
+        # Every parent, whatever the outcome: a cancel that came meanwhile ends the child, too.
         parents = sorted({lease.parent for lease, _ in batch if lease.parent is not None})
-        if parents or any(lease.lane is not None or ":" in lease.kind for lease, _ in batch):
+        if parents or any(lease.lane is not None for lease, _ in batch) or self._is_owned(batch):
             ended = await self._database.transact(complete_and_settle, endings, parents)
         else:
             ended = await self._database.transact(complete, endings)

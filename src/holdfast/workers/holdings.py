@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from holdfast.kernel.records import Held, Lease
+from holdfast.kernel.rows import Held, Lease
 
 
 class Stop(Enum):
@@ -30,11 +30,13 @@ class Holding:
     lease: Lease
     claimed_at: float  # this process's clock, before the claim was sent
     fence_at: float
-    line: str = "jobs"
+    slots: str = "jobs"
     task: asyncio.Task[None] | None = field(default=None, init=False)
     thread: asyncio.Future[Any] | None = field(default=None, init=False)
     stop: Stop | None = field(default=None, init=False)
     begun: bool = field(default=False, init=False)
+    began: float = field(default=0.0, init=False)  # this process's clock, when it had a slot
+    awaited: bool = field(default=False, init=False)  # a caller in this process waited for it when it failed
     entered: bool = field(default=False, init=False)  # its handler may have done something
     ending: bool = field(default=False, init=False)  # its outcome is on the way to the store
     lasted: float = field(default=0.0, init=False)  # seconds its handler took, if anybody listened
@@ -59,8 +61,8 @@ class Holdings:
     def __init__(self) -> None:
         self._by_lease: dict[tuple[int, int, int], Holding] = {}
 
-    def add(self, lease: Lease, claimed_at: float, *, fence_at: float, line: str) -> Holding:
-        holding = self._by_lease[lease.seq, lease.epoch, lease.token] = Holding(lease, claimed_at, fence_at, line)
+    def add(self, lease: Lease, claimed_at: float, *, fence_at: float, slots: str) -> Holding:
+        holding = self._by_lease[lease.seq, lease.epoch, lease.token] = Holding(lease, claimed_at, fence_at, slots)
         return holding
 
     def forget(self, lease: Lease) -> Holding | None:

@@ -2,7 +2,7 @@
 
 It goes by other rules then: a strict model takes a date from its text, 1.0 is another Decimal, a union prefers
 another member. A job must get the same arguments whichever way they are read. So only annotations made of the parts
-listed here are read so, and whoever adds a part shows in the tests that both ways agree.
+listed here are read so, and the tests must show for each new part that both ways agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MADE: Mapping[str, tuple[str, ...]] = {
     "model-fields": ("fields", "extras_schema"),
     "dataclass-args": ("fields",),
 }
-# What makes a part go by other rules, when it is set; and what is no such thing in a model's configuration.
+# What makes a part go by other rules, when it is set; and which keys of a model's configuration are harmless.
 _DISTURBING = ("strict", "validate_default", "coerce_numbers_to_str", "custom_init", "revalidate_instances")
 _HARMLESS = frozenset({"title", "extra_fields_behavior", "ser_json_inf_nan", "ser_json_bytes", "ser_json_timedelta"})
 

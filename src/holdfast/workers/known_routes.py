@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.kernel.database import Database
-from holdfast.kernel.records import Sight
+from holdfast.kernel.rows import Sight
 from holdfast.kernel.workers import list_routes
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
-from holdfast.workers.routing import Routing
+from holdfast.workers.served_routes import Routing
 
 
 class KnownRoutes:
@@ -29,6 +29,11 @@ class KnownRoutes:
         self._capabilities = capabilities
         self._learned_at = float("-inf")
 
+    @property
+    def due_at(self) -> float:
+        """When all of them are to be read again, by our own clock."""
+        return self._learned_at + self._settings.route_refresh.total_seconds()
+
     async def begin(self) -> None:
         await self._learn(0)
 
@@ -47,7 +52,7 @@ class KnownRoutes:
 
     async def _learn(self, since: int, changed_at: int | None = None) -> bool:
         routes = await self._database.transact(list_routes, since=since)
-        if self._registry.adopt is not None:
-            await self._registry.adopt(self._database, routes)
+        for layer in self._registry.layers if self._registry.adopts else ():
+            await layer.adopt(self._database, routes)
         self._routing.offer(self._capabilities())  # what was declared since counts too
         return self._routing.learn(routes, changed_at)

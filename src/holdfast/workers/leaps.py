@@ -1,8 +1,8 @@
-"""Leaps of the store's clock, seen by whoever holds it against its own monotonic clock.
+"""Leaps of the store's clock, seen by each process that compares it with its own monotonic clock.
 
 An answer of the store was made between the moment the question was sent and the moment the answer came, so the two
 clocks are apart by something between two bounds. When the bounds of two answers do not meet, one of the clocks has
-leapt; a slow answer only makes its bounds wider. Clocks that merely drift apart are no concern: only an answer and the
+leapt; a slow answer only makes its bounds wider. Clocks that merely drift apart do not matter: only an answer and the
 one before it are compared.
 """
 

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
+from holdfast.kernel.broker_rows import OwnerBeat, Renewal
 from holdfast.kernel.database import Blocking, Database
 from holdfast.kernel.leases import Beat, OwnRow, beat, show_life
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.records import Held
+from holdfast.kernel.rows import Held
 from holdfast.kernel.workers import oldest_code
 from holdfast.workers.leaps import StoreClock
 
@@ -37,11 +38,13 @@ class Pulse(NamedTuple):
     ttl_us: int
     ceiling_us: int
     me: OwnRow = OwnRow()
+    hosted: tuple[OwnerBeat, ...] = ()  # brokers that live in the process
+    renewals: tuple[Renewal, ...] = ()  # the leases of these
 
 
 class Lifeline(Protocol):
     async def open(self) -> None:
-        """Reach the store, before anybody is told that there is a worker; `Unavailable` when that is not possible."""
+        """Reach the store, before the worker announces itself; `Unavailable` when that is not possible."""
 
     def start(self, compose: Callable[[], Pulse | None], heard: Callable[[float, Beat], None]) -> None:
         """Beat until stopped. `compose` gives None when the worker has no right to renew; `heard` runs on the loop."""
@@ -99,7 +102,7 @@ class ThreadLifeline:
     def _run(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
         try:
             store = self._database.blocking()
-        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+        except Exception as problem:  # noqa: BLE001  handed to the caller
             _tell(loop, _answer, opened, problem)
             _tell(loop, self._ended.set)
             return
@@ -115,7 +118,7 @@ class ThreadLifeline:
     def _open(self, store: Blocking, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> bool:
         try:
             store.open()
-        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+        except Exception as problem:  # noqa: BLE001  handed to the caller
             _tell(loop, _answer, opened, problem)
             return False
         _tell(loop, _answer, opened, None)
@@ -147,7 +150,7 @@ class ThreadLifeline:
             oldest = self._oldest_code(store)
             if oldest <= code_version(self._database.dialect):
                 known = isinstance(problem, HoldfastError)
-                log.warning("a heartbeat failed: %s; the next one is tried", problem, exc_info=not known)
+                log.warning("a heartbeat failed: %s; the worker tries again", problem, exc_info=not known)
                 return False
             answer = Beat(registered=True, renewed=[], lost=[], oldest_code=oldest)
         _tell(loop, self._heard, sent_at, answer)
@@ -158,11 +161,11 @@ class ThreadLifeline:
         table that says so never changes. 0 when it cannot be read."""
         try:
             return store.call(oldest_code)
-        except Exception:  # noqa: BLE001  the heartbeat's own error is told
+        except Exception:  # noqa: BLE001  the heartbeat's own error is reported
             return 0
 
     def _ask(self, store: Blocking, pulse: Pulse, sent_at: float) -> Beat:
-        if not pulse.held:  # one statement, without a transaction around it
+        if not (pulse.held or pulse.hosted or pulse.renewals):  # one statement, without a transaction around it
             return store.call(show_life, pulse.worker, pulse.active, me=pulse.me)
         return store.call(
             beat,
@@ -173,6 +176,8 @@ class ThreadLifeline:
             ceiling_us=pulse.ceiling_us,
             me=pulse.me,
             leapt=lambda now: self._store_clock.leap_us(now, sent_at, pulse.ttl_us),
+            hosted=pulse.hosted,
+            renewals=pulse.renewals,
         )
 
 
@@ -182,7 +187,7 @@ def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *arguments
 
 
 def _answer(future: asyncio.Future[None], problem: Exception | None) -> None:
-    if future.done():  # whoever asked has gone
+    if future.done():  # the caller has gone
         return
     if problem is None:
         future.set_result(None)
@@ -246,4 +251,6 @@ class TaskLifeline:
             ceiling_us=pulse.ceiling_us,
             me=pulse.me,
             leapt=lambda now: self._store_clock.leap_us(now, sent_at, pulse.ttl_us),
+            hosted=pulse.hosted,
+            renewals=pulse.renewals,
         )

@@ -1,7 +1,7 @@
 """A worker's place in the store: its row, its number, and until when others must count it as alive.
 
 A heartbeat that the store refuses says that the place is lost. Either the worker was given up, or an older state of the
-store was restored under it, in which its number may belong to another: then the epoch rises before it goes on.
+store was restored under it, in which its number may belong to another: then the epoch rises before it continues.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from holdfast.kernel import epoch, workers
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat, OwnRow
-from holdfast.kernel.records import Route
+from holdfast.kernel.rows import Route
 from holdfast.kernel.workers import Registration
 from holdfast.settings import Settings
 from holdfast.workers.registration import register
-from holdfast.workers.telling import Telling
+from holdfast.workers.telemetry import WorkerTelemetry
 
 
 class Row(NamedTuple):
@@ -33,7 +33,13 @@ class Row(NamedTuple):
 
 class Membership:
     def __init__(
-        self, database: Database, ports: Ports, settings: Settings, telling: Telling, *, relinked: Callable[[], None]
+        self,
+        database: Database,
+        ports: Ports,
+        settings: Settings,
+        telling: WorkerTelemetry,
+        *,
+        relinked: Callable[[], None],
     ) -> None:
         """`relinked` is called when the worker may take jobs again."""
         self._database = database
@@ -43,7 +49,8 @@ class Membership:
         self._relinked = relinked
         self._coming = ""  # the next incarnation, kept until its registration is answered
         self._linked_until = float("-inf")
-        self._told = False
+        self._warned = False
+        self._heard_at = float("inf")
         self.row = Row(0, "", 0)
 
     def said(self) -> tuple[int, OwnRow]:
@@ -55,10 +62,15 @@ class Membership:
     def linked(self) -> bool:
         """Whether others must count this worker as alive. Otherwise it takes nothing: they would take it away again."""
         linked = self._is_linked()
-        if not linked and not self._told:
-            self._told = True
+        if not linked and not self._warned:
+            self._warned = True
             self._telling.unlinked(self.row.seq)
         return linked
+
+    @property
+    def forsaken(self) -> bool:
+        """Whether the store has answered no heartbeat for three TTLs."""
+        return self._ports.clock.monotonic() - self._heard_at > 3 * self._settings.worker_ttl.total_seconds()
 
     async def register(
         self, who: Registration, routes: Sequence[Route], *, presence_changed: Callable[[], None]
@@ -83,8 +95,8 @@ class Membership:
         self._linked_until = float("-inf")
         return True
 
-    async def judge(self) -> workers.Standing:
-        """After a refusal: what became of the row. Where it is still there, heartbeats go on from what it says."""
+    async def judge(self) -> workers.WorkerStanding:
+        """After a refusal: what became of the row. Where it is still there, heartbeats continue from what it says."""
         standing = await self._database.transact(workers.judge_self, self.row.incarnation)
         if standing.live or not standing.known:
             self._telling.set_back(self.row.seq)
@@ -116,7 +128,8 @@ class Membership:
     def _link(self, sent_at: float) -> None:
         """The store took a sign of life that was sent then."""
         before = self._is_linked()
+        self._heard_at = sent_at
         self._linked_until = sent_at + self._settings.worker_ttl.total_seconds()
-        self._told = False
+        self._warned = False
         if not before:
             self._relinked()

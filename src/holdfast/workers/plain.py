@@ -25,7 +25,7 @@ def called(definition: Definition | None, holding: Holding, now: float) -> Await
         return None
     try:
         handler: Awaitable[Any] = definition.function(**definition.signature.read(lease.payload))
-    except Exception:  # noqa: BLE001  it is met again, and told, on the long way
+    except Exception:  # noqa: BLE001  `attempt` meets it again, and reports it
         return None
     holding.entered = True
     return handler

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.durations import microseconds
 from holdfast.errors import Unavailable
-from holdfast.kernel import epoch, workers
+from holdfast.kernel import epoch, pools, workers
 from holdfast.kernel.database import Database, unheeded
-from holdfast.kernel.records import Route
+from holdfast.kernel.rows import Route
 from holdfast.kernel.workers import Registration
 from holdfast.settings import Settings
 from holdfast.version import VERSION
@@ -38,6 +38,7 @@ def registration(id: str, role: Role, capabilities: tuple[str, ...], slots: int)
         capabilities=capabilities,
         queues=role.queues,
         slots=slots,
+        pool=role.pool or None,
     )
 
 
@@ -51,13 +52,16 @@ async def register(
 ) -> int:
     """Write the row, then show presence; returns the worker's number. A live worker of that id refuses.
 
-    Once the row is written, the registration stands: a presence that cannot be shown or told of now is told of by a
+    Once the row is written, the registration stands: a presence that cannot be shown or reported now is reported by a
     heartbeat.
     """
     namesake = await database.transact(workers.live_namesake, who.id, who.incarnation)
     gone = await database.presence.absent([namesake]) if namesake is not None else set()
     ttl_us = microseconds(settings.worker_ttl)
-    seq = await database.transact(workers.register, who, routes, ttl_us=ttl_us, gone=gone)
+    if who.pool is None:
+        seq = await database.transact(workers.register, who, routes, ttl_us=ttl_us, gone=gone)
+    else:  # a worker of a pool has no other place than the one that was opened for it
+        seq = await database.transact(pools.occupy, who, routes, ttl_us=ttl_us)
     present = await database.presence.hold(seq, presence_changed)
     if database.presence.disputed(seq):
         # Before anything is claimed under this number: what the other claimed under it has another epoch.

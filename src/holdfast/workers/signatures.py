@@ -13,7 +13,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import BadPayload, UsageError
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.outcomes import Outcome
 from holdfast.workers.json_mode import reads_alike
 
@@ -36,7 +36,7 @@ class Signature:
         self._places = [p.name for p in self._parameters if p.kind in _POSITIONAL]
         for parameter in self._parameters:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-                raise UsageError(f"job {kind!r} takes *{parameter.name}; a job names each of its arguments.")
+                raise UsageError(f"job {kind!r} takes *{parameter.name}; a job must name each of its arguments.")
 
     def warm_up(self) -> None:
         """Build the models. What they cannot be built of is the first job's error, as it would have been."""
@@ -72,11 +72,11 @@ class Signature:
         """`decode` of stored text, without a decoder between where that makes no difference."""
         validate = self._validate_text
         if validate is None:
-            return self.decode(encoding.decode(text))
+            return self.decode(codec.decode(text))
         try:
             return self._named(validate(text))
         except ValueError:  # `decode` says what is wrong; and it takes what is nested deeper
-            return self.decode(encoding.decode(text))
+            return self.decode(codec.decode(text))
 
     def _named(self, checked: Any) -> dict[str, Any]:
         values = checked.__dict__

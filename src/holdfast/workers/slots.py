@@ -1,22 +1,41 @@
 """Slots: how many attempts of each sort one worker runs at once, and what waits for a slot here.
 
-Every definition belongs to a line. A line that is full takes nothing more, and keeps no other line from taking.
+Every definition belongs to a group of slots. A group that is full takes nothing more, and keeps no other from taking.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
+from holdfast.kernel.workers import HANGING
 from holdfast.settings import Settings
-from holdfast.workers.definitions import Registry
 from holdfast.workers.holdings import Holding
 
-JOBS, RUNS, BATCHED, TOOLS = "jobs", "runs", "batched", "tools"
+
+@dataclass(frozen=True, slots=True)
+class SlotGroup:
+    """Slots that some definitions share. A worker runs at most `limit` of their attempts at once.
+
+    A route names the kind of its jobs, and kinds that its worker must have beside it. Of the groups of these kinds, its
+    jobs take the slots of the one with the highest `rank`. The program's own jobs have rank 0.
+    """
+
+    name: str  # stored, and shown by `holdfast workers`
+    limit: Callable[[Settings], int]
+    rank: int = 0
+    prefetches: bool = False  # while attempts are short, a worker holds more jobs than it has slots
+    abandons: bool = False  # an attempt that ends before its thread leaves the thread behind and frees its slot
 
 
-class Line:
+JOBS = SlotGroup("jobs", lambda settings: settings.concurrency, prefetches=True)
+
+
+class Slots:
+    """The slots of one group in one worker."""
+
     def __init__(self, limit: int, ahead: int) -> None:
         """`ahead`: how many more to have at hand while attempts are short."""
         self.limit = limit
@@ -61,18 +80,36 @@ class Line:
         return self.ready.popleft()
 
 
-def lines_of(settings: Settings) -> Mapping[str, Line]:
-    slots, prefetch = settings.concurrency, settings.prefetch
-    tools = settings.max_concurrent_tools
-    return {
-        JOBS: Line(slots, slots * prefetch),
-        RUNS: Line(settings.max_concurrent_streaming_runs, 0),
-        BATCHED: Line(settings.max_concurrent_runs, 0),
-        TOOLS: Line(tools, tools * prefetch),
-    }
+class WorkerSlots(dict[str, Slots]):
+    """All slots of one worker, by the name of their group."""
 
+    def __init__(self, groups: Iterable[SlotGroup], settings: Settings) -> None:
+        limits = {group: group.limit(settings) for group in groups}
+        super().__init__(
+            {
+                group.name: Slots(limit, limit * settings.prefetch if group.prefetches else 0)
+                for group, limit in limits.items()
+            }
+        )
 
-def taken(lines: Mapping[str, Line], registry: Registry) -> str:
-    """As JSON, for each line that is served: how many slots it has, and how many of them are taken."""
-    served = {definition.line for definition in list(registry.definitions.values())} or {JOBS}
-    return json.dumps({name: [line.limit, line.running] for name, line in lines.items() if name in served})
+    @property
+    def running(self) -> int:
+        return sum(slots.running for slots in self.values())
+
+    def empty(self) -> list[Holding]:
+        """Take out whatever waits for a slot."""
+        found = [holding for slots in self.values() for holding in slots.ready]
+        for slots in self.values():
+            slots.ready.clear()
+        return found
+
+    def overstaying(self, since: float) -> list[Holding]:
+        return [holding for slots in self.values() for holding in slots.overstaying(since)]
+
+    def taken(self, served: Collection[str], hanging: tuple[int, int]) -> str:
+        """As JSON, for each group that is served: how many slots it has, and how many of them are taken.
+
+        `hanging` is the same for threads in calls that were given up, and shown as a group if there are any.
+        """
+        shown = {name: [slots.limit, slots.running] for name, slots in self.items() if name in served}
+        return json.dumps(shown | ({HANGING: list(hanging)} if hanging[1] else {}))

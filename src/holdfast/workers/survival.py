@@ -25,7 +25,7 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
         except Unavailable as problem:
             log.warning("worker %s waits for the store: %s", worker, problem, extra={"worker": worker})
         except Exception:
-            log.exception("worker %s met an error it does not know; it goes on", worker, extra={"worker": worker})
+            log.exception("worker %s met an unexpected error; it continues", worker, extra={"worker": worker})
         if ports.clock.monotonic() - begun > _STEADY:
             pause = _FIRST_PAUSE
         await ports.clock.sleep(pause * (0.5 + ports.random.random()))
@@ -33,16 +33,16 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
 
 
 async def as_far_as_possible(worker: str, *steps: Callable[[], Awaitable[object]]) -> None:
-    """What a worker does on its way out. An error of one step keeps it from none of the others, but when the store is
-    away the others would be in vain."""
+    """What a worker does on its way out. After an error in one step it does the others, except when the store is
+    away, because then they would fail as well."""
     for step in steps:
         try:
             await step()
         except Unavailable as problem:
-            log.warning("worker %s could not say goodbye: %s", worker, problem, extra={"worker": worker})
+            log.warning("worker %s could not unregister: %s", worker, problem, extra={"worker": worker})
             return
         except Exception as problem:  # noqa: BLE001  it leaves, whatever the store answers
-            log.warning("worker %s leaves without a part of its goodbye: %s", worker, problem, extra={"worker": worker})
+            log.warning("worker %s could not unregister completely: %s", worker, problem, extra={"worker": worker})
 
 
 async def to_the_end(work: Awaitable[None]) -> None:
@@ -60,6 +60,16 @@ async def first_of(*events: asyncio.Event, within: float | None = None) -> None:
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def sleep_unless(event: asyncio.Event, ports: Ports, seconds: float) -> None:
+    """Until this event is set, or so many seconds of our own clock are over."""
+    waits = [asyncio.create_task(event.wait()), asyncio.ensure_future(ports.clock.sleep(seconds))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()

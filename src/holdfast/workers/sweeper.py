@@ -1,11 +1,11 @@
 """The sweep: what any worker does at its poll, so that nothing depends on a leader.
 
 Each look costs one statement. What it shows is then done in bounded, compare-and-set transactions: wake what is
-due, fail what is overdue, rescue what was lost, go on with families being cancelled.
+due, fail what is overdue, rescue what was lost, continue with families being cancelled.
 
 Nobody is given up by a clock that leapt. After a leap forward, leases and heartbeats only seem to have run out, so for
-one TTL of this process's own clock nothing ends by time; whoever lives renews meanwhile. What is gone by its presence
-is rescued all the same. After a leap back, the times that lie in the future are brought back.
+one TTL of this process's own clock nothing ends by time; live workers renew in that time. Jobs of a worker whose
+presence is gone are still rescued. After a leap back, the times that lie in the future are brought back.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
-from holdfast.kernel import workers
+from holdfast.kernel import codec, workers
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import expire, lapsed, take_expiry_turn
-from holdfast.kernel.records import Moved, Sight
+from holdfast.kernel.rows import Lost, Moved, Sight
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.settings import Settings
+from holdfast.shown_text import shown
+from holdfast.workers.attempt_log import log as attempts
 from holdfast.workers.leaps import StoreClock, tolerance
 
 log = logging.getLogger("holdfast.sweep")
@@ -49,6 +51,7 @@ class Sweeper:
         self._ports = ports
         self._settings = settings
         self._missed: dict[int, Missed] = {}
+        self.gave_up = False  # somebody, at the last sweep
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
         self._store_clock = StoreClock(ports.clock, tolerance(settings))
         self._ttl = max(settings.lease_ttl, settings.worker_ttl).total_seconds()
@@ -71,13 +74,13 @@ class Sweeper:
         if leap > 0:
             self._held_until = now + self._ttl
             log.warning(
-                "the store's clock leapt forward by %.1f s; no lease ends by time for %.0f s. Look after its NTP.",
+                "the store's clock leapt forward by %.1f s; no lease ends by time for %.0f s. Check its NTP.",
                 leap,
                 self._ttl,
             )
         elif leap < 0:
             log.warning(
-                "the store's clock went back by %.1f s; what lies ahead of it is mended. Look after its NTP.", -leap
+                "the store's clock went back by %.1f s; times in the future are corrected. Check its NTP.", -leap
             )
             self._ask_back_at, self._ask_back_until = now, now + self._ttl
         if now < self._ask_back_at:
@@ -109,7 +112,7 @@ class Sweeper:
             pass
 
     def watches(self, worker: int, sight: Sight) -> bool:
-        """Whether this worker looks after the presence of others now.
+        """Whether this worker looks after the presence of others now, where looks are not announced.
 
         In a large fleet a few do, others every few seconds: all of them would cost the server more than the jobs, and
         always the same might die together.
@@ -121,18 +124,12 @@ class Sweeper:
 
     async def sweep(self, sight: Sight, *, watching: bool = True) -> bool:
         """Do what a look showed to be due; True when that may have left something to claim."""
-        moved = False
+        moved = self.gave_up = False
         trusted = self._ports.clock.monotonic() >= self._held_until
         until = sight.now if trusted else 0
-        gone = await self.gone() if watching else set()
-        if gone:
-            beats = [self._missed[worker].last_beat for worker in gone]
-            if await self._database.transact(
-                workers.lose_workers, gone=gone, reason="its presence is gone", last_beats=beats, until=until
-            ):
-                log.warning("workers %s are gone; their leases end now", sorted(gone))
+        gone = await self._lose_gone(until) if watching else set()
         if sight.silent and trusted:
-            await self._database.transact(workers.lose_workers, gone=(), reason="silent beyond its ttl", until=until)
+            await self._database.transact(workers.lose_workers, gone=(), reason="no heartbeat in its ttl", until=until)
         if gone or self._again or (trusted and await self._finds_lapsed(sight)):
             moved = await self.expire(gone | self._again, until)
             self._again = gone
@@ -147,10 +144,29 @@ class Sweeper:
                 moved = True
         return moved
 
+    async def _lose_gone(self, until: int) -> set[int]:
+        gone = await self.gone()
+        if gone:
+            beats = [self._missed[worker].last_beat for worker in gone]
+            if await self._database.transact(
+                workers.lose_workers, gone=gone, reason="its presence is gone", last_beats=beats, until=until
+            ):
+                self.gave_up = True
+                log.warning("workers %s are gone; their leases end now", sorted(gone))
+        return gone
+
+    async def give_up_gone(self) -> bool:
+        """Look for workers whose presence is gone, whether they hold anything or not; True when one was given up."""
+        self.gave_up = False
+        gone = await self._lose_gone(0)
+        if gone:
+            await self.expire(gone)
+        return self.gave_up
+
     async def _finds_lapsed(self, sight: Sight) -> bool:
         """Whether a lease ran out. That is asked of all that runs, so in a large fleet one asks for all of them.
 
-        They take turns in the store: whoever looks when the pause is over asks. So it does not matter who believes to
+        They take turns in the store: the first that looks after the pause asks. So it does not matter who believes to
         watch, nor how many of those that count as alive are so.
         """
         pause, now = self._settings.sweep_interval.total_seconds() / 2, self._ports.clock.monotonic()
@@ -184,19 +200,26 @@ class Sweeper:
         return {worker for worker, missed in self._missed.items() if now - missed.since >= grace}
 
     def _miss(self, worker: int, now: float, last_beat: int) -> Missed:
-        """Whoever has beaten since it was missed is alive: it is missed anew."""
+        """A worker that has beaten since it was missed is alive: the wait for it starts again."""
         before = self._missed.get(worker)
         return before if before is not None and before.last_beat == last_beat else Missed(now, last_beat)
 
-    def pause(self, worker: int, sight: Sight, *, next_tick: int | None) -> float:
-        """Seconds until the next look, if nobody hints: the next poll or sweep, or the moment something is due."""
+    @property
+    def misses(self) -> bool:
+        """Whether somebody's presence was not there, and the verdict is still to come."""
+        return bool(self._missed)
+
+    def pause(self, *, watching: bool) -> float:
+        """The longest until the next look: a poll or a sweep, or less while somebody may be dead."""
         pause = min(self._settings.poll_interval, self._settings.sweep_interval).total_seconds()
-        if self._missed or self.watches(worker, sight):
+        if self._missed or watching:
             pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
-        for due in (sight.next_due, sight.next_opening, next_tick):
-            if due is not None:  # if it is due now, there may be another right behind it
-                pause = min(pause, max(_DUE_LOOK, (due - sight.now) / 1e6))
         return pause
+
+    def due(self, sight: Sight, *, next_tick: int | None) -> float | None:
+        """In how many seconds something is due. If it is due now, there may be another right behind it."""
+        moments = [at for at in (sight.next_due, sight.next_opening, next_tick) if at is not None]
+        return max(_DUE_LOOK, (min(moments) - sight.now) / 1e6) if moments else None
 
     async def expire(self, gone: set[int], until: int = 0) -> bool:
         """Take back what lapsed by then, and whatever these workers still hold; True when there was something."""
@@ -213,9 +236,13 @@ class Sweeper:
             if len(moved) < LIMIT:
                 return total > 0
 
-    def _tell(self, moved: Sequence[Moved]) -> None:
-        failed = sum(job.state == State.FAILED for job in moved)
-        self._ports.tell("job.rescued", {"jobs": len(moved), "failed": failed}, ids=tuple(job.id for job in moved))
+    def _tell(self, moved: Sequence[Lost]) -> None:
+        failed = [job for job in moved if job.state == State.FAILED]
+        for job in failed:
+            why = (codec.decode(job.error) or {}).get("message", "its lease was lost")
+            extra = {"job": job.id, "kind": job.kind}
+            attempts.error("job %s (%s) failed: %s", job.id, shown(job.kind), shown(why), extra=extra)
+        self._ports.tell("job.rescued", {"jobs": len(moved), "failed": len(failed)}, ids=tuple(job.id for job in moved))
 
 
 def _passed(moment: int | None, sight: Sight) -> bool:

@@ -14,7 +14,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from holdfast.workers.holdings import Holding
-from holdfast.workers.slots import Line
+from holdfast.workers.slots import Slots
 
 Attempt = Coroutine[Any, Any, None]
 
@@ -27,26 +27,26 @@ class AttemptTasks:
         self._filling = False
         self._around = Context()
 
-    def claimed(self, line: Line) -> None:
+    def claimed(self, slots: Slots) -> None:
         """Start what was just claimed. All of it is held by now, and so renewed: a handler may keep the loop busy."""
         self._around = copy_context()
         self._filling = True
         try:
-            for _ in range(line.free):
-                if (holding := line.next()) is None:
+            for _ in range(slots.free):
+                if (holding := slots.next()) is None:
                     break
                 holding.task = start_at_once(self._attempt(holding))
         finally:
             self._filling = False
-        self._start(line)
+        self._start(slots)
 
-    def freed(self, line: Line) -> None:
-        """An attempt has ended: start the next. Nothing of what its handler left in its context goes on with that."""
-        if line.ready and not self._filling:
-            self._around.copy().run(self._start, line)
+    def freed(self, slots: Slots) -> None:
+        """An attempt has ended: start the next. Nothing of what its handler left in its context continues with that."""
+        if slots.ready and not self._filling:
+            self._around.copy().run(self._start, slots)
 
-    def _start(self, line: Line) -> None:
-        while (holding := line.next()) is not None:
+    def _start(self, slots: Slots) -> None:
+        while (holding := slots.next()) is not None:
             holding.task = start_soon(self._attempt(holding))
 
 
@@ -58,7 +58,7 @@ if sys.version_info >= (3, 12):
 
     def start_at_once(attempt: Attempt) -> asyncio.Task[None]:
         loop = asyncio.get_running_loop()
-        if loop.get_task_factory() is not None:  # whoever has one wants to make every task
+        if loop.get_task_factory() is not None:  # its owner wants to make every task
             return start_soon(attempt)
         return asyncio.Task(attempt, loop=loop, name=_NAME, eager_start=True)
 

@@ -17,45 +17,46 @@ from typing import Any
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
-from holdfast.errors import DuplicateWorker, Unavailable
-from holdfast.kernel import workers as registry
+from holdfast.errors import DuplicateWorker, PlaceLost, Unavailable
 from holdfast.kernel.complete import release
-from holdfast.kernel.database import Database
-from holdfast.kernel.ids import new_id
+from holdfast.kernel.database import Database, unheeded
+from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.records import Ending, Lease, Sight
+from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Fail, Outcome, Park, Retry, Settled, Snooze
+from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.workers.attempt import Attempts, Processes, ended_by, interrupted, outcome_of
-from holdfast.workers.claiming import Claiming
+from holdfast.workers.claims import Claiming
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings, as_written
+from holdfast.workers.hints import Hints
 from holdfast.workers.holdings import Holding, Holdings, Stop
+from holdfast.workers.idle import Idle
 from holdfast.workers.known_routes import KnownRoutes
 from holdfast.workers.leaps import tolerance
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
-from holdfast.workers.parking import parked
+from holdfast.workers.park import parked
 from holdfast.workers.plain import called
+from holdfast.workers.poll import Polling
 from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
-from holdfast.workers.routing import Routing
-from holdfast.workers.slots import lines_of, taken
+from holdfast.workers.served_routes import Routing
+from holdfast.workers.slots import WorkerSlots
 from holdfast.workers.survival import as_far_as_possible, first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.tasks import AttemptTasks
-from holdfast.workers.telling import Telling, about
+from holdfast.workers.telemetry import WorkerTelemetry, about
+from holdfast.workers.warm_up import attended
 
 log = logging.getLogger("holdfast.worker")
 
-_INTERRUPTED = "instance_disconnected"
-_HAND_BACK = 2.0
-_STAY = 1.0
+_INTERRUPTED, _HAND_BACK, _STAY = "instance_disconnected", 2.0, 1.0
 
 
 class Worker:
@@ -75,25 +76,28 @@ class Worker:
         self._settings = settings
         self._ports = ports
         self._processes = processes
+        self.awaited: Callable[[JobId], bool] = lambda _: False  # whether a caller in this process waits for a job
         self._role = role = role or Role()
         self.id = role.id or new_id(ports)
         self._code = code_version(database.dialect)
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self._holdings = Holdings()
-        self._lines = lines_of(settings)
+        self._slots = WorkerSlots(registry.groups, settings)
         self._started = 0
         self._pace = Pace()
-        self._routing = Routing(role.served_queues, self._capabilities(), registry.line_of)
+        self._routing = Routing(role.served_queues, self._capabilities(), registry.slots_of)
         self._known_routes = KnownRoutes(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
-        self._attempts = Attempts(database, ports, settings, threads=self._threads, processes=processes)
+        self._attempts = Attempts(database, ports, settings, self._threads, processes, groups=registry.groups)
         self._tasks = AttemptTasks(self._attempt)
-        self._telling = Telling(ports, self.id)
+        self.telling = WorkerTelemetry(ports, self.id)
         self._claims = Claiming(
-            database, ports, settings, self._routing, self._telling, room=self._room, accept=self._accept
+            database, ports, settings, self._routing, self.telling, room=self._room, accept=self._accept
         )
-        self._endings = Endings(database, ports, self._telling, batch=settings.batch, settled=self._on_settled)
+        self._endings = Endings(
+            database, ports, self.telling, batch=settings.batch, settled=self._on_settled, layers=registry.layers
+        )
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
         self._lifeline = lifeline or ThreadLifeline(
@@ -101,12 +105,33 @@ class Worker:
         )
         self._ticked = 0.0
         self._work = asyncio.Event()  # there may be something to claim
-        self._member = Membership(database, ports, settings, self._telling, relinked=self._work.set)
-        self._look = asyncio.Event()  # look at the store now
-        self._idle = asyncio.Event()  # nothing held
-        self._idle.set()
+        self._member = Membership(database, ports, settings, self.telling, relinked=self._work.set)
+        self._polling = Polling(
+            database,
+            ports,
+            settings,
+            self._routing,
+            self._known_routes,
+            claims=self._claims,
+            sweeper=self._sweeper,
+            duties=self._duties,
+            work=self._work,
+            worker=lambda: self.seq,
+        )
+        self._look = self._polling.wanted
+        self._hints = Hints(
+            self._routing,
+            self._claims,
+            self._polling,
+            self._duties,
+            layers=registry.layers,
+            work=self._work,
+            cancelled=lambda workers: self._lifeline.poke() if self.seq in workers else None,
+        )
+        self._idle = Idle(ports.clock, self._lifeline.poke if role.pool else unheeded)
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self.tended = asyncio.Event()  # its first round of duties is done
+        self.warmed = asyncio.Event()  # what its first attempts would have waited for is ready, or cannot be
         self._claiming = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()  # nothing more is taken; there is no way back
@@ -130,6 +155,7 @@ class Worker:
         await self._database.open()
         self._registry.warm_up()
         try:
+            await self._known_routes.begin()  # what it adopts is registered with what it declares
             await self._lifeline.open()  # first: a worker that cannot beat would be given up while it takes jobs
             await to_the_end(self._register())
         except BaseException:
@@ -137,26 +163,29 @@ class Worker:
             raise
         for schedule in self._registry.schedules:
             await self._database.transact(put_schedule, schedule, next_tick)
-        for preparing in self._registry.preparing:
-            await self._database.transact(preparing)
+        for layer in self._registry.layers:
+            await layer.prepare(self._database)
         await self._known_routes.begin()
         self._ticked = self._ports.clock.monotonic()
-        await self._database.listen(self._on_hint)
+        await self._database.listen(self._hints.take)
         self._lifeline.start(self._compose, self._on_beat)
-        for name, loop in (("tick", self._tick), ("poll", self._poll), ("claim", self._claim), ("duties", self._tend)):
+        loops = {"tick": self._tick, "poll": self._polling.run, "claim": self._claim, "duties": self._tend}
+        for name, loop in loops.items():
             life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
             self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
+        self._loops.append(asyncio.create_task(attended(self._registry.layers, self._capabilities(), self.warmed)))
 
-    async def run(self) -> None:
+    async def run(self, started: Callable[[], None] = unheeded) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
         try:
             await self.start()
+            started()
             await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Drain: take nothing more, finish or hand back what runs, then unregister. Whoever asks waits for the end."""
+        """Drain: take nothing more, finish or hand back what runs, then unregister. The caller waits for the end."""
         if not self.seq:
             return
         await asyncio.shield(self._begin_to_stop(grace))
@@ -169,15 +198,13 @@ class Worker:
     async def _stop(self, grace: float | None) -> None:
         self._leaving.set()
         patience = self._settings.drain_grace.total_seconds() if grace is None else grace
-        log.info("worker %s drains", self.id, extra={"worker": self.id})
+        self.telling.drains()
         await as_far_as_possible(self.id, self._member.drain)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
                 pass
-        for line in self._lines.values():
-            for holding in line.ready:
-                self._release(holding)
-            line.ready.clear()
+        for holding in self._slots.empty():
+            self._release(holding)
         await first_of(self._idle, self._hurry, within=patience)
         for holding in self._holdings.all():
             holding.interrupt(Stop.RELEASE)
@@ -187,6 +214,12 @@ class Worker:
     def hurry(self) -> None:
         """End a drain that is under way: what still runs is handed back now."""
         self._hurry.set()
+
+    def press(self) -> bool:
+        """Whether a drain is under way. One that nobody was in a hurry for has the usual grace from now on."""
+        if self._stopping is not None:
+            asyncio.get_running_loop().call_later(self._settings.drain_grace.total_seconds(), self.hurry)
+        return self._stopping is not None
 
     async def _leave(self) -> None:
         for task in self._loops:
@@ -199,14 +232,17 @@ class Worker:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
-        self._telling.stopped(self.seq, self._started)
+        self.telling.stopped(self.seq, self._started, left=len(self._holdings))
 
     # Registration
 
     async def _register(self) -> None:
         who = registration(self.id, self._role, self._capabilities(), self._settings.concurrency)
-        who = who._replace(code=self._code, lines=taken(self._lines, self._registry))
+        who = who._replace(code=self._code, lines=self._taken())
         await self._member.register(who, self._registry.routes(), presence_changed=self._lifeline.poke)
+
+    def _taken(self) -> str:
+        return self._slots.taken(self._registry.served_slots, self._attempts.hanging)
 
     async def _register_again(self) -> None:
         """Its place is lost. If it was given up, what it still holds it may still end under its old number."""
@@ -222,7 +258,7 @@ class Worker:
                 await self._register()
         except Unavailable:
             pass  # the next heartbeat finds out again
-        except DuplicateWorker as problem:
+        except (DuplicateWorker, PlaceLost) as problem:
             log.warning("worker %s was replaced and leaves: %s", self.id, problem, extra={"worker": self.id})
             self._begin_to_stop()
         self._look.set()
@@ -245,20 +281,20 @@ class Worker:
                     self._quiet.set()
 
     def _room(self, name: str) -> int:
-        """Free slots of a line, and more to have at hand while attempts are short."""
+        """Free slots of a group, and more to have at hand while attempts are short."""
         if self._role.until == "one":
             return 1 - self._started
         if self._endings.backlog > 2 * self._settings.batch:
             return 0
-        return self._lines[name].room(short=self._pace.short)
+        return self._slots[name].room(short=self._pace.short)
 
-    def _accept(self, leases: list[Lease], sent_at: float, line_name: str) -> None:
+    def _accept(self, leases: list[Lease], sent_at: float, group: str) -> None:
         if not leases:
             return
         self._duties.stirred = True
         self._idle.clear()
         self._quiet.clear()
-        fence_at, line, leaving = self._fence(sent_at, sent_at), self._lines[line_name], self._leaving.is_set()
+        fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self._leaving.is_set()
         for lease in leases:
             older = self._holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
@@ -266,18 +302,18 @@ class Worker:
                 self._mend(self._member.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
             self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=fence_at, line=line_name)
+            holding = self._holdings.add(lease, sent_at, fence_at=fence_at, slots=group)
             if leaving:
                 self._release(holding)
             else:
-                line.put(holding)
-        self._tasks.claimed(line)
+                slots.put(holding)
+        self._tasks.claimed(slots)
 
     # Attempts
 
     async def _attempt(self, holding: Holding) -> None:
         holding.begun = True
-        begun = self._ports.clock.monotonic()
+        begun = holding.began = self._ports.clock.monotonic()
         try:
             definition = self._registry.definitions.get(holding.lease.kind)
             handler = None if self._ports.events.heard else called(definition, holding, begun)
@@ -294,6 +330,7 @@ class Worker:
             elif isinstance(outcome, Park):
                 await self._park(holding, outcome)
             elif isinstance(outcome, Settled):
+                self.telling.ended_itself(holding)
                 self._forget(holding)
             else:
                 self._end(holding, outcome)
@@ -302,13 +339,13 @@ class Worker:
         except asyncio.CancelledError:
             self._hand_back(holding)
         except BaseException as problem:
-            log.exception("the outcome of job %s cannot be told", holding.lease.id, extra=about(holding.lease))
-            self._end(holding, Retry(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
+            log.exception("the outcome of job %s is unknown", holding.lease.id, extra=about(holding.lease))
+            self._end(holding, TryAgain(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
         finally:
             self._pace.note(self._ports.clock.monotonic() - begun)
-            line = self._lines[holding.line]
-            line.running -= 1
-            self._tasks.freed(line)
+            slots = self._slots[holding.slots]
+            slots.running -= 1
+            self._tasks.freed(slots)
             if self._claims.full:
                 self._work.set()
 
@@ -321,14 +358,14 @@ class Worker:
         elapsed = begun - holding.claimed_at
         holding.entered = True
         attempt = self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
-        return await (self._telling.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
+        return await (self.telling.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
 
     async def _park(self, holding: Holding, wish: Park) -> None:
         match await parked(self._database, self._ports, holding, wish):
             case "parked":
                 if wish.timeout is not None:
                     self._look.set()  # for when it is due
-                self._telling.parked(holding)
+                self.telling.parked(holding)
                 self._forget(holding)
             case "lost":
                 self._drop(holding)
@@ -339,6 +376,7 @@ class Worker:
         assert not isinstance(outcome, (Park, Settled))
         holding.ending = True
         definition = self._registry.definitions.get(holding.lease.kind)
+        holding.awaited = not isinstance(outcome, Done) and self.awaited(holding.lease.id)
         written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
         self._endings.put(holding.lease, written)
 
@@ -346,7 +384,7 @@ class Worker:
         """This worker goes away in the middle of an attempt."""
         definition = self._registry.definitions.get(holding.lease.kind)
         if definition is not None and definition.once and holding.entered and not holding.ending:
-            self._end(holding, Fail("its worker left while it ran, and it may start only once", _INTERRUPTED))
+            self._end(holding, Fail("its worker stopped while it ran, and it may start only once", _INTERRUPTED))
         else:
             self._release(holding)
 
@@ -355,16 +393,13 @@ class Worker:
         self._endings.put(holding.lease, release(holding.lease))
 
     def _drop(self, holding: Holding) -> None:
-        self._telling.lost(holding)
+        self.telling.lost(holding)
         self._forget(holding)
 
     def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
         if (holding := self._holdings.forget(lease)) is None:
             return
-        if state is None:
-            self._telling.lost(holding)
-        elif self._ports.events.heard:
-            self._telling.ended(holding, ending, state)
+        self.telling.settled(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
         if not len(self._holdings):
@@ -382,62 +417,6 @@ class Worker:
             self._quiet.set()
         self._work.set()
 
-    # Polling and hints
-
-    async def _poll(self) -> None:
-        """Look at the store: for work at each poll, for what is due or lost at each sweep, and when hinted at."""
-        swept_at = polled_at = float("-inf")
-        while True:
-            hinted = self._look.is_set()
-            self._look.clear()
-            now = self._ports.clock.monotonic()
-            sight = await self._database.transact(registry.look, self.seq, self._routing.served)
-            if await self._sweeper.judge_clock(sight, now):
-                self._known_routes.forget()
-                self._look.set()
-                self._work.set()  # lanes may give again
-                continue
-            if await self._known_routes.after(sight, now):
-                self._work.set()  # this look did not ask for them
-            if hinted or now - polled_at >= self._settings.poll_interval.total_seconds():
-                polled_at = now
-                if sight.pending or not self._claims.probed:  # the first claim says whether it is empty
-                    self._work.set()
-            due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
-            watching = self._sweeper.watches(self.seq, sight)
-            if due or watching or now - swept_at >= self._settings.sweep_interval.total_seconds():
-                swept_at = now
-                if await self._sweeper.sweep(sight, watching=watching):
-                    self._work.set()  # a hint may never come
-            if (tick := self._duties.tick(sight)) is not None and tick <= sight.now:
-                await self._duties.fire_schedules()
-                self._work.set()
-            await self._pause(sight)
-
-    async def _pause(self, sight: Sight) -> None:
-        """Until the next poll or sweep, a hint, or the moment something is due."""
-        pause = self._sweeper.pause(self.seq, sight, next_tick=self._duties.tick(sight))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._look.wait()
-
-    def _on_hint(self, note: str) -> None:
-        """A hint may be lost, late or wrong; it only makes us look sooner."""
-        subject, _, rest = note.partition(" ")
-        numbers = [int(part) for part in rest.split(",") if part.isdigit()]
-        if subject == "route":
-            self._duties.stirred = True
-            if not self._routing.knows(numbers):
-                self._look.set()
-            if self._routing.heat(numbers):
-                self._work.set()
-        elif subject == "cancel":
-            if self.seq in numbers:
-                self._lifeline.poke()
-        elif subject != "run":  # those are for readers
-            self._look.set()
-            self._work.set()
-
     # Ticking, heartbeats, duties
 
     def _fence(self, sent_at: float, claimed_at: float) -> float:
@@ -449,16 +428,17 @@ class Worker:
         """Show that the loop runs, and stop what may no longer be acted on."""
         while True:
             now = self._ticked = self._ports.clock.monotonic()
+            if self._role.pool and self._member.forsaken and self._stopping is None:
+                self._begin_to_stop()
             for holding in self._holdings.all():
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
                     self._lose(holding)
-            for line in self._lines.values():
-                for holding in line.overstaying(now - _STAY):
-                    self._end(holding, Snooze("1s"))
+            for holding in self._slots.overstaying(now - _STAY):
+                self._end(holding, Snooze("1s"))
             await self._ports.clock.sleep(self._settings.tick.total_seconds())
 
     def _lose(self, holding: Holding) -> None:
-        if self._lines[holding.line].take_out(holding):
+        if self._slots[holding.slots].take_out(holding):
             self._drop(holding)
         else:
             holding.interrupt(Stop.LOST)
@@ -467,18 +447,18 @@ class Worker:
         """On the lifeline's thread: what to renew, or None when the loop has stood still for a whole lease."""
         if self._ports.clock.monotonic() - self._ticked > self._ttl:
             return None
-        ceiling = microseconds(self._settings.lease_ceiling)
-        active = sum(line.running for line in self._lines.values())
-        seq, me = self._member.said()
-        me = me._replace(lines=taken(self._lines, self._registry))
-        return Pulse(seq, active, self._holdings.named(), self._ttl_us, ceiling, me)
+        ceiling, (seq, me) = microseconds(self._settings.lease_ceiling), self._member.said()
+        active, held = self._slots.running, self._holdings.named()
+        me = me._replace(lines=self._taken(), idle_us=self._idle.tell_us())
+        return Pulse(seq, active, held, self._ttl_us, ceiling, me)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
-        self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
+        self.telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
         if (too_old := beat.oldest_code > self._code) and self._stopping is None:
-            self._telling.too_old(self._code, beat.oldest_code)
+            self.telling.too_old(self._code, beat.oldest_code)
         if beat.draining or too_old:  # someone asked for it in the store, or migrated it
-            self._begin_to_stop()
+            retired = self._role.pool and not too_old  # what such a worker may still have claimed it finishes
+            self._begin_to_stop(self._settings.lease_ceiling.total_seconds() if retired else None)
         if self._member.refused(sent_at, beat) and not self._leaving.is_set():
             self._mend(self._register_again)
         for renewed in beat.renewed:
@@ -497,4 +477,6 @@ class Worker:
         while True:
             await self._duties.tend(self.seq)
             self.tended.set()
+            if self._duties.taken:
+                self._look.set()  # for when a schedule is due
             await self._duties.pause()

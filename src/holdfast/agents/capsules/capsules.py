@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.capsules.records import (
+from holdfast.agents.capsules.capsule_rows import (
     KeptAgent,
     KeptCall,
     KeptEvent,
@@ -22,14 +22,17 @@ from holdfast.agents.capsules.records import (
     KeptTurn,
     KeptVersion,
 )
+from holdfast.agents.capsules.statements import CapsulesSql
 from holdfast.agents.forks.past import Purpose, as_played
-from holdfast.agents.records import BlockRow, NewBlock
-from holdfast.agents.statements import Capsules, Forks, Messages, Runs
-from holdfast.agents.storing import LARGE
+from holdfast.agents.forks.statements import ForksSql
+from holdfast.agents.messages import LARGE
+from holdfast.agents.rows import BlockRow, NewBlock
+from holdfast.agents.statements import MessagesSql, RunsSql
+from holdfast.agents.states import CallState, InquiryState, RunState
 from holdfast.errors import NotFound, UsageError
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
-from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.states import TERMINAL, State
 
 _PARTIAL = "cancelled"
 
@@ -54,63 +57,66 @@ class Contents(NamedTuple):
 @reading
 async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool, to: Purpose = "export") -> Contents:
     """Everything of a run; `UsageError` when it has not ended, unless a part of it will do."""
-    run = await tx.one(Runs.find_run, id=id)
+    run = await tx.one(RunsSql.find_run, id=id)
     if run is None or tenant not in (None, run.tenant):
         raise NotFound(f"there is no run {id} in this database.")
     if run.parent is not None:
-        raise UsageError(f"run {id} was called by run {run.parent}: export run {run.root}, which began it all.")
+        raise UsageError(f"run {id} was called by run {run.parent}: export run {run.root}, the root of both.")
     if run.finalized_at is None and not partial:
         raise UsageError(f"run {id} is {run.state}: wait for its end, or export what there is of it (--partial).")
-    session = await tx.one(Capsules.kept_session, id=run.session)
+    session = await tx.one(CapsulesSql.kept_session, id=run.session)
     if session is None:
-        raise NotFound(f"the session of run {id} is no longer there.")
+        raise NotFound(f"the session of run {id} no longer exists.")
     past = await as_played(tx, run, None, to)
-    runs = await tx.many(Capsules.kept_runs, root=id)
+    runs = await tx.many(CapsulesSql.kept_runs, root=id)
     ids = [each.id for each in runs]
     messages = await tx.many(
-        Capsules.kept_messages,
+        CapsulesSql.kept_messages,
         session=run.session,
         ids=[message.id for message in past.messages],
         branches=[each.branch for each in runs if each.branch],
     )
-    retired = {message.id for message in past.messages if not message.live and message.compacted is None}
-    sent = [each._replace(live=1) if not each.branch and each.id not in retired else each for each in messages]
-    calls = await tx.many(Capsules.kept_calls, runs=ids)
+    declined = {each.id for each in past.messages if not each.live and each.compacted is None and each.retired is None}
+    sent = [each._replace(live=1) if not each.branch and each.id not in declined else each for each in messages]
+    valid = {each.id: each.fingerprint for each in past.messages if each.fingerprint is not None}
+    sent = [each._replace(fingerprint=valid.get(each.id, each.fingerprint)) for each in sent]
+    calls = await tx.many(CapsulesSql.kept_calls, runs=ids)
     seqs = [each.job for each in runs] + [each.job for each in calls if each.job is not None]
     agents = sorted({each.agent for each in runs})
     used = {(each.agent, each.version) for each in runs}
-    versions = [each for each in await tx.many(Capsules.kept_versions, ids=agents) if each[:2] in used]
+    versions = [each for each in await tx.many(CapsulesSql.kept_versions, ids=agents) if each[:2] in used]
     return Contents(
-        agents=await tx.many(Capsules.kept_agents, ids=agents),
+        agents=await tx.many(CapsulesSql.kept_agents, ids=agents),
         versions=versions,
         session=session._replace(runs=run.ordinal, generation=past.generation),
         runs=[each._replace(generation=past.generation) for each in runs],
         messages=sent,
-        blocks=await tx.many(Messages.blocks_of, messages=[each.id for each in messages]),
-        turns=[each._replace(generation=past.generation) for each in await tx.many(Capsules.kept_turns, runs=ids)],
+        blocks=await tx.many(MessagesSql.blocks_of, messages=[each.id for each in messages]),
+        turns=[each._replace(generation=past.generation) for each in await tx.many(CapsulesSql.kept_turns, runs=ids)],
         calls=calls,
-        events=await tx.many(Capsules.kept_events, runs=ids),
-        inquiries=await tx.many(Capsules.kept_inquiries, runs=ids),
-        steers=await tx.many(Capsules.kept_steers, runs=ids),
-        jobs=await tx.many(Capsules.kept_jobs, seqs=seqs),
+        events=await tx.many(CapsulesSql.kept_events, runs=ids),
+        inquiries=await tx.many(CapsulesSql.kept_inquiries, runs=ids),
+        steers=await tx.many(CapsulesSql.kept_steers, runs=ids),
+        jobs=await tx.many(CapsulesSql.kept_jobs, seqs=seqs),
     )
 
 
-def at_rest(contents: Contents, now: int) -> Contents:
-    """With nothing that a worker could go on with: what is open is over, and says so."""
+def as_ended(contents: Contents, now: int) -> Contents:
+    """With nothing that a worker could continue with: what is open is over, and says so."""
     return contents._replace(
         agents=[_with_version(agent, contents.versions) for agent in contents.agents],
         runs=[_ended_run(run, now) for run in contents.runs],
         calls=[
-            call if call.state is not None else call._replace(state="skipped", is_error=1, finished_at=now)
+            call if call.state is not None else call._replace(state=CallState.SKIPPED, is_error=1, finished_at=now)
             for call in contents.calls
         ],
         inquiries=[
-            each if each.state != "open" else each._replace(state="withdrawn", decided_at=now)
+            each if each.state != InquiryState.OPEN else each._replace(state=InquiryState.WITHDRAWN, decided_at=now)
             for each in contents.inquiries
         ],
         jobs=[
-            job if job.state in TERMINAL else job._replace(state="cancelled", finished_at=now) for job in contents.jobs
+            job if job.state in TERMINAL else job._replace(state=State.CANCELLED, finished_at=now)
+            for job in contents.jobs
         ],
     )
 
@@ -125,32 +131,32 @@ def _ended_run(run: KeptRun, now: int) -> KeptRun:
         return run
     why = f"it was exported while it was {run.state}."
     return run._replace(
-        previous_state=run.state, state="cancelled", error_type=_PARTIAL, error_text=why, finalized_at=now
+        previous_state=run.state, state=RunState.CANCELLED, error_type=_PARTIAL, error_text=why, finalized_at=now
     )
 
 
 async def fill(tx: Transaction, contents: Contents) -> None:
     """Write it all into a database that has nothing in it yet."""
     seqs = await _add_jobs(tx, contents.jobs)
-    await tx.run(Capsules.keep_session, **contents.session._asdict())
+    await tx.run(CapsulesSql.keep_session, **contents.session._asdict())
     for agent in contents.agents:
-        await tx.run(Capsules.keep_agent, **agent._asdict())
+        await tx.run(CapsulesSql.keep_agent, **agent._asdict())
     for version in contents.versions:
-        await tx.run(Capsules.keep_version, **version._asdict())
+        await tx.run(CapsulesSql.keep_version, **version._asdict())
     for run in contents.runs:
-        await tx.run(Capsules.keep_run, **run._replace(job=seqs.get(run.job, -run.job))._asdict())
+        await tx.run(CapsulesSql.keep_run, **run._replace(job=seqs.get(run.job, -run.job))._asdict())
     for message in contents.messages:
-        await tx.run(Capsules.keep_message, **message._asdict())
+        await tx.run(CapsulesSql.keep_message, **message._asdict())
     for turn in contents.turns:
-        await tx.run(Capsules.keep_turn, **turn._asdict())
+        await tx.run(CapsulesSql.keep_turn, **turn._asdict())
     for call in contents.calls:
-        await tx.run(Capsules.keep_call, **call._replace(job=seqs.get(call.job or 0))._asdict())
+        await tx.run(CapsulesSql.keep_call, **call._replace(job=seqs.get(call.job or 0))._asdict())
     for event in contents.events:
-        await tx.run(Capsules.keep_event, **event._asdict())
+        await tx.run(CapsulesSql.keep_event, **event._asdict())
     for inquiry in contents.inquiries:
-        await tx.run(Capsules.keep_inquiry, **inquiry._asdict())
+        await tx.run(CapsulesSql.keep_inquiry, **inquiry._asdict())
     for steer in contents.steers:
-        await tx.run(Capsules.keep_steer, **steer._asdict())
+        await tx.run(CapsulesSql.keep_steer, **steer._asdict())
     await _add_blocks(tx, contents.blocks)
 
 
@@ -160,7 +166,7 @@ async def _add_jobs(tx: Transaction, jobs: Sequence[KeptJob]) -> dict[int, int]:
     for job in jobs:
         given: dict[str, Any] = job._replace(parent=seqs.get(job.parent or 0))._asdict()
         given.pop("seq")
-        made = await tx.one(Capsules.keep_job, **given)
+        made = await tx.one(CapsulesSql.keep_job, **given)
         assert made is not None
         seqs[job.seq] = made.seq
     return seqs
@@ -169,9 +175,9 @@ async def _add_jobs(tx: Transaction, jobs: Sequence[KeptJob]) -> dict[int, int]:
 async def _add_blocks(tx: Transaction, blocks: Sequence[BlockRow]) -> None:
     rows = []
     for block in blocks:
-        blob = encoding.digest(block.body) if len(block.body) > LARGE else None
+        blob = codec.digest(block.body) if len(block.body) > LARGE else None
         if blob is not None:
-            await tx.run(Messages.add_blob, hash=blob, body=block.body)
+            await tx.run(MessagesSql.add_blob, hash=blob, body=block.body)
         rows.append(NewBlock(block.message, block.ordinal, block.type, None if blob else block.body, blob))
     if rows:
-        await tx.run(Forks.add_blocks, blocks=rows)
+        await tx.run(ForksSql.add_blocks, blocks=rows)

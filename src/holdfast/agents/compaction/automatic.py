@@ -12,33 +12,34 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from holdfast.agents.asking import facts_of
-from holdfast.agents.compaction.compacting import Acting, Asking, Compactor, Judged, Plan
+from holdfast.agents.compaction.compaction_rows import CompactionRow
+from holdfast.agents.compaction.compactor import Acting, Asking, CompactionPlan, Compactor, Judged
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.measuring import Size, Teller
-from holdfast.agents.compaction.records import CompactionRow
-from holdfast.agents.definitions import AgentSpec
-from holdfast.agents.history import server_tool_is_open
+from holdfast.agents.compaction.measure import Size, Teller
+from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.definition import SYSTEM_KIND, AgentSpec
 from holdfast.agents.money.budgets import Over
-from holdfast.agents.sizing import estimate
-from holdfast.agents.statements import Compactions
-from holdfast.agents.system import system_definition, system_job
+from holdfast.agents.runs.history import server_tool_is_open
+from holdfast.agents.system_jobs import system_definition, system_job
+from holdfast.agents.token_estimate import estimate
 from holdfast.errors import NotFound, SessionBusy, UsageError
-from holdfast.kernel import encoding
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import derived_id
 from holdfast.models import ModelFailure, Request
+from holdfast.models.facts import facts_for
 from holdfast.outcomes import Outcome, Snooze
+from holdfast.shown_text import shown
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 
 if TYPE_CHECKING:
-    from holdfast.agents.records import LoadedRun, WindowBlock
+    from holdfast.agents.rows import LoadedRun, WindowBlock
 
 log = logging.getLogger("holdfast.agents")
 
-COMPACT = "system:compact"
+COMPACT = f"{SYSTEM_KIND}compact"
 _LOOK = 0.9  # of the trigger: so near to it a job looks, and measures
 _DOUBT = 2  # by so much an estimate of what is new may be too low
 _PAUSE = "1s"
@@ -51,7 +52,7 @@ async def is_current(tx: Transaction, run: LoadedRun) -> bool:
     """Whether the history is still the one the run was loaded with; while this transaction lasts, it stays so."""
     if run.parent is not None:  # the run that called it is under way
         return True
-    held = await tx.one(Compactions.hold_generation, id=run.session)
+    held = await tx.one(CompactionsSql.hold_generation, id=run.session)
     return held is None or held.generation == run.generation
 
 
@@ -60,9 +61,9 @@ async def compact_after(tx: Transaction, run: LoadedRun) -> None:
     config = _config_of(_parse(run.definition))
     if config is None or run.parent is not None:
         return
-    used = await tx.one(Compactions.last_usage, session=run.session)
-    model = str(encoding.decode(run.options).get("model") or _parse(run.definition).model)
-    limit = config.trigger * (config.window or facts_of(model).window)
+    used = await tx.one(CompactionsSql.last_usage, session=run.session)
+    model = str(codec.decode(run.options).get("model") or _parse(run.definition).model)
+    limit = config.trigger * (config.window or facts_for(model).window)
     if used is None or used.sent + used.said < _LOOK * limit:
         return
     payload = {"session": run.session, "config": config.plain(), "run": run.id}
@@ -75,13 +76,15 @@ def compact_definition(compactor: Compactor) -> Definition:
 
     async def compact(ctx: JobContext, session: str, config: dict[str, Any], run: str | None = None) -> str:
         try:
-            return await _after_run(compactor, ctx, session, Compaction.of(config), Acting("after_run", told=run))
+            return await _after_run(
+                compactor, ctx, session, Compaction.of(config), Acting("after_run", reporting_run=run)
+            )
         except (SessionBusy, NotFound) as reason:
             return f"left alone: {reason}"
         except (ModelFailure, UsageError) as failure:
             if isinstance(failure, ModelFailure) and failure.transient:
                 raise
-            log.warning("session %s is not compacted: %s", session, failure)
+            log.warning("session %s is not compacted: %s", session, shown(failure))
             return f"not compacted: {failure}"
 
     return system_definition(COMPACT, compact)
@@ -103,7 +106,12 @@ async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config
 
 
 async def _with_less(  # noqa: PLR0917  what is done, and what instead
-    compactor: Compactor, ctx: JobContext, judged: Judged, plan: Plan, instead: Plan | None, acting: Acting
+    compactor: Compactor,
+    ctx: JobContext,
+    judged: Judged,
+    plan: CompactionPlan,
+    instead: CompactionPlan | None,
+    acting: Acting,
 ) -> CompactionRow | Over:
     """Carry a plan out; when there is no summary to be had, at least take out what costs nothing."""
     try:
@@ -111,14 +119,14 @@ async def _with_less(  # noqa: PLR0917  what is done, and what instead
     except (ModelFailure, UsageError) as failure:
         if instead is None or plan.pruned:
             raise
-        log.warning("session %s is compacted without a summary: %s", judged.read.session, failure)
+        log.warning("session %s is compacted without a summary: %s", judged.read.session, shown(failure))
     else:
         if instead is None or not isinstance(done, Over):
             return done
     return await compactor.carry_out(ctx.database, judged, instead, acting)
 
 
-class Call(NamedTuple):
+class CompactionCall(NamedTuple):
     """A call of a run that is about to be made."""
 
     run: LoadedRun
@@ -131,7 +139,7 @@ class Call(NamedTuple):
         teller = Teller(self.request.model, self.spec)
         window = teller.window(config)
         most = window - min(self.request.max_tokens, window // 2)
-        # What a run has begun goes on as long as the provider takes it.
+        # What a run has begun continues as long as the provider takes it.
         return Asking(teller, self.request, self.new, most, window if self.run.turns else most, self.run.id)
 
     @property
@@ -141,7 +149,7 @@ class Call(NamedTuple):
             return None
         last = derived_id(self.run.id, "answer", self.run.turns)
         at = max((number for number, row in enumerate(self.window) if row.message == last), default=-1)
-        since = sum(estimate(encoding.decode(row.body)) for row in self.window[at + 1 :])
+        since = sum(estimate(codec.decode(row.body)) for row in self.window[at + 1 :])
         return self.run.reported + _DOUBT * (since + (estimate(list(self.new)) if self.new else 0))
 
     @property
@@ -156,7 +164,7 @@ class Call(NamedTuple):
 Room = Literal["enough", "full"] | Over | Outcome | None
 
 
-async def make_room(compactor: Compactor, ctx: JobContext, call: Call) -> Room:
+async def make_room(compactor: Compactor, ctx: JobContext, call: CompactionCall) -> Room:
     """Before a call of a run: see that it fits. None: the history was compacted, load it again.
 
     "full": it does not fit and cannot be made to, so it is not worth sending. `Over`: what would make it fit does not
@@ -164,7 +172,7 @@ async def make_room(compactor: Compactor, ctx: JobContext, call: Call) -> Room:
     but for the first call of a run, which may have other words before it than the last one had.
     """
     run, config = call.run, _config_of(call.spec)
-    if config is None or encoding.decode(run.options).get("beyond_window"):
+    if config is None or codec.decode(run.options).get("beyond_window"):
         return "enough"
     asking = call.asking(config)
     if run.turns:
@@ -205,7 +213,7 @@ async def _loop_room(compactor: Compactor, run: LoadedRun, config: Compaction, a
     return "full" if size.sure > asking.worst else "enough"
 
 
-async def _compact(compactor: Compactor, ctx: JobContext, call: Call, judged: Judged) -> Room:
+async def _compact(compactor: Compactor, ctx: JobContext, call: CompactionCall, judged: Judged) -> Room:
     asking = judged.asking
     assert asking is not None, "it is judged for a call"
     fits, plan, pruning = judged.size.tokens <= asking.most, judged.plan(), judged.pruning()
@@ -230,10 +238,10 @@ async def _compact(compactor: Compactor, ctx: JobContext, call: Call, judged: Ju
 
 
 def _without(
-    call: Call, judged: Judged, failure: ModelFailure | UsageError, at_worst: Literal["enough", "full"]
+    call: CompactionCall, judged: Judged, failure: ModelFailure | UsageError, at_worst: Literal["enough", "full"]
 ) -> Room:
-    """There is no summary: go on as it is if that may do, and otherwise wait for one as long as that may help."""
-    log.warning("session %s is not compacted before run %s: %s", call.run.session, call.run.id, failure)
+    """There is no summary: continue as it is if that may do, and otherwise wait for one as long as that may help."""
+    log.warning("session %s is not compacted before run %s: %s", call.run.session, call.run.id, shown(failure))
     if at_worst == "enough":
         return at_worst
     before = judged.read.open

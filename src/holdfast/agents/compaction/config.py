@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from holdfast.errors import BadSetting
-from holdfast.models.facts import facts_for
+from holdfast.kernel.stored_json import read
+from holdfast.models.facts import check
 
 Strategy = Literal["hybrid", "summarize", "summarization", "provider"]
 
@@ -68,8 +69,7 @@ class Compaction:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Compaction:
         """From what is stored; what this release does not know is left out."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        return read(cls, stored, what="how sessions are to be compacted")
 
 
 def provider_options(stored: Mapping[str, Any] | None, window: int) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def check_compaction(agent: str, given: object) -> None:
     if not isinstance(given, Compaction):
         raise BadSetting(f"compaction of agent {agent!r} is Compaction(…) or None, not {given!r}.")
     if given.summarizer is not None:
-        facts_for(given.summarizer)
+        check(given.summarizer, {})
 
 
 def _check_count(name: str, value: object, least: int) -> None:

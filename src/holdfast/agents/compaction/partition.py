@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from holdfast.agents.compaction.compaction_rows import HistoryBlock
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.records import HistoryBlock
-from holdfast.agents.history import SERVER_USE, THINKING, uses
-from holdfast.agents.sizing import estimate
-from holdfast.kernel import encoding
+from holdfast.agents.runs.history import SERVER_USE, THINKING, uses
+from holdfast.agents.token_estimate import estimate
+from holdfast.kernel import codec
 
 Category = Literal["protected", "preserved", "recent", "summary", "compactable"]
 
@@ -24,7 +24,7 @@ _WORTH_PRUNING = 25  # tokens that a placeholder must save
 _REFERENCES = "tool_reference"  # a result that loads tools: without it the model could not have called them
 
 
-class Said(NamedTuple):
+class HistoryMessage(NamedTuple):
     """One live message; `tokens` is an estimate, without thinking, which another history may not carry."""
 
     id: str
@@ -41,7 +41,7 @@ class Said(NamedTuple):
 class Unit(NamedTuple):
     """Messages that stay together."""
 
-    messages: tuple[Said, ...]
+    messages: tuple[HistoryMessage, ...]
 
     @property
     def tokens(self) -> int:
@@ -82,31 +82,31 @@ class Partition:
         return [unit for mine, unit in self.units if mine == "preserved" or unit.messages[0].kind == SUMMARY]
 
 
-class Pruned(NamedTuple):
+class PrunedBlocks(NamedTuple):
     """A message of results whose long outputs have made room for placeholders."""
 
-    message: Said
+    message: HistoryMessage
     blocks: list[dict[str, Any]]
     outputs: int
     saved: int
 
 
-def read(rows: Sequence[HistoryBlock]) -> list[Said]:
+def read(rows: Sequence[HistoryBlock]) -> list[HistoryMessage]:
     """Stored blocks as messages."""
     history = []
     for _, group in groupby(rows, key=lambda row: row.message):
         mine = list(group)
-        first, blocks = mine[0], tuple(encoding.decode(row.body) for row in mine)
+        first, blocks = mine[0], tuple(codec.decode(row.body) for row in mine)
         tokens = max(1, sum(estimate(block) for block in blocks if block.get("type") not in THINKING))
         place = (first.message, first.ordinal, first.role, first.kind, first.run, first.turn)
-        history.append(Said(*place, bool(first.preserved), blocks, tokens))
+        history.append(HistoryMessage(*place, bool(first.preserved), blocks, tokens))
     return history
 
 
-def partition(history: Sequence[Said], config: Compaction, run: str | None = None) -> Partition:
+def partition(history: Sequence[HistoryMessage], config: Compaction, run: str | None = None) -> Partition:
     """Newest first: what fits into the protected tokens, then what is marked, recent, or a summary; the rest may go.
 
-    What `run` has said is protected: it is under way, and goes on from there.
+    What `run` has said is protected: it is under way, and continues from there.
     """
     grouped = units(history)
     categories: list[Category] = []
@@ -144,9 +144,9 @@ def _keep_questions(grouped: Sequence[Unit], categories: list[Category]) -> None
             wanted = categories[at]
 
 
-def units(history: Sequence[Said]) -> list[Unit]:
+def units(history: Sequence[HistoryMessage]) -> list[Unit]:
     """A call and its result are one, and so are answers of a run that follow each other without a word between."""
-    made: list[list[Said]] = []
+    made: list[list[HistoryMessage]] = []
     for message in history:
         if made and (_belongs(made[-1][-1], message) or _is_awaited(made[-1], message)):
             made[-1].append(message)
@@ -155,7 +155,7 @@ def units(history: Sequence[Said]) -> list[Unit]:
     return [Unit(tuple(messages)) for messages in made]
 
 
-def _belongs(before: Said, message: Said) -> bool:
+def _belongs(before: HistoryMessage, message: HistoryMessage) -> bool:
     if before.role != "assistant":
         return False
     if message.role == "assistant":
@@ -163,7 +163,7 @@ def _belongs(before: Said, message: Said) -> bool:
     return bool(uses(before.blocks)) and _has_results(message)
 
 
-def _is_awaited(unit: Sequence[Said], message: Said) -> bool:
+def _is_awaited(unit: Sequence[HistoryMessage], message: HistoryMessage) -> bool:
     """Whether the unit has called a tool of the provider's own, whose result comes with a later answer of its run."""
     if message.run != unit[0].run:
         return False
@@ -172,11 +172,11 @@ def _is_awaited(unit: Sequence[Said], message: Said) -> bool:
     return any(block.get("type") == SERVER_USE and block.get("id") not in answered for block in blocks)
 
 
-def _has_results(message: Said) -> bool:
+def _has_results(message: HistoryMessage) -> bool:
     return any(block.get("type") == "tool_result" for block in message.blocks)
 
 
-def prune(unit: Unit) -> list[Pruned]:
+def prune(unit: Unit) -> list[PrunedBlocks]:
     """The unit's messages of results with placeholders for what is long; those with nothing to save are left out."""
     names = {use["id"]: str(use.get("name", "a tool")) for message in unit.messages for use in uses(message.blocks)}
     found = []
@@ -186,7 +186,7 @@ def prune(unit: Unit) -> list[Pruned]:
         blocks = [_pruned_block(block, names) for block in message.blocks]
         saved = [estimate(old) - estimate(new) for old, new in zip(message.blocks, blocks, strict=True) if new != old]
         if saved:
-            found.append(Pruned(message, blocks, len(saved), sum(saved)))
+            found.append(PrunedBlocks(message, blocks, len(saved), sum(saved)))
     return found
 
 

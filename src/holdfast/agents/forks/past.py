@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from holdfast.agents.answering import INTERRUPTED
-from holdfast.agents.compaction.records import CompactionRow
-from holdfast.agents.forks.records import PastMessage
-from holdfast.agents.records import CallRow, RunRow
-from holdfast.agents.statements import Calls, Compactions, Forks, Runs
+from holdfast.agents.compaction.compaction_rows import CompactionRow
+from holdfast.agents.forks.fork_rows import PastMessage
+from holdfast.agents.forks.statements import ForksSql
+from holdfast.agents.queries import list_compactions
+from holdfast.agents.rows import CallRow, RunRow
+from holdfast.agents.runs.commit import INTERRUPTED
+from holdfast.agents.statements import CallsSql, RunsSql
+from holdfast.agents.states import CompactionState
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Transaction
 
 Purpose = Literal["fork", "export", "replay"]
 
+OUTDATED = "retired "  # before the fingerprint of an answer that was said after words which were taken out since
 _PAUSED = "pause_turn"
 _REFUSED = "refusal"
 _CUT = ("max_tokens", INTERRUPTED)
@@ -49,21 +53,21 @@ def check_whole(messages: Sequence[PastMessage], at: int) -> None:
         )
 
 
-class Stretch(NamedTuple):
+class PastStretch(NamedTuple):
     """The turns of a run before this one."""
 
     run: str
     before: int
 
 
-async def lineage(tx: Transaction, run: str) -> list[Stretch]:
+async def lineage(tx: Transaction, run: str) -> list[PastStretch]:
     """Whose turns a fork has taken over, oldest first. What a run has played itself stands behind them."""
-    found: list[Stretch] = []
-    fork = await tx.one(Forks.fork_of, run=run)
+    found: list[PastStretch] = []
+    fork = await tx.one(ForksSql.fork_of, run=run)
     while fork is not None and fork.forked_from is not None:
         before = min(fork.forked_at or 1, found[-1].before if found else fork.forked_at or 1)
-        found.append(Stretch(fork.forked_from, before))
-        fork = await tx.one(Forks.fork_of, run=fork.forked_from)
+        found.append(PastStretch(fork.forked_from, before))
+        fork = await tx.one(ForksSql.fork_of, run=fork.forked_from)
     return found[::-1]
 
 
@@ -72,7 +76,7 @@ async def calls_before(tx: Transaction, run: str) -> list[CallRow]:
     return [
         call
         for stretch in await lineage(tx, run)
-        for call in await tx.many(Calls.calls_of, run=stretch.run, turn=None)
+        for call in await tx.many(CallsSql.calls_of, run=stretch.run, turn=None)
         if call.turn < stretch.before
     ]
 
@@ -82,14 +86,14 @@ async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = 
 
     Without a turn, all that the run has said is part of it, whatever became of that.
     """
-    messages = await tx.many(Forks.past, session=run.session)
-    turns = await tx.many(Runs.list_turns, run=run.id, after=0, limit=1_000_000)
+    messages = await tx.many(ForksSql.past, session=run.session)
+    turns = await tx.many(RunsSql.list_turns, run=run.id, after=0, limit=1_000_000)
     stops = {turn.number: turn.stop_reason for turn in turns}
     prompt = next((each for each in messages if each.run == run.id and each.kind == "prompt"), None)
     if prompt is None:
         raise UsageError(f"run {run.id} has not begun: there is nothing to {to}.")
-    seen = await tx.one(Forks.generation_seen, run=run.id, turn=at)
-    rows = await tx.many(Compactions.list_compactions, session=run.session, limit=1_000_000)
+    seen = await tx.one(ForksSql.generation_seen, run=run.id, turn=at)
+    rows = await list_compactions(tx, run.session, limit=1_000_000)
     generation, chain = _standing("" if seen is None else seen.generation, rows)
     visible = [each for each in messages if _is_visible(each, chain)]
     own = [each for each in visible if each.run == run.id]
@@ -98,7 +102,9 @@ async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = 
         own = [each for each in own if _is_before(each, at) and not _declined(each, stops)]
         cut = _is_cut(run, own, stops)
     before = [each for each in visible if each.ordinal < prompt.ordinal and each.run != run.id]
-    return Past([*(each for each in before if not _is_declined(each)), *own], generation, cut)
+    kept = [*(each for each in before if not _is_left_out(each, run.ordinal)), *own]
+    gone = [each.ordinal for each in before if each.retired is not None and each.retired < run.ordinal]
+    return Past([_as_thought(each, min(gone, default=None)) for each in kept], generation, cut)
 
 
 def _is_before(message: PastMessage, at: int) -> bool:
@@ -120,7 +126,7 @@ def _is_cut(run: RunRow, own: Sequence[PastMessage], stops: dict[int, str | None
         return True
     if last.asks:
         raise UsageError(f"the calls of turn {last.turn} of run {run.id} are not answered yet: fork at {last.turn}.")
-    raise UsageError(f"run {run.id} has said its last word with turn {last.turn}: fork at {last.turn} or before.")
+    raise UsageError(f"run {run.id} ended with turn {last.turn}: fork at {last.turn} or before.")
 
 
 def _standing(generation: str, rows: Sequence[CompactionRow]) -> tuple[str, set[str]]:
@@ -129,7 +135,7 @@ def _standing(generation: str, rows: Sequence[CompactionRow]) -> tuple[str, set[
     What one that was undone since took out is not known any more: what was said before it stands in its place, whole.
     """
     known = {row.id: row for row in rows}
-    while (row := known.get(generation)) is not None and row.state != "done":
+    while (row := known.get(generation)) is not None and row.state != CompactionState.DONE:
         generation = row.before_generation
     below, chain = generation, set[str]()
     while (row := known.get(below)) is not None:
@@ -142,6 +148,16 @@ def _is_visible(message: PastMessage, chain: set[str]) -> bool:
     return (message.made_by is None or message.made_by in chain) and message.compacted not in chain
 
 
-def _is_declined(message: PastMessage) -> bool:
-    """Of a run that was refused: kept, and not sent by anybody after it."""
+def _is_left_out(message: PastMessage, ordinal: int) -> bool:
+    """Whether the run of this place in line was not sent it: its own run was refused, or it was taken out before."""
+    if message.retired is not None:
+        return message.retired < ordinal
     return not message.live and message.compacted is None
+
+
+def _as_thought(message: PastMessage, gone: int | None) -> PastMessage:
+    """With the fingerprint that is valid again where nothing before it is left out; None: the one that is stored."""
+    marked = message.fingerprint is not None and message.fingerprint.startswith(OUTDATED)
+    if not marked or (gone is not None and gone < message.ordinal):
+        return message._replace(fingerprint=None)
+    return message._replace(fingerprint=str(message.fingerprint).removeprefix(OUTDATED))

@@ -1,7 +1,12 @@
 """Connections to MCP servers, through the official SDK, which nothing else imports.
 
-One for each server and event loop, opened at first use and kept. One that broke is not used again: the next call opens
-another. Calls that are under way on it end by themselves, so none is ever cut off because of a neighbour.
+One for each server, event loop and binding of the app, opened at first use and kept. One that broke is not used
+again: the next call opens another. Calls that are under way on it end by themselves, so none is ever cut off because
+of a neighbour.
+
+When a server dies with several calls under way, one of them may be why, and nobody can tell which. Those that may be
+asked again are, each on a connection of its own: whichever ends the server again fails alone, and the others are
+answered.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import MissingExtra, Unavailable
 from holdfast.version import VERSION
@@ -26,11 +31,21 @@ if TYPE_CHECKING:
 
 _OPENING = 60.0  # seconds for a server to start and to answer for the first time
 _CONNECT = 30.0
+_APART = 4  # connections for one call each, at once
+_REMEMBERED = 1_000
 _KEY = "holdfast/idempotency-key"
 
 
 class ConnectionLost(Unavailable):
-    """A server went away during a call: whether it took effect is not known."""
+    """A server went away during a call: whether it took effect is not known.
+
+    `alone`: no other call was under way.
+    """
+
+    def __init__(self, server: str, why: str, *, alone: bool) -> None:
+        hint = "no other call was active, so this one may have ended it" if alone else "other calls were active"
+        super().__init__(f"the connection to MCP server {server!r} was lost: {why}; {hint}")
+        self.alone = alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +67,15 @@ class McpServer:
 class McpConnections:
     """The connections of one process."""
 
-    def __init__(self) -> None:
-        self._open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Connection]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._leaving: set[asyncio.Task[None]] = set()
+    def __init__(self, here: Callable[[], object]) -> None:
+        """`here` is what the app has open on the running loop: see `core.LoopState`."""
+        self._here = here
+        self._opened: weakref.WeakKeyDictionary[object, _Opened] = weakref.WeakKeyDictionary()
+        self._suspects: dict[str, None] = {}  # keys of calls during which a server died, the oldest first
 
     async def list_tools(self, server: McpServer) -> list[Listed]:
         """Everything the server offers; `Unavailable` when it cannot be asked."""
-        async with self._used(server) as client:
+        async with self._used(self._connection(server)) as client:
             found: list[Listed] = []
             page = await client.list_tools()
             found += page.tools
@@ -70,19 +85,46 @@ class McpConnections:
             return found
 
     async def call_tool(
-        self, server: McpServer, name: str, arguments: Mapping[str, Any], key: str | None
+        self, server: McpServer, name: str, arguments: Mapping[str, Any], key: str | None, *, again: bool = False
     ) -> CallToolResult:
-        """What the server answers; `Unavailable` when the connection was lost, and whether it took effect is not known.
+        """What the server answers; `ConnectionLost` when it went away, and whether it took effect is not known.
 
-        `key`: the same for every attempt of one call, sent as metadata for servers that deduplicate.
+        `key`: the same for every attempt of one call, sent as metadata for servers that deduplicate. `again`: it may be
+        asked again, which it is when others were under way: any of them may have ended the server.
         """
-        async with self._used(server) as client:
-            meta: Any = {} if key is None else {"meta": {_KEY: key}}
-            return await client.call_tool(name, dict(arguments), **meta)
+        asked = _Asked(name, dict(arguments), key)
+        if not (again and key in self._suspects):
+            try:
+                async with self._used(self._connection(server)) as client:
+                    return await asked.of(client)
+            except ConnectionLost as lost:
+                self._suspect(key if lost.alone else None)
+                if lost.alone or not again:
+                    raise
+        return await self._call_apart(server, asked)
+
+    async def _call_apart(self, server: McpServer, asked: _Asked) -> CallToolResult:
+        """Ask on a connection that no other call uses, so that none is disturbed."""
+        async with self._mine().apart:
+            connection = _Connection(server)
+            try:
+                async with self._used(connection) as client:
+                    return await asked.of(client)
+            except ConnectionLost:
+                self._suspect(asked.key)
+                raise
+            finally:
+                self._let_go(connection)
+
+    def _suspect(self, key: str | None) -> None:
+        """Ask this call apart from others if it is tried again."""
+        if key is not None:
+            self._suspects[key] = None
+        if len(self._suspects) > _REMEMBERED:
+            del self._suspects[next(iter(self._suspects))]
 
     @asynccontextmanager
-    async def _used(self, server: McpServer) -> AsyncIterator[Client]:
-        connection = self._connection(server)
+    async def _used(self, connection: _Connection) -> AsyncIterator[Client]:
         with connection.counted():
             client = await connection.client()
             try:
@@ -90,28 +132,52 @@ class McpConnections:
             except Exception as problem:
                 if not connection.broke(problem):
                     raise
-                raise ConnectionLost(
-                    f"the connection to MCP server {server.name!r} was lost: {_said(problem)}"
-                ) from None
+                alone = connection.lost_with <= 1
+                raise ConnectionLost(connection.server.name, _said(problem), alone=alone) from None
+
+    def _mine(self) -> _Opened:
+        return self._opened.setdefault(self._here(), _Opened())
 
     def _connection(self, server: McpServer) -> _Connection:
-        mine = self._open.setdefault(asyncio.get_running_loop(), {})
+        mine = self._mine().connections
         known = mine.get(server.name)
         if known is not None and known.server == server and not known.broken:
             return known
         if known is not None:
-            leaving = asyncio.create_task(known.leave())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._let_go(known)
         mine[server.name] = made = _Connection(server)
         return made
 
+    def _let_go(self, connection: _Connection) -> None:
+        leaving, tasks = asyncio.create_task(connection.leave()), self._mine().leaving
+        tasks.add(leaving)
+        leaving.add_done_callback(tasks.discard)
+
     async def close(self) -> None:
-        """Let go of what this event loop has opened."""
-        loop = asyncio.get_running_loop()
-        connections = self._open.pop(loop, {})
-        leaving = [task for task in self._leaving if task.get_loop() is loop]
-        await asyncio.gather(*(connection.close() for connection in connections.values()), *leaving)
+        """Let go of what was opened here, and of nothing else: a test may have bound the app to another place."""
+        mine = self._opened.pop(self._here(), _Opened())
+        await asyncio.gather(*(connection.close() for connection in mine.connections.values()), *mine.leaving)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What is open in one place."""
+
+    connections: dict[str, _Connection] = field(default_factory=dict)
+    leaving: set[asyncio.Task[None]] = field(default_factory=set)
+    apart: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_APART))
+
+
+class _Asked(NamedTuple):
+    """One call, however often it is asked."""
+
+    name: str
+    arguments: dict[str, Any]
+    key: str | None
+
+    async def of(self, client: Client) -> CallToolResult:
+        meta: Any = {} if self.key is None else {"meta": {_KEY: self.key}}
+        return await client.call_tool(self.name, self.arguments, **meta)
 
 
 class _Connection:
@@ -124,6 +190,7 @@ class _Connection:
         self._idle = asyncio.Event()
         self._idle.set()
         self._calls = 0
+        self.lost_with = 0  # calls that were under way when it ended
         self._ended = False
         self._task = asyncio.create_task(self._keep(), name=f"MCP server {server.name}")
 
@@ -155,7 +222,7 @@ class _Connection:
         if isinstance(problem, OSError) or (
             isinstance(problem, MCPError) and problem.code in (CONNECTION_CLOSED, INVALID_REQUEST)
         ):
-            self._ended = True
+            self._end()
         return self.broken
 
     async def leave(self) -> None:
@@ -170,7 +237,8 @@ class _Connection:
         await asyncio.wait({self._task})
 
     def _end(self) -> None:
-        self._ended = True
+        if not self._ended:
+            self._ended, self.lost_with = True, self._calls
 
     async def _keep(self) -> None:
         try:
@@ -187,10 +255,10 @@ class _Connection:
         except asyncio.CancelledError:
             self._fail(self._unreachable("it was closed"))
             raise
-        except Exception as problem:  # noqa: BLE001  whatever ends a connection, its calls are told by the SDK
+        except Exception as problem:  # noqa: BLE001  whatever ends a connection, the SDK fails its calls
             self._fail(self._unreachable(_said(problem)))
         finally:
-            self._ended = True
+            self._end()
 
     def _unreachable(self, why: str) -> Unavailable:
         server = self.server
@@ -199,7 +267,7 @@ class _Connection:
     def _fail(self, problem: Exception) -> None:
         if not self._opened.done():
             self._opened.set_exception(problem)
-            self._opened.exception()  # nobody may be waiting any more, and that is no fault
+            self._opened.exception()  # nobody may be waiting any more, and that is not a fault
 
 
 async def _opened(server: McpServer, stack: AsyncExitStack, ended: Callable[[], None]) -> Client:
@@ -250,7 +318,7 @@ class _Reading:
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
         self._stream = stream
-        self._told = ended
+        self._on_end = ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -259,7 +327,7 @@ class _Reading:
         try:
             return await self._stream.receive()
         except Exception:
-            self._told()
+            self._on_end()
             raise
 
     def __aiter__(self) -> _Reading:
@@ -269,7 +337,7 @@ class _Reading:
         try:
             return await self._stream.__anext__()
         except Exception:
-            self._told()
+            self._on_end()
             raise
 
     async def __aenter__(self) -> _Reading:

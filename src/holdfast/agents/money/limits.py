@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from holdfast.agents.answering import Spent
-from holdfast.agents.definitions import AgentSpec, Limits
-from holdfast.agents.reading import tree_usage, usage_below
-from holdfast.agents.records import LoadedRun, UsageBelow, UsageRow
+from holdfast.agents.definition import AgentSpec, Limits
+from holdfast.agents.queries import tree_usage, usage_below
+from holdfast.agents.rows import LoadedRun, UsageBelow, UsageRow
+from holdfast.agents.runs.commit import Spent
 from holdfast.durations import microseconds, show
-from holdfast.kernel import encoding
-from holdfast.runtime import Transacting
+from holdfast.errors import UsageError
+from holdfast.kernel import codec, stored_json
+from holdfast.kernel.database import Transacting
+from holdfast.outcomes import Fail
 
 
 def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
     """The run's own limits, or those of its agent."""
-    given = encoding.decode(run.options).get("limits")
-    return spec.limits if given is None else Limits(**given)
+    given = codec.decode(run.options).get("limits")
+    return spec.limits if given is None else stored_limits(run, given)
+
+
+def stored_limits(run: LoadedRun, given: object) -> Limits:
+    return stored_json.read(Limits, given, what=f"the limits of run {run.id}")
+
+
+class PricedLimits(Protocol):
+    def require_price(self, model: str, *, hour: bool = False) -> None: ...
+
+
+def missing_price(book: PricedLimits, model: str, run: LoadedRun, spec: AgentSpec) -> Fail | None:
+    """The end of a run under a budget or a limit of money whose calls cannot be counted; None where they can.
+
+    Money counts for a budget, for the run's own limit and for that of the run at the top.
+    """
+    tree = codec.decode(run.options).get("tree") or {}
+    if not run.budgets and limits_of(run, spec).cost is None and tree.get("cost") is None:
+        return None
+    try:
+        book.require_price(model, hour=spec.caching == "1h")
+    except UsageError as problem:
+        return Fail(f"its cost is limited, but the price is unknown: {problem}", type(problem).__name__)
+    return None
 
 
 class Exceeded(NamedTuple):
@@ -50,10 +75,10 @@ async def reached(store: Transacting, run: LoadedRun, spec: AgentSpec) -> Exceed
     limits = limits_of(run, spec)
     used = await _used(store, run, spec, limits)
     found = exceeded(run if used is None else _with(run, used), limits)
-    tree = encoding.decode(run.options).get("tree")
+    tree = codec.decode(run.options).get("tree")
     if found is not None or run.parent is None or tree is None:
         return found
-    above = replace(Limits(**tree), time=None)  # its deadline has been passed on
+    above = replace(stored_limits(run, tree), time=None)  # its deadline has been passed on
     if above.turns is None and above.tokens is None and above.cost is None:
         return None
     whole = await store.transact(tree_usage, run.root)

@@ -1,76 +1,74 @@
--- Tool calls. Each is a child job of its run; while that lives, the job says what the call does.
+-- Tool calls. Each is a child job of its run. While that job exists, it says what the call does.
 
--- name: add_calls :exec on postgres
+-- name: add_calls :exec
 insert into holdfast.tool_call (id, run, turn, ordinal, tool_use_id, name, input, job, child, effect, state, output,
     is_error, created_at, finished_at)
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, j.seq, c.child, c.effect, c.state, c.output,
     c.is_error, holdfast.now_us(), case when c.state is not null then holdfast.now_us() end
-from unnest(
-    cast(:calls.id as text[]), cast(:calls.run as text[]), cast(:calls.turn as integer[]),
-    cast(:calls.ordinal as integer[]), cast(:calls.tool_use_id as text[]), cast(:calls.name as text[]),
-    cast(:calls.input as json[]), cast(:calls.child as text[]), cast(:calls.effect as text[]),
-    cast(:calls.state as text[]), cast(:calls.output as json[]), cast(:calls.is_error as integer[])
-) as c (id, run, turn, ordinal, tool_use_id, name, input, child, effect, state, output, is_error)
+from rows(:calls) as c (id text, run text, turn integer, ordinal integer, tool_use_id text, name text, input json,
+    child text, effect text, state text, output json, is_error integer)
 left join holdfast.job j on j.id = cast(c.id as uuid)
+where true
 on conflict do nothing;
 
--- name: add_calls :exec on sqlite
--- Forked for the list of records.
-insert into holdfast.tool_call (id, run, turn, ordinal, tool_use_id, name, input, job, child, effect, state, output,
-    is_error, created_at, finished_at)
-select value ->> :calls.id, value ->> :calls.run, value ->> :calls.turn, value ->> :calls.ordinal,
-    value ->> :calls.tool_use_id, value ->> :calls.name, value ->> :calls.input,
-    (select j.seq from holdfast.job j where j.id = value ->> :calls.id), value ->> :calls.child,
-    value ->> :calls.effect, value ->> :calls.state, value ->> :calls.output, value ->> :calls.is_error,
-    holdfast.now_us(), case when value ->> :calls.state is not null then holdfast.now_us() end
-from json_each(:calls) where true
-on conflict do nothing;
-
--- name: close_calls :many on postgres
--- Calls whose job has ended: what it returned, or why it did not.
-update holdfast.tool_call c set output = coalesce(j.result, j.error),
-    state = case j.state when 'succeeded' then 'completed' else 'failed' end,
-    is_error = case j.state when 'succeeded' then 0 else 1 end, finished_at = j.finished_at
-from holdfast.job j
-where c.job = any(cast(:jobs as bigint[])) and j.seq = c.job and c.state is null
-returning c.id, c.run, c.turn, c.name, c.state;
-
--- name: close_calls :many on sqlite
--- Forked for the names in returning.
-update holdfast.tool_call as c set output = coalesce(j.result, j.error),
-    state = case j.state when 'succeeded' then 'completed' else 'failed' end,
-    is_error = case j.state when 'succeeded' then 0 else 1 end, finished_at = j.finished_at
-from holdfast.job j
-where c.job = any(:jobs) and j.seq = c.job and c.state is null
-returning id, run, turn, name, state;
+-- name: close_calls :many
+-- Calls whose job has ended: stores what the job returned, or why it did not. A probe for each: a join might read
+-- all ended jobs.
+update holdfast.tool_call set (output, state, is_error, finished_at) = (
+    select coalesce(e.result, e.error), case e.state when 'succeeded' then 'completed' else 'failed' end,
+        case e.state when 'succeeded' then 0 else 1 end, e.finished_at
+    from holdfast.ended e where e.seq = tool_call.job)
+where job = any(cast(:jobs as bigint[])) and state is null
+returning :columns;
 
 -- name: skip_calls :exec
--- The run is over: what has not ended is not waited for.
+-- The run is over: it does not wait for calls that have not ended.
 update holdfast.tool_call set state = 'skipped', is_error = 1, finished_at = holdfast.now_us()
 where run = :run and state is null;
 
 -- name: ready_runs :many
--- Runs that wait for tools of which none is open any more.
-select r.id, r.session, r.branch, r.turns, r.agent_name, r.parent, r.state from holdfast.run r
+-- Runs that wait for tools and have no open call any more.
+select :columns(r) from holdfast.run r
 where r.id = any(cast(:runs as text[])) and r.state in ('pending_tools', 'awaiting_input')
     and not exists (select 1 from holdfast.tool_call c where c.run = r.id and c.state is null)
 order by r.job;
 
 -- name: calls_of :many
+-- Most calls have ended, so their attempts are looked up there first. The decision is the last one that changed the
+-- arguments: a later decision to run the call again does not change them.
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
-    coalesce(c.state, case j.state when 'running' then 'running' else 'pending' end) as state,
-    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at,
+    coalesce(c.state, case when (select l.seq from holdfast.lease l where l.seq = c.job) is not null then 'running'
+        else 'pending' end) as state,
+    c.output, c.is_error,
+    coalesce((select e.attempts from holdfast.ended e where e.seq = c.job),
+        (select l.attempts from holdfast.lease l where l.seq = c.job),
+        (select t.attempts from holdfast.later t where t.seq = c.job),
+        (select r.attempts from holdfast.job j join holdfast.ready r on r.route = j.route and r.priority = j.priority
+            and r.slot = j.slot and r.seq = j.seq where j.seq = c.job), 0) as attempts,
+    c.created_at, c.finished_at,
     (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
-        order by i.decided_at desc limit 1) as decision
-from holdfast.tool_call c left join holdfast.job j on j.seq = c.job
+        and i.decision ->> 'input' is not null order by i.decided_at desc limit 1) as decision
+from holdfast.tool_call c
 where c.run = :run and (cast(:turn as integer) is null or c.turn = :turn)
 order by c.turn, c.ordinal;
 
--- name: find_call :one
+-- name: call_ids :many
+-- A page of the calls of a run, behind one; `find_calls` reads them.
+select id from holdfast.tool_call where run = :run and (turn, ordinal) > (:turn, :ordinal)
+order by turn, ordinal limit :limit;
+
+-- name: find_calls :many
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
-    coalesce(c.state, case j.state when 'running' then 'running' else 'pending' end) as state,
-    c.output, c.is_error, coalesce(j.attempts, 0) as attempts, c.created_at, c.finished_at,
+    coalesce(c.state, case when (select l.seq from holdfast.lease l where l.seq = c.job) is not null then 'running'
+        else 'pending' end) as state,
+    c.output, c.is_error,
+    coalesce((select e.attempts from holdfast.ended e where e.seq = c.job),
+        (select l.attempts from holdfast.lease l where l.seq = c.job),
+        (select t.attempts from holdfast.later t where t.seq = c.job),
+        (select r.attempts from holdfast.job j join holdfast.ready r on r.route = j.route and r.priority = j.priority
+            and r.slot = j.slot and r.seq = j.seq where j.seq = c.job), 0) as attempts,
+    c.created_at, c.finished_at,
     (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
-        order by i.decided_at desc limit 1) as decision
-from holdfast.tool_call c left join holdfast.job j on j.seq = c.job
-where c.id = :id;
+        and i.decision ->> 'input' is not null order by i.decided_at desc limit 1) as decision
+from holdfast.tool_call c
+where c.id = any(cast(:ids as text[])) order by c.turn, c.ordinal;

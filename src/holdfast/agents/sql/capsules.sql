@@ -1,7 +1,7 @@
--- Capsules: the rows of one run and of all below it, read whole here and written whole elsewhere.
+-- Capsules: the rows of one run and of all runs below it, exported here and imported into another database.
 
 -- name: kept_agents :many
-select id, tenant, name, metadata, description, version, created_at, updated_at
+select :columns
 from holdfast.agent where id = any(cast(:ids as text[])) order by id;
 
 -- name: keep_agent :exec
@@ -9,7 +9,7 @@ insert into holdfast.agent (id, tenant, name, metadata, description, version, cr
 values (:id, :tenant, :name, :metadata, :description, :version, :created_at, :updated_at);
 
 -- name: kept_versions :many
-select agent, version, definition, digest, created_at
+select :columns
 from holdfast.agent_version where agent = any(cast(:ids as text[])) order by agent, version;
 
 -- name: keep_version :exec
@@ -17,7 +17,7 @@ insert into holdfast.agent_version (agent, version, definition, digest, created_
 values (:agent, :version, :definition, :digest, :created_at);
 
 -- name: kept_session :one
-select id, tenant, key, metadata, runs, created_at, updated_at, during, forked_from, generation
+select :columns
 from holdfast.session where id = :id;
 
 -- name: keep_session :exec
@@ -46,7 +46,7 @@ values (:id, :job, :session, :branch, :ordinal, :tenant, :agent, :agent_name, :v
     :given_up, :continued, :forked_from, :forked_at, :generation);
 
 -- name: kept_messages :many
--- Those of the main line that are named, and all of the branches.
+-- The named messages of the main branch, and all messages of other branches.
 select m.id, m.session, m.branch, m.ordinal, m.role, m.run, m.turn, m.kind, m.live, m.preserved, m.created_at,
     coalesce(m.fingerprint, t.fingerprint, '') as fingerprint
 from holdfast.message m
@@ -60,9 +60,7 @@ insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kin
 values (:id, :session, :branch, :ordinal, :role, :run, :turn, :kind, :live, :preserved, :created_at, :fingerprint);
 
 -- name: kept_turns :many
-select run, number, model, request_hash, fingerprint, state, attempts, unknown, failures, request_id, stop_reason,
-    usage, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano, error, epoch, token,
-    started_at, ended_at, mode, generation
+select :columns
 from holdfast.turn where run = any(cast(:runs as text[])) order by run, number;
 
 -- name: keep_turn :exec
@@ -74,8 +72,7 @@ values (:run, :number, :model, :request_hash, :fingerprint, :state, :attempts, :
     :error, :epoch, :token, :started_at, :ended_at, :mode, :generation);
 
 -- name: kept_calls :many
-select id, run, turn, ordinal, tool_use_id, name, input, job, child, effect, state, output, is_error, created_at,
-    finished_at
+select :columns
 from holdfast.tool_call where run = any(cast(:runs as text[])) order by run, turn, ordinal;
 
 -- name: keep_call :exec
@@ -85,7 +82,7 @@ values (:id, :run, :turn, :ordinal, :tool_use_id, :name, :input, :job, :child, :
     :created_at, :finished_at);
 
 -- name: kept_events :many
-select run, seq, at, type, data, topic
+select :columns
 from holdfast.run_event where run = any(cast(:runs as text[])) order by run, seq;
 
 -- name: keep_event :exec
@@ -104,7 +101,7 @@ values (:id, :run, :session, :tenant, :kind, :call, :name, :digest, :data, :stat
     :expires_at, :decided_at, :decided_by, :decision);
 
 -- name: kept_steers :many
-select id, run, ordinal, body, sent_at, turn
+select :columns
 from holdfast.steer where run = any(cast(:runs as text[])) order by run, ordinal;
 
 -- name: keep_steer :exec
@@ -114,11 +111,32 @@ values (:id, :run, :ordinal, :body, :sent_at, :turn);
 -- name: kept_jobs :many
 select seq, cast(id as text) as job_id, kind, queue, route, tenant, state, priority, attempts, max_attempts, rescues, max_rescues,
     timeout_us, created_at, finished_at, parent, payload, metadata, result, error
-from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq;
+from holdfast.job_now where seq = any(cast(:seqs as bigint[])) order by seq;
 
--- name: keep_job :one
--- Under a number of its own.
-insert into holdfast.job (id, kind, queue, route, tenant, state, priority, attempts, max_attempts, rescues,
-    max_rescues, timeout_us, created_at, finished_at, parent, payload, metadata, result, error)
-values (:job_id, :kind, :queue, :route, :tenant, :state, :priority, :attempts, :max_attempts, :rescues,
-    :max_rescues, :timeout_us, :created_at, :finished_at, :parent, :payload, :metadata, :result, :error) returning seq;
+-- name: keep_job :one on postgres
+-- With a new number, and ended: a capsule does not contain attempts.
+with made as (
+    insert into holdfast.job (id, kind, queue, route, tenant, priority, max_attempts, max_rescues, timeout_us,
+        created_at, parent, payload, metadata, layer)
+    values (:job_id, :kind, :queue, :route, :tenant, :priority, :max_attempts, :max_rescues, :timeout_us,
+        :created_at, :parent, :payload, :metadata, 'agents')
+    returning seq, queue
+)
+insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
+select m.seq, 0, :finished_at, :attempts, :rescues, :state, m.queue, :result, :error from made m
+returning seq;
+
+-- name: keep_job :one on sqlite
+-- Forked: SQLite has no CTE that changes rows. Three statements in one transaction, because a trigger makes a new
+-- job ready.
+insert into holdfast.job (id, kind, queue, route, tenant, priority, max_attempts, max_rescues, timeout_us,
+    created_at, parent, payload, metadata, layer)
+values (:job_id, :kind, :queue, :route, :tenant, :priority, :max_attempts, :max_rescues, :timeout_us,
+    :created_at, :parent, :payload, :metadata, 'agents');
+delete from holdfast.ready
+where route = :route and priority = :priority and slot = 0
+    and seq = (select j.seq from holdfast.job j where j.id = :job_id);
+insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
+select j.seq, 0, :finished_at, :attempts, :rescues, :state, j.queue, :result, :error
+from holdfast.job j where j.id = :job_id
+returning seq;

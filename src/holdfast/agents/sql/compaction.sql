@@ -1,22 +1,20 @@
--- Compaction: what was said is kept, and less of it is sent. One row for each, written before its summariser is asked.
+-- Compaction: the whole history is kept, but less of it is sent. One row for each compaction, written before the
+-- summariser is asked.
 
--- name: hold_generation :one on postgres
--- Held while a run begins: a compaction waits for that, and then sees that it has begun. Not against those who take a
--- place in the line: a caller's open transaction that adds a run holds the row, for as long as it likes.
+-- name: hold_generation :one
+-- Locked while a run begins: a compaction waits for that, and then sees that the run has begun. The lock does not
+-- exclude callers that add a run: their open transaction may lock the row for a long time.
 select generation from holdfast.session where id = :id for key share;
 
--- name: hold_generation :one on sqlite
--- The transaction holds the write lock already.
-select generation from holdfast.session where id = :id;
-
 -- name: find_generation :one
--- With what a summary's price is reserved by.
+-- With what is needed to reserve the price of a summary.
 select generation, tenant, case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
     holdfast.now_us() as now
 from holdfast.session where id = :id;
 
 -- name: history :many
--- The live messages of the main line, block by block, as `window` reads them, with what decides over each.
+-- The live messages of the main branch, block by block, as `window` reads them, with the columns that decide about
+-- each.
 select m.id as message, m.ordinal, m.role, m.kind, coalesce(m.fingerprint, t.fingerprint, '') as fingerprint, b.type,
     coalesce(b.body, l.body) as body, m.run, m.turn, m.preserved
 from holdfast.message m
@@ -27,7 +25,7 @@ where m.session = :session and m.branch = '' and m.live = 1
 order by m.ordinal, b.ordinal;
 
 -- name: live_messages :many
--- Whether it is still what was read.
+-- Whether the history is still the one that was read.
 select m.id, m.preserved from holdfast.message m
 where m.session = :session and m.branch = '' and m.live = 1
     and exists (select 1 from holdfast.block b where b.message = m.id)
@@ -42,31 +40,32 @@ where m.session = :session and m.branch = ''
 order by m.ordinal desc limit 1;
 
 -- name: last_usage :one
--- Of a call that was sent the history as it stands: what was sent of another generation had another size.
+-- Usage of a call with the current history: another generation had another size, and so had the history before an
+-- exchange was retired.
 select m.ordinal, t.input_tokens + t.cache_write_tokens + t.cache_read_tokens as sent, t.output_tokens as said
 from holdfast.session s
 join holdfast.message m on m.session = s.id and m.branch = '' and m.live = 1 and m.kind = 'answer'
+    and substr(coalesce(m.fingerprint, ''), 1, 8) <> 'retired '
 join holdfast.turn t on t.run = m.run and t.number = m.turn and t.state = 'completed' and t.generation = s.generation
 where s.id = :session
 order by m.ordinal desc limit 1;
 
 -- name: under_way :one
--- A run that has begun and not ended: what it has sent must stay what it was.
+-- A run that has begun and not ended: the history that it has sent must not change.
 select id from holdfast.run
 where session = :session and parent is null and finalized_at is null and prompted = 1
 order by ordinal limit 1;
 
 -- name: open_compaction :one
--- One whose summariser was asked, of the history as it stands. Nobody has said what became of it.
-select id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at
+-- A compaction of the current history whose summariser was asked, and whose result is unknown.
+select :columns
 from holdfast.compaction
 where session = :session and before_generation = :generation and state in ('calling', 'failed')
 order by started_at desc, id desc limit 1;
 
 -- name: begin_compaction :one
--- The intent, before the call. Begun again while it was calling, what became of the call before is not known.
+-- The intent, stored before the call. If it begins again while it was calling, the result of the earlier call is
+-- unknown.
 insert into holdfast.compaction (id, session, branch, run, state, strategy, trigger, model, config, before_generation,
     tokens_before, started_at)
 values (:id, :session, '', :run, 'calling', :strategy, :trigger, :model, :config, :generation, :tokens_before,
@@ -76,25 +75,19 @@ on conflict (id) do update set run = excluded.run, strategy = excluded.strategy,
     attempts = compaction.attempts + 1, error = null, ended_at = null,
     unknown = compaction.unknown + case when compaction.state = 'calling' then 1 else 0 end, state = 'calling'
 where compaction.state in ('calling', 'failed') and compaction.attempts = :attempts
-returning id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at;
+returning :columns;
 
 -- name: find_compaction :one
-select id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at
+select :columns
 from holdfast.compaction where id = :id;
 
 -- name: list_compactions :many
-select id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at
-from holdfast.compaction where session = :session
+select :columns
+from holdfast.compaction where session = :session and (started_at, id) < (:before_at, :before)
 order by started_at desc, id desc limit :limit;
 
 -- name: charge_compaction :one
--- What a call of the summariser used, whatever becomes of what it said; each call once, in whatever order they end.
+-- What a call of the summariser used, also if its summary is not used. Each call is charged once, in any order.
 update holdfast.compaction set usage = :usage, input_tokens = input_tokens + :input_tokens,
     output_tokens = output_tokens + :output_tokens, cache_write_tokens = cache_write_tokens + :cache_write_tokens,
     cache_read_tokens = cache_read_tokens + :cache_read_tokens, cost_nano = cost_nano + :cost_nano,
@@ -103,7 +96,8 @@ where id = :id and (charged & cast(:call as bigint)) = 0
 returning id, attempts;
 
 -- name: overtaken :exec
--- Somebody else has begun it again, or another in its place, and counted our call as unknown; it is known now.
+-- Somebody else has begun it again, or another one in its place, and counted our call as unknown. Now its result is
+-- known.
 update holdfast.compaction set unknown = unknown - 1
 where id = :id and (attempts > :attempts or state = 'failed') and unknown > 0;
 
@@ -114,45 +108,29 @@ where id = :id and state = 'calling' and attempts = :attempts
 returning id, attempts;
 
 -- name: end_compaction :one
--- No row: it was begun again by somebody else, or is over.
+-- No row is returned if somebody else has begun it again, or if it is over.
 update holdfast.compaction set state = 'done', tokens_after = :tokens_after, removed = :removed, pruned = :pruned,
     summary = :summary, error = null, ended_at = holdfast.now_us()
 where id = :id and state = 'calling' and attempts = :attempts
-returning id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at;
+returning :columns;
 
 -- name: archive :exec
--- Kept where they are, and not sent any more.
+-- The messages are kept in their places, and no longer sent.
 update holdfast.message set live = 0, compacted = :id where id = any(cast(:messages as text[])) and live = 1;
 
--- name: add_made :exec on postgres
--- In the places of what they replace, which is not live any more.
+-- name: add_made :exec
+-- Messages in the places of those that they replace, which are not live any more.
 with message as (
     insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, made_by, created_at)
     select m.id, :session, '', m.ordinal, m.role, m.run, m.turn, m.kind, :id, holdfast.now_us()
-    from unnest(cast(:made.id as text[]), cast(:made.ordinal as integer[]), cast(:made.role as text[]),
-        cast(:made.run as text[]), cast(:made.turn as integer[]), cast(:made.kind as text[]))
-        as m (id, ordinal, role, run, turn, kind)
+    from rows(:made) as m (id text, ordinal integer, role text, run text, turn integer, kind text)
+    where true
     on conflict (id) do nothing
 )
 insert into holdfast.block (message, ordinal, type, body, blob)
 select b.message, b.ordinal, b.type, b.body, b.blob
-from unnest(cast(:blocks.message as text[]), cast(:blocks.ordinal as integer[]), cast(:blocks.type as text[]),
-    cast(:blocks.body as json[]), cast(:blocks.blob as text[])) as b (message, ordinal, type, body, blob)
-on conflict (message, ordinal) do nothing;
-
--- name: add_made :exec on sqlite
--- No data-modifying CTE here: two statements in the one transaction.
-insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, made_by, created_at)
-select value ->> :made.id, :session, '', value ->> :made.ordinal, value ->> :made.role, value ->> :made.run,
-    value ->> :made.turn, value ->> :made.kind, :id, holdfast.now_us()
-from json_each(:made) where true
-on conflict (id) do nothing;
-insert into holdfast.block (message, ordinal, type, body, blob)
-select value ->> :blocks.message, value ->> :blocks.ordinal, value ->> :blocks.type, value ->> :blocks.body,
-    value ->> :blocks.blob
-from json_each(:blocks) where true
+from rows(:blocks) as b (message text, ordinal integer, type text, body json, blob text)
+where true
 on conflict (message, ordinal) do nothing;
 
 -- name: set_generation :exec
@@ -161,19 +139,19 @@ update holdfast.session set generation = :generation, compactions = compactions 
 where id = :session;
 
 -- name: withdraw_made :exec
--- What a compaction wrote is not sent any more: first, for its places are those of what comes back.
+-- The messages that a compaction wrote are no longer sent. This comes first, because the messages that come back
+-- have the same places.
 update holdfast.message set live = 0, compacted = :id where session = :session and made_by = :id and live = 1;
 
 -- name: bring_back :exec
+-- Without messages that were retired since.
 update holdfast.message set live = 1, compacted = null
-where session = :session and compacted = :id and (made_by is null or made_by <> :id);
+where session = :session and compacted = :id and (made_by is null or made_by <> :id) and retired is null;
 
 -- name: restore_compaction :one
 update holdfast.compaction set state = 'restored', restored_at = holdfast.now_us()
 where id = :id and state = 'done'
-returning id, session, run, state, strategy, trigger, model, config, before_generation, tokens_before, tokens_after,
-    removed, pruned, summary, attempts, unknown, usage, input_tokens, output_tokens, cache_write_tokens,
-    cache_read_tokens, cost_nano, error, started_at, ended_at, restored_at;
+returning :columns;
 
 -- name: preserve :one
 update holdfast.message set preserved = :preserved where id = :id and session = :session

@@ -1,4 +1,4 @@
--- Events of runs, numbered without gap, written with the change they tell of.
+-- Events of runs, numbered without gaps, written together with the change that they describe.
 
 -- name: begin_reading :exec
 insert into holdfast.reader (id, until) values (:id, holdfast.now_us() + :ttl_us)
@@ -8,28 +8,27 @@ on conflict (id) do update set until = excluded.until;
 delete from holdfast.reader where id = :id;
 
 -- name: prune_readers :exec
--- Of processes that were killed.
+-- Readers whose process was killed.
 delete from holdfast.reader where until <= holdfast.now_us();
 
 -- name: add_events :one on postgres
--- Says whether anybody reads: who writes tells them when this has committed, and nobody when nobody does.
+-- Returns whether anybody reads: only then the writer sends a hint after the commit.
 with counted as materialized (
-    select e.run, count(*) as n from unnest(cast(:events.run as text[])) as e (run) group by e.run
+    select e.run, count(*) as n from rows(:events) as e (run text) group by e.run
 ), numbered as (
     update holdfast.run r set events = r.events + c.n from counted c where r.id = c.run
     returning r.id, r.events - c.n as base
-), told as (
+), added as (
     insert into holdfast.run_event (run, seq, at, type, data, topic, epoch, tx)
     select e.run, n.base + e.place, holdfast.now_us(), e.type, e.data, e.topic,
         (select c.epoch from holdfast.cluster c), cast(cast(pg_current_xact_id() as text) as bigint)
-    from unnest(cast(:events.run as text[]), cast(:events.place as integer[]), cast(:events.type as text[]),
-        cast(:events.data as json[]), cast(:events.topic as text[])) as e (run, place, type, data, topic)
+    from rows(:events) as e (run text, place integer, type text, data json, topic text)
     join numbered n on n.id = e.run order by e.run, e.place
 )
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
 -- name: add_events :one on sqlite
--- No data-modifying CTE here: the numbers first, then the rows below them.
+-- Forked: SQLite has no CTE that changes rows. First the numbers, then the rows with these numbers.
 update holdfast.run as r set events = r.events + c.n
 from (select value ->> :events.run as run, count(*) as n from json_each(:events) group by 1) as c
 where r.id = c.run;
@@ -42,12 +41,12 @@ order by r.id, value ->> :events.place;
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
 -- name: add_deltas :one on postgres
--- What a model says while it says it. Only by the attempt that has the run: a late one finds another token there. And
--- once: each piece says where it stands, so if the last of them is the run's last event, they are all there already.
+-- What a model says while it speaks. Only the attempt that has the run can write this: a late one finds another
+-- token. Each piece is written once: it says its position, so if the last piece is the last event of the run, all
+-- are there already.
 with counted as materialized (
     select d.run, d.epoch, d.token, count(*) as n, (array_agg(d.data order by d.place desc))[1] as last
-    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]),
-        cast(:deltas.place as integer[]), cast(:deltas.data as text[])) as d (run, epoch, token, place, data)
+    from rows(:deltas) as d (run text, epoch bigint, token bigint, place integer, data text)
     group by d.run, d.epoch, d.token
 ), numbered as (
     update holdfast.run r set events = r.events + c.n, progressed_at = holdfast.now_us()
@@ -55,18 +54,16 @@ with counted as materialized (
         and not exists (select 1 from holdfast.run_event e
             where e.run = r.id and e.seq = r.events and cast(e.data as text) = c.last)
     returning r.id, r.epoch, r.token, r.events - c.n as base
-), told as (
+), added as (
     insert into holdfast.run_event (run, seq, at, type, data, tx)
     select d.run, n.base + d.place, holdfast.now_us(), d.type, d.data, 0
-    from unnest(cast(:deltas.run as text[]), cast(:deltas.epoch as bigint[]), cast(:deltas.token as bigint[]),
-        cast(:deltas.place as integer[]), cast(:deltas.type as text[]), cast(:deltas.data as json[]))
-        as d (run, epoch, token, place, type, data)
+    from rows(:deltas) as d (run text, epoch bigint, token bigint, place integer, type text, data json)
     join numbered n on n.id = d.run and n.epoch = d.epoch and n.token = d.token order by d.run, d.place
 )
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
 -- name: add_deltas :one on sqlite
--- No data-modifying CTE here: the numbers first, then the rows below them.
+-- Forked: SQLite has no CTE that changes rows. First the numbers, then the rows with these numbers.
 update holdfast.run as r set events = r.events + c.n, progressed_at = holdfast.now_us()
 from (select value ->> :deltas.run as run, value ->> :deltas.epoch as epoch, value ->> :deltas.token as token,
     count(*) as n, max(value ->> :deltas.place), value ->> :deltas.data as last  -- of the row that has the maximum
@@ -86,38 +83,38 @@ order by r.id, value ->> :deltas.place
 on conflict (run, seq) do nothing;
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
--- name: events_after :many on postgres
--- For all the runs a process reads, each from where its reader is.
-select e.run, e.seq, e.at, e.type, e.data
-from unnest(cast(:cursors.run as text[]), cast(:cursors.after as integer[])) as c (run, after)
+-- name: events_after :many
+-- For all the runs that a process reads, each after the position of its reader.
+select :columns(e)
+from rows(:cursors) as c (run text, after integer)
 cross join lateral (
-    select f.run, f.seq, f.at, f.type, f.data from holdfast.run_event f
-    where f.run = c.run and f.seq > c.after order by f.seq limit :limit
+    select :columns(e) from holdfast.run_event e where e.run = c.run and e.seq > c.after order by e.seq limit :limit
 ) as e
 order by e.run, e.seq;
 
--- name: events_after :many on sqlite
--- No lateral here; the index serves each cursor.
-select e.run, e.seq, e.at, e.type, e.data
-from json_each(:cursors) cross join holdfast.run_event e
-    on e.run = value ->> :cursors.run and e.seq > value ->> :cursors.after
-        and e.seq <= (value ->> :cursors.after) + :limit
-order by e.run, e.seq;
+-- name: last_topic :one
+select :columns from holdfast.run_event where topic is not null order by epoch desc, tx desc, pos desc limit 1;
 
--- name: topics_after :many on postgres
--- Of all runs, in the order of their transactions. What a transaction still open might yet put before is waited for;
--- of an earlier epoch none is open, and its numbers say nothing here.
-select e.epoch, e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
-from holdfast.run_event e
-where e.topic is not null
-    and (e.epoch, e.tx, e.pos) > (cast(:epoch as bigint), cast(:tx as bigint), cast(:pos as bigint))
-    and (e.epoch < (select c.epoch from holdfast.cluster c)
-        or e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint))
-order by e.epoch, e.tx, e.pos limit :limit;
-
--- name: topics_after :many on sqlite
--- There is one writer: what is there comes in the order of its commits.
-select e.epoch, e.tx, e.pos, e.run, e.seq, e.at, e.type, e.topic, e.data
-from holdfast.run_event e
-where e.topic is not null and (e.epoch, e.tx, e.pos) > (:epoch, :tx, :pos)
+-- name: topics_after :many
+-- Events of all runs, in the order of their transactions. It waits for open transactions that could still add
+-- earlier events. Transactions of an earlier epoch are over, and their numbers do not compare with ours. Each of the
+-- three queries reads one range of the index: for `(epoch, tx, pos) > (…)` SQLite, where `tx` is always 0, would read
+-- all events of the epoch.
+select :columns(e)
+from (
+    select * from (
+        select :columns(k) from holdfast.run_event k
+        where k.topic is not null and k.epoch = cast(:epoch as bigint) and k.tx = cast(:tx as bigint)
+            and k.pos > cast(:pos as bigint)
+        order by k.epoch, k.tx, k.pos limit :limit) as same_transaction
+    union all select * from (
+        select :columns(k) from holdfast.run_event k
+        where k.topic is not null and k.epoch = cast(:epoch as bigint) and k.tx > cast(:tx as bigint)
+        order by k.epoch, k.tx, k.pos limit :limit) as same_epoch
+    union all select * from (
+        select :columns(k) from holdfast.run_event k where k.topic is not null and k.epoch > cast(:epoch as bigint)
+        order by k.epoch, k.tx, k.pos limit :limit) as later_epochs
+) as e
+where e.epoch < (select c.epoch from holdfast.cluster c)
+    or e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint)
 order by e.epoch, e.tx, e.pos limit :limit;

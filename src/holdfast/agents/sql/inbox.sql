@@ -1,7 +1,7 @@
--- The inbox of a run that is under way: messages for its next turn, and the word to stop.
+-- The inbox of an active run: messages for its next turn, and the request to stop.
 
 -- name: add_steer :exec
--- Whoever adds one holds the run's job, so the next number is free.
+-- The caller has locked the run's job, so the next number is free.
 insert into holdfast.steer (id, run, ordinal, body, sent_at)
 select :id, :run, 1 + coalesce(max(ordinal), 0), :body, holdfast.now_us() from holdfast.steer where run = :run
 on conflict (id) do nothing;
@@ -16,32 +16,32 @@ select id, run, body from holdfast.steer where run = :run and turn is null order
 update holdfast.steer set turn = :turn where id = any(cast(:ids as text[])) and turn is null;
 
 -- name: prune_steers :exec
--- What was read long ago stands in the history.
+-- Messages that were read long ago are in the history.
 delete from holdfast.steer where turn is not null and sent_at < holdfast.now_us() - :age_us;
 
 -- name: mail :one
--- What has come for a run since it was loaded.
+-- What has arrived for a run since it was loaded.
 select r.interrupted, case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null)
     then 1 else 0 end as steered
 from holdfast.run r where r.id = :run;
 
 -- name: mails :many
--- The same of many runs: those for which something has come.
+-- The same for many runs: those for which something has arrived.
 select r.id as run, r.interrupted, case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null)
     then 1 else 0 end as steered
 from holdfast.run r where r.id = any(cast(:runs as text[]))
     and (r.interrupted is not null or exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null));
 
 -- name: interrupt :one
--- Whoever streams it is told by a hint, and by its next sign of life.
+-- A hint and the next sign of life tell the worker that streams the run.
 update holdfast.run set interrupted = :by where id = :run and finalized_at is null and interrupted is null
 returning id, 1 as interrupted;
 
 -- name: current_run :one
--- The run of a session that is under way or comes next.
+-- The run of a session that is active or comes next.
 select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
     j.state as job_state, j.channel, r.agent
-from holdfast.run r join holdfast.job j on j.seq = r.job
+from holdfast.run r join holdfast.job_now j on j.seq = r.job
 where r.session = :session and r.parent is null and r.finalized_at is null
 order by r.ordinal limit 1;
 
@@ -49,16 +49,16 @@ order by r.ordinal limit 1;
 -- The run of a session that was accepted last and has not ended.
 select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
     j.state as job_state, j.channel, r.agent
-from holdfast.run r join holdfast.job j on j.seq = r.job
+from holdfast.run r join holdfast.job_now j on j.seq = r.job
 where r.session = :session and r.parent is null and r.finalized_at is null
 order by r.ordinal desc limit 1;
 
 -- name: this_run :one
 select r.id, r.job, r.session, r.branch, r.ordinal, r.agent_name, r.state, r.prompted, r.turns, r.parent, r.input,
     j.state as job_state, j.channel, r.agent
-from holdfast.run r join holdfast.job j on j.seq = r.job
+from holdfast.run r join holdfast.job_now j on j.seq = r.job
 where r.id = :run and r.finalized_at is null;
 
 -- name: note_prompted :exec
--- With which history stood before it: it may end without a turn that says so.
+-- Stores the generation of the history before the run: the run may end without a turn that says so.
 update holdfast.run set prompted = 1, generation = :generation where id = :run;

@@ -1,4 +1,4 @@
--- Sessions: conversations. A session's row is what its runs lock to know who comes next.
+-- Sessions: conversations. The runs of a session lock its row to decide which comes next.
 
 -- name: add_session :exec
 insert into holdfast.session (id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during)
@@ -8,121 +8,80 @@ values (:id, :tenant, :key, :parent,
 on conflict do nothing;
 
 -- name: find_session :one
-select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions from holdfast.session
+select :columns from holdfast.session
 where id = :id or (cast(:key as text) is not null and tenant = :tenant and key = :key);
 
 -- name: take_place :one
--- The next place in the line of runs; whoever takes one holds the row until it commits.
+-- The next place in the order of runs; the caller locks the row until it commits.
 update holdfast.session set runs = runs + 1, updated_at = holdfast.now_us() where id = :id
-returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions;
+returning :columns;
 
--- name: lock_session :one on postgres
-select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions from holdfast.session
+-- name: lock_session :one
+select :columns from holdfast.session
 where id = :id for update;
 
--- name: lock_session :one on sqlite
--- The transaction holds the write lock already.
-select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions from holdfast.session where id = :id;
-
--- name: lock_lines :exec on postgres
--- Whoever queues up and whoever lets the next one begin must see each other. Not the session's row: a caller's open
--- transaction that adds a run holds that one, for as long as it likes.
+-- name: lock_lines :exec
+-- A transaction that adds a run to a session and one that lets its next run begin must see each other. This does not
+-- lock the row of the session: a caller's open transaction that adds a run locks that row for as long as it is open.
 select length(cast(pg_advisory_xact_lock(hashtextextended(l.session, 1)) as text)) as locked
-from (select s.session from unnest(cast(:sessions as text[])) as s (session) order by s.session) as l;
+from (select s.session from rows(:sessions) as s (session text) order by s.session) as l;
 
--- name: lock_lines :exec on sqlite
--- The transaction holds the write lock already.
-select json_array_length(:sessions);
-
--- name: list_sessions :many on postgres
-select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions from holdfast.session
+-- name: list_sessions :many
+select :columns from holdfast.session
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
-    and metadata @> cast(:metadata as jsonb) and (created_at, id) < (:before_at, :before)
-order by created_at desc, id desc limit :limit;
-
--- name: list_sessions :many on sqlite
--- PostgreSQL tests containment by itself, here a function of ours does.
-select id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions from holdfast.session
-where (:tenant is null or tenant = :tenant) and (:parent is null or parent = :parent)
     and json_contains(metadata, :metadata) and (created_at, id) < (:before_at, :before)
 order by created_at desc, id desc limit :limit;
 
--- name: count_sessions :one on postgres
+-- name: count_sessions :one
 select count(*) as n from holdfast.session
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
-    and metadata @> cast(:metadata as jsonb);
-
--- name: count_sessions :one on sqlite
--- See list_sessions.
-select count(*) as n from holdfast.session
-where (:tenant is null or tenant = :tenant) and (:parent is null or parent = :parent)
     and json_contains(metadata, :metadata);
 
--- name: metadata_values :many on postgres
-select cast(metadata -> cast(:key as text) as text) as value, count(*) as n from holdfast.session
-where (cast(:tenant as text) is null or tenant = :tenant) and metadata -> cast(:key as text) is not null
-group by 1 order by 2 desc, 1;
-
--- name: metadata_values :many on sqlite
--- The arrow reads a path here, and a key with a dot must not be one.
+-- name: metadata_values :many
+-- What most sessions have comes first. A page begins behind a count and a value.
 select json_value(metadata, :key) as value, count(*) as n from holdfast.session
-where (:tenant is null or tenant = :tenant) and json_value(metadata, :key) is not null
-group by 1 order by 2 desc, 1;
+where (cast(:tenant as text) is null or tenant = :tenant) and json_value(metadata, :key) is not null
+group by 1
+having count(*) < :before or (count(*) = :before and json_value(metadata, :key) > :after)
+order by 2 desc, 1 limit :limit;
 
 -- name: update_session :one
 update holdfast.session set metadata = coalesce(:metadata, metadata), during = coalesce(:during, during),
     updated_at = holdfast.now_us() where id = :id
-returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions;
+returning :columns;
 
 -- name: delete_session :one
--- Not while a run of it is alive; what belongs to it goes in the statements that follow.
+-- Not while a run of it is open. The statements that follow remove what belongs to it.
 delete from holdfast.session
 where id = :id and not exists (
     select 1 from holdfast.run r where r.session = :id and r.finalized_at is null)
-returning id, tenant, key, parent, depth, metadata, runs, created_at, updated_at, during, compactions;
+returning :columns;
 
--- name: lock_blobs :many on postgres
--- Those that the session's blocks name. Whoever is about to name one too comes before this or after all of it.
+-- name: lock_blobs :many
+-- Locks the blobs that the blocks of the session name. A caller that is about to name one of them comes before or
+-- after the whole transaction.
 select b.hash from holdfast.blob b
 where b.hash in (select l.blob from holdfast.message m join holdfast.block l on l.message = m.id
     where m.session = :id and l.blob is not null)
 order by b.hash for update;
-
--- name: lock_blobs :many on sqlite
--- The transaction holds the write lock already.
-select distinct l.blob as hash from holdfast.message m join holdfast.block l on l.message = m.id
-where m.session = :id and l.blob is not null order by 1;
 
 -- name: delete_blobs :exec
 -- Those that no block names any more.
 delete from holdfast.blob where hash = any(cast(:hashes as text[]))
     and not exists (select 1 from holdfast.block l where l.blob = blob.hash);
 
--- name: jobs_of :many on postgres
--- The jobs of the session's runs and of their calls that have ended; one that has not is left to retention.
-select j.seq from holdfast.job j
-where j.finished_at is not null and j.seq = any(array(
+-- name: jobs_of :many
+-- The ended jobs of the session's runs and of their calls. Retention removes those that have not ended yet.
+select e.seq from holdfast.ended e
+where e.seq = any(array(
     select r.job from holdfast.run r where r.session = :id
     union all
     select c.job from holdfast.run r join holdfast.tool_call c on c.run = r.id where r.session = :id))
-order by j.seq;
+order by e.seq;
 
--- name: jobs_of :many on sqlite
--- No arrays here.
-select j.seq from holdfast.job j
-where j.finished_at is not null and j.seq in (
-    select r.job from holdfast.run r where r.session = :id
-    union all
-    select c.job from holdfast.run r join holdfast.tool_call c on c.run = r.id where r.session = :id)
-order by j.seq;
-
--- name: free_keys :exec on postgres
+-- name: free_keys :exec
 delete from holdfast.idempotency
 where job = any(array(select cast(r.id as uuid) from holdfast.run r where r.session = :id));
-
--- name: free_keys :exec on sqlite
--- An id is text here.
-delete from holdfast.idempotency where job in (select r.id from holdfast.run r where r.session = :id);
 
 -- name: delete_blocks :exec
 delete from holdfast.block where message in (select m.id from holdfast.message m where m.session = :id);
@@ -146,13 +105,13 @@ delete from holdfast.inquiry where session = :id;
 delete from holdfast.steer where run in (select r.id from holdfast.run r where r.session = :id);
 
 -- name: delete_batched :exec
--- Its turns in batches that have ended; of the others the custom ids stay, for whoever brings their results.
+-- Its requests with an applied result. Of the others the custom ids stay, for the job that brings their results.
 delete from holdfast.batch_request where run in (select r.id from holdfast.run r where r.session = :id)
     and state in ('applied', 'dropped');
 
 -- name: forget_batched :exec
 update holdfast.batch_request set state = 'dropped', body = null
-where run in (select r.id from holdfast.run r where r.session = :id);
+where run in (select r.id from holdfast.run r where r.session = :id) and state in ('waiting', 'sent', 'answered');
 
 -- name: delete_session_reservations :exec
 delete from holdfast.reservation

@@ -1,4 +1,4 @@
-"""`holdfast top`: queues, workers, rates and failures, live."""
+"""`holdfast top`: queues, agents, workers, rates, money and failures, live."""
 
 from __future__ import annotations
 
@@ -8,48 +8,52 @@ from dataclasses import dataclass, replace
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.agents.money.budgets import usd
+from holdfast.agents.values.lanes import closed_lane_of
+from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import app_for, json_option, print_json, url_option
-from holdfast.cli.queues import as_dict
+from holdfast.cli.target import database_label
 from holdfast.cli.top.cells import ASCII, UNICODE, Glyphs
-from holdfast.cli.top.frame import PANELS, Look, frame, plain_frame
+from holdfast.cli.top.frame import PANELS, FrameLook, frame, plain_frame
 from holdfast.cli.top.sample import Sample, Sampler
 from holdfast.cli.top.screen import Screen
 from holdfast.durations import duration
 from holdfast.errors import Unavailable
-from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.workers import lines_of
+from holdfast.values import as_json as json_of
+from holdfast.values.queues import counts_of, lane_of
+from holdfast.values.workers import worker_of
 
 
 @click.command()
-@click.option("--interval", default="1s", show_default=True, help="Pause between looks at the store.")
-@click.option("--once", is_flag=True, help="Print one frame as plain text, as also when the output is no terminal.")
+@click.option("--interval", default="1s", show_default=True, help="Pause between reads of the store.")
+@click.option("--once", is_flag=True, help="Print one frame as plain text; the default without a terminal.")
 @url_option
 @json_option
 def command(interval: str, once: bool, url: str | None, as_json: bool) -> None:
-    """Watch queues, workers, rates and failures live.
+    """Watch queues, agents, workers, rates, money and failures live.
 
-    q quits, p pauses the refresh, tab chooses the panel that gets the room there is, arrows scroll it. It asks the
-    store bounded questions only, so it may be left open.
+    q quits, p pauses the refresh, tab selects the panel that gets the free space, arrows scroll it. It asks the
+    store only bounded questions, so you can leave it open.
     """
     pause = duration(interval).total_seconds()
+    app = app_for(url)
     if as_json:
-        print_json(_as_dict(asyncio.run(_sample(url))))
+        print_json(_as_dict(asyncio.run(_sample(app))))
     elif once or not sys.stdout.isatty():
         width = 100 if not sys.stdout.isatty() else Screen().size[0]
-        click.echo(plain_frame(asyncio.run(_sample(url)), width, _glyphs()))
+        click.echo(plain_frame(asyncio.run(_sample(app)), width, _glyphs()))
     else:
-        asyncio.run(_watch(url, max(0.1, pause)))
+        asyncio.run(_watch(app, max(0.1, pause)))
 
 
-async def _sample(url: str | None) -> Sample:
-    async with app_for(url) as app:
+async def _sample(app: Holdfast) -> Sample:
+    async with app:
         return await sampler_for(app).sample()
 
 
-async def _watch(url: str | None, interval: float) -> None:
-    async with app_for(url) as app:
+async def _watch(app: Holdfast, interval: float) -> None:
+    async with app:
         sampler = sampler_for(app)
         sample = await sampler.sample()  # what is wrong from the start is said on the usual screen
         screen = Screen()
@@ -68,7 +72,7 @@ class Watching:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        look = Look(*self.screen.size, interval=self.interval, glyphs=_glyphs())
+        look = FrameLook(*self.screen.size, interval=self.interval, glyphs=_glyphs())
         due = loop.time() + self.interval
         while True:
             width, height = self.screen.size
@@ -91,7 +95,7 @@ class Watching:
         return ""
 
 
-def pressed(look: Look, key: str) -> Look:
+def pressed(look: FrameLook, key: str) -> FrameLook:
     """What a key does."""
     match key:
         case "p" | " ":
@@ -109,9 +113,9 @@ def pressed(look: Look, key: str) -> Look:
 
 
 def sampler_for(app: Holdfast) -> Sampler:
-    dialect = app.runtime().database.dialect
+    dialect = core_of(app).runtime().database.dialect
     schema = f"{code_version(dialect)}" if dialect == "sqlite" else f"{app.settings.schema} {code_version(dialect)}"
-    return Sampler(app, describe_url(app.url), schema)
+    return Sampler(app, database_label(app.settings), schema)
 
 
 def _glyphs() -> Glyphs:
@@ -122,11 +126,13 @@ def _as_dict(sample: Sample) -> dict[str, object]:
     return {
         "database": sample.database,
         "epoch": sample.epoch,
-        "queues": [{**as_dict(row), "history": sample.history.get(row.queue.name, [])} for row in sample.queues],
-        "workers": [
-            {"id": row.id, "status": row.status, "leases": row.leases, "slots": row.slots, "lines": lines_of(row)}
-            for row in sample.workers
+        "queues": [
+            {**json_of(counts_of(row)), "history": sample.history.get(row.queue.name, [])} for row in sample.queues
         ],
-        "lanes": [lane._asdict() for lane in sample.lanes],
+        "workers": [worker_of(row) for row in sample.workers],
+        "lanes": [lane_of(lane) for lane in sample.lanes],
+        "closed_lanes": [closed_lane_of(lane) for lane in sample.closed],
+        "agents": [{**row._asdict(), "cost": usd(row.cost_nano)} for row in sample.agents],
+        "open_inquiries": sample.inquiries.n,
         "failures": [failure.id for failure in sample.failures],
     }

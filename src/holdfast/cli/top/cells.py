@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from holdfast.shown_text import escaped
+
 Style = Literal["plain", "title", "head", "dim", "good", "busy", "warn", "bad", "chosen"]
 
 _ANSI: dict[Style, str] = {
@@ -19,6 +21,7 @@ _ANSI: dict[Style, str] = {
     "bad": "1;31",
     "chosen": "1;7",
 }
+_COLORLESS = {style: ";".join(code for code in codes.split(";") if len(code) == 1) for style, codes in _ANSI.items()}
 
 
 class Glyphs(NamedTuple):
@@ -50,7 +53,7 @@ def columns(text: str) -> int:
 
 def fit(text: str, width: int, *, right: bool = False, glyphs: Glyphs = UNICODE) -> str:
     """Exactly so many columns: padded, or cut with a sign that it was."""
-    clean = "".join(char if char.isprintable() else " " for char in text)
+    clean = escaped(text)
     have = columns(clean)
     if have > width:
         clean, have = _cut(clean, width - 1) + glyphs.more[: max(0, width)], width
@@ -92,8 +95,10 @@ def bar(part: int, whole: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
     return [Span(glyphs.full * filled, style), Span(glyphs.empty * (width - filled), "dim")]
 
 
-def ansi(line: Iterable[Span]) -> str:
-    return "".join(f"\x1b[{_ANSI[span.style]}m{span.text}\x1b[0m" if _ANSI[span.style] else span.text for span in line)
+def ansi(line: Iterable[Span], *, colored: bool = True) -> str:
+    """The line as a terminal takes it; without colours it is still bold, dim or inverse where it has to be."""
+    codes = _ANSI if colored else _COLORLESS
+    return "".join(f"\x1b[{codes[span.style]}m{span.text}\x1b[0m" if codes[span.style] else span.text for span in line)
 
 
 def text(line: Iterable[Span]) -> str:

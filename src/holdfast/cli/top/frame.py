@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from holdfast.agents.lane_rows import ClosedLane
 from holdfast.cli.options import counted, rough
 from holdfast.cli.top.cells import UNICODE, Glyphs, Line, Span, Style, bar, clip, fit, spark, text
 from holdfast.cli.top.sample import BUCKET_US, BUCKETS, Sample
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.flow_rows import LaneRow
 from holdfast.kernel.queues import QueueStats
-from holdfast.kernel.records import WorkerRow
-from holdfast.kernel.records_flow import LaneRow
-from holdfast.kernel.sightings import Change
+from holdfast.kernel.watch_rows import Change
+from holdfast.shown_text import first_line, shown
 
-PANELS = ("QUEUES", "WORKERS", "LANES", "FAILURES")
-_HEADER, _FOOTER = 2, 1
+PANELS = ("QUEUES", "AGENTS", "WORKERS", "LANES", "FAILURES")
+_FOOTER = 1
 _WIDE = 110
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FrameLook:
     """How the person at the terminal wants to see it."""
 
     width: int
@@ -40,11 +42,11 @@ class Panel(NamedTuple):
     rows: list[Line]
 
 
-def frame(sample: Sample, look: Look) -> list[Line]:
+def frame(sample: Sample, look: FrameLook) -> list[Line]:
     """As many lines as the terminal has rows, none longer than it has columns."""
-    panels = [_queues(sample, look), _workers(sample, look), _lanes(sample, look), _failures(sample, look)]
+    panels = [panel(sample, look) for panel in (_queues, _agents, _workers, _lanes, _failures)]
     lines = _header(sample, look)
-    room = look.height - _HEADER - _FOOTER
+    room = look.height - len(lines) - _FOOTER
     for number, (panel, share) in enumerate(zip(panels, _shares(panels, room, look.chosen), strict=True)):
         lines += _shown(panel, share, look, chosen=number == look.chosen)
     lines = lines[: look.height - _FOOTER]
@@ -54,14 +56,14 @@ def frame(sample: Sample, look: Look) -> list[Line]:
 
 def plain_frame(sample: Sample, width: int, glyphs: Glyphs = UNICODE) -> str:
     """Everything, as text without colours: for a pipe, or a look in passing."""
-    tall = Look(width, 10_000, glyphs=glyphs, chosen=-1)
+    tall = FrameLook(width, 10_000, glyphs=glyphs, chosen=-1)
     lines = [text(line) for line in frame(sample, tall)[:-_FOOTER]]
     while lines and not lines[-1]:
         lines.pop()
     return "\n".join(lines)
 
 
-def _header(sample: Sample, look: Look) -> list[Line]:
+def _header(sample: Sample, look: FrameLook) -> list[Line]:
     clock = datetime.fromtimestamp(sample.now / 1e6, UTC).strftime("%H:%M:%S UTC")
     facts = f"schema {sample.schema} · epoch {sample.epoch} · {clock}"
     name = fit(sample.database, max(0, look.width - len(facts) - 10), glyphs=look.glyphs)
@@ -78,16 +80,35 @@ def _header(sample: Sample, look: Look) -> list[Line]:
         Span(f" · {done:,} done/min"),
         Span(f" · {failed:,} failed/min", "bad" if failed else "dim"),
     ]
-    return [first, second]
+    return [first, second, *_people_and_money(sample)]
 
 
-def _footer(look: Look) -> Line:
+def _people_and_money(sample: Sample) -> list[Line]:
+    """What agents cost and whom they wait for; nothing where there are none."""
+    asked, oldest = sample.inquiries
+    if not sample.agents and not asked:
+        return []
+    runs, nano = sum(row.open for row in sample.agents), sum(row.cost_nano for row in sample.agents)
+    waits = f", the oldest for {rough(sample.now - oldest)}" if oldest is not None else ""
+    return [
+        [
+            Span(f"{counted(runs)} open {'run' if runs == 1 else 'runs'}"),
+            Span(f" · {_usd(nano)} USD/min", "good" if nano else "dim"),
+            Span(
+                f" · {counted(asked)} open {'inquiry' if asked == 1 else 'inquiries'}{waits}",
+                "warn" if asked else "dim",
+            ),
+        ]
+    ]
+
+
+def _footer(look: FrameLook) -> Line:
     state = "paused" if look.paused else f"every {look.interval:g} s"
     keys = " q quit   p pause   tab panel   ↑↓ scroll "
     return [Span(fit(keys, max(0, look.width - len(state) - 1), glyphs=look.glyphs), "dim"), Span(state, "dim")]
 
 
-def _queues(sample: Sample, look: Look) -> Panel:
+def _queues(sample: Sample, look: FrameLook) -> Panel:
     busy_first = sorted(sample.queues, key=lambda row: (not _moves(row, sample), row.queue.name))
     name = _name_width([row.queue.name for row in busy_first], look, least=12, most=14 if look.width < _WIDE else 36)
     head = f"{fit('QUEUES', name + 2)} PENDING BLOCKED RUNNING   LATER  DONE/M FAIL/M  "
@@ -97,7 +118,7 @@ def _queues(sample: Sample, look: Look) -> Panel:
     return Panel([Span(head + title, "head")], [_queue(row, sample, look, name, left) for row in busy_first])
 
 
-def _queue(row: QueueStats, sample: Sample, look: Look, name: int, left: int) -> Line:
+def _queue(row: QueueStats, sample: Sample, look: FrameLook, name: int, left: int) -> Line:
     paused = row.queue.paused_at is not None
     line: Line = [
         Span(fit(row.queue.name, name, glyphs=look.glyphs), "warn" if paused else "plain"),
@@ -117,7 +138,25 @@ def _queue(row: QueueStats, sample: Sample, look: Look, name: int, left: int) ->
     return [*line, *spark(sample.history.get(row.queue.name, []), min(left, BUCKETS), look.glyphs)]
 
 
-def _workers(sample: Sample, look: Look) -> Panel:
+def _agents(sample: Sample, look: FrameLook) -> Panel:
+    name = _name_width([row.agent for row in sample.agents], look, least=12, most=24 if look.width < _WIDE else 48)
+    head = f"{fit('AGENTS', name)}    OPEN  ASKING  DONE/M  FAIL/M TURNS/M    USD/M"
+    rows: list[Line] = [
+        [
+            Span(fit(row.agent, name, glyphs=look.glyphs)),
+            _count(row.open, 8, "busy"),
+            _count(row.asking, 8, "warn"),
+            _count(row.ended - row.failed, 8, "good"),
+            _count(row.failed, 8, "bad"),
+            _count(row.turns, 8, "plain"),
+            Span(fit(_usd(row.cost_nano), 9, right=True), "good" if row.cost_nano else "dim"),
+        ]
+        for row in sample.agents
+    ]
+    return Panel([Span(head, "head")], rows)
+
+
+def _workers(sample: Sample, look: FrameLook) -> Panel:
     wide = look.width >= _WIDE
     name = _name_width([row.id for row in sample.workers], look, least=12, most=20 if not wide else 36)
     host = 10 if not wide else 20
@@ -126,13 +165,14 @@ def _workers(sample: Sample, look: Look) -> Panel:
     return Panel([Span(head, "head")], rows or [[Span("no worker is alive", "bad")]])
 
 
-def _worker(row: WorkerRow, sample: Sample, look: Look, name: int, host: int) -> Line:
+def _worker(row: WorkerRow, sample: Sample, look: FrameLook, name: int, host: int) -> Line:
     silent = sample.now - row.heartbeat_at
     beat: Style = "bad" if silent > row.ttl_us else "warn" if silent > row.ttl_us // 2 else "plain"
     duties = " ".join(duty.name for duty in sample.duties if duty.holder == row.seq)
     only = json.loads(row.queues)
     ahead = f"+{row.leases - row.slots}" if row.leases > row.slots else ""  # claimed, and waiting for a slot
     serves = f"  only {', '.join(only)}" if only and look.width >= _WIDE else ""
+    left = max(1, look.width - name - host - 44)  # columns behind those of all the others
     return [
         Span(f"{fit(row.id, name, glyphs=look.glyphs)}  {fit(row.hostname, host, glyphs=look.glyphs)}  "),
         Span(fit(row.status, 8), "good" if row.status == "active" else "warn"),
@@ -140,21 +180,39 @@ def _worker(row: WorkerRow, sample: Sample, look: Look, name: int, host: int) ->
         *bar(row.leases, row.slots, 10, look.glyphs),
         Span(fit(f"{min(row.leases, row.slots)}/{row.slots}{ahead}", 10, right=True)),
         Span(fit(rough(silent), 8, right=True), beat),
-        Span(f"  {duties}{serves}", "dim"),
+        Span(f"  {fit(duties + serves, left, glyphs=look.glyphs)}", "dim"),
     ]
 
 
-def _lanes(sample: Sample, look: Look) -> Panel:
+def _lanes(sample: Sample, look: FrameLook) -> Panel:
     fullest = sorted(sample.lanes, key=lambda lane: (-lane.blocked, lane.name))
-    name = _name_width([lane.name for lane in fullest], look, least=20, most=30 if look.width < _WIDE else 60)
+    names = [*(lane.name for lane in sample.closed), *(lane.name for lane in fullest)]
+    name = _name_width(names, look, least=20, most=30 if look.width < _WIDE else 60)
     head = f"{fit('LANES THAT HOLD BACK', name)} RUNNING BLOCKED  RATE             OPENS"
-    return Panel([Span(head, "head")], [_lane(lane, sample, look, name) for lane in fullest])
+    waiting = sorted(sample.closed, key=lambda lane: (not lane.person, lane.name))
+    rows = [_closed(lane, sample, look, name) for lane in waiting]
+    return Panel([Span(head, "head")], rows + [_lane(lane, sample, look, name) for lane in fullest])
 
 
-def _lane(lane: LaneRow, sample: Sample, look: Look, name: int) -> Line:
+def _closed(lane: ClosedLane, sample: Sample, look: FrameLook, name: int) -> Line:
+    """A lane to a provider that nobody gets through."""
+    style: Style = "bad" if lane.person else "warn"
+    opens = f"by a person, for {rough(sample.now - lane.updated_at)}" if lane.person else None
+    opens = opens or _until((lane.closed_until or sample.now) - sample.now)
+    left = max(0, look.width - name - 36)
+    return [
+        Span(fit(lane.name, name, glyphs=look.glyphs), style),
+        Span(fit("-", 8, right=True), "dim"),
+        _count(lane.waiting, 8, "warn"),
+        Span(f"  {fit('closed', 15)}  "),
+        Span(fit(f"{opens}: {lane.reason}", left, glyphs=look.glyphs), style),
+    ]
+
+
+def _lane(lane: LaneRow, sample: Sample, look: FrameLook, name: int) -> Line:
     full = lane.concurrency is not None and lane.running >= lane.concurrency
     running = str(lane.running) if lane.concurrency is None else f"{lane.running}/{lane.concurrency}"
-    pace = "-" if lane.interval_us is None else f"{_per_minute(lane.interval_us)}/min"
+    pace = "-" if lane.interval_us is None else _pace(lane.interval_us)
     opens = "when one ends" if full or lane.opens_at is None else _until(lane.opens_at - sample.now)
     return [
         Span(fit(lane.name, name, glyphs=look.glyphs)),
@@ -164,7 +222,7 @@ def _lane(lane: LaneRow, sample: Sample, look: Look, name: int) -> Line:
     ]
 
 
-def _failures(sample: Sample, look: Look) -> Panel:
+def _failures(sample: Sample, look: FrameLook) -> Panel:
     queue = _name_width([f.queue for f in sample.failures], look, least=8, most=12 if look.width < _WIDE else 24)
     kind = _name_width([f.kind for f in sample.failures], look, least=8, most=20 if look.width < _WIDE else 36)
     head = f"{fit('FAILURES', 9)} {fit('QUEUE', queue)}  {fit('KIND', kind)}  MESSAGE"
@@ -174,9 +232,8 @@ def _failures(sample: Sample, look: Look) -> Panel:
         rows.append(
             [
                 Span(fit(ago, 9), "dim"),
-                Span(
-                    f" {fit(failure.queue, queue, glyphs=look.glyphs)}  {fit(failure.kind, kind, glyphs=look.glyphs)}"
-                ),
+                Span(f" {fit(failure.queue, queue, glyphs=look.glyphs)}"),
+                Span(f"  {fit(shown(failure.kind), kind, glyphs=look.glyphs)}"),
                 Span(f"  {fit(_message(failure), max(0, look.width - 14 - queue - kind), glyphs=look.glyphs)}", "bad"),
             ]
         )
@@ -201,7 +258,7 @@ def _shares(panels: Sequence[Panel], room: int, chosen: int) -> list[int]:
     return shares
 
 
-def _shown(panel: Panel, share: int, look: Look, *, chosen: bool) -> list[Line]:
+def _shown(panel: Panel, share: int, look: FrameLook, *, chosen: bool) -> list[Line]:
     if share < 2:
         return []
     fits = share - 2
@@ -223,7 +280,7 @@ def _moves(row: QueueStats, sample: Sample) -> bool:
     return bool(live or any(sample.history.get(row.queue.name, [])))
 
 
-def _name_width(names: Sequence[str], look: Look, *, least: int, most: int) -> int:
+def _name_width(names: Sequence[str], look: FrameLook, *, least: int, most: int) -> int:
     return max(least, min(most, max(map(len, names), default=0), look.width // 3))
 
 
@@ -231,10 +288,19 @@ def _until(us: int) -> str:
     return f"in {rough(us)}" if us >= 1_000_000 else "any moment"
 
 
-def _per_minute(interval_us: int) -> str:
-    return f"{60_000_000 / interval_us:.3g}"
+def _pace(interval_us: int) -> str:
+    """How often a lane lets one pass, in words that people count in."""
+    rate = 60_000_000 / interval_us
+    if rate < 1:
+        return f"1 every {rough(interval_us)}"
+    return f"{rate:,.0f}/min" if rate >= 100 else f"{rate:.3g}/min"
+
+
+def _usd(nano: int) -> str:
+    """Money at a glance: to the cent, or as far as it needs to be more than nothing."""
+    return f"{nano / 1e9:,.2f}" if nano >= 10**8 or not nano else f"{nano / 1e9:,.4f}"
 
 
 def _message(failure: Change) -> str:
     error = json.loads(failure.error) if failure.error else {}
-    return str(error.get("message", "")) or "no message"
+    return shown(first_line(error.get("message", ""))) or "no message"

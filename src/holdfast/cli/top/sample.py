@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.app import Holdfast
-from holdfast.kernel import reading, watch
-from holdfast.kernel.queues import QueueStats
-from holdfast.kernel.records import DutyRow, WorkerRow
-from holdfast.kernel.records_flow import LaneRow
-from holdfast.kernel.sightings import Change
+from holdfast.agents.activity import agent_activity, open_inquiries
+from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
+from holdfast.agents.lane_rows import ClosedLane
+from holdfast.agents.lanes import list_lanes as closed_lanes
+from holdfast.app import Holdfast, core_of
+from holdfast.kernel import queries, watch
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.flow_rows import LaneRow
+from holdfast.kernel.queues import QueueStats, list_lanes, queue_stats
+from holdfast.kernel.rows import DutyRow
+from holdfast.kernel.watch_rows import Change
+from holdfast.kernel.workers import list_duties, list_workers
 
 BUCKET_US = 5_000_000
 BUCKETS = 60
@@ -31,7 +37,10 @@ class Sample:
     workers: Sequence[WorkerRow] = ()
     duties: Sequence[DutyRow] = ()
     lanes: Sequence[LaneRow] = ()
+    closed: Sequence[ClosedLane] = ()
     failures: Sequence[Change] = ()
+    agents: Sequence[AgentActivity] = ()
+    inquiries: OpenInquiries = field(default_factory=OpenInquiries)
     history: dict[str, list[int]] = field(default_factory=dict)  # ended jobs by queue, in spans of 5 s, oldest first
 
 
@@ -47,9 +56,8 @@ class Sampler:
         self._failed_since: int | None = None
 
     async def sample(self) -> Sample:
-        app = self._app
-        database = app.runtime().database
-        now = await database.transact(reading.now)
+        database = core_of(self._app).runtime().database
+        now = await database.transact(queries.now)
         await self._count(now)
         await self._find_failures(now)
         return Sample(
@@ -57,10 +65,13 @@ class Sampler:
             schema=self._schema,
             epoch=await database.transact(watch.cluster_epoch),
             now=now,
-            queues=await app.queues.stats(),
-            workers=await app.workers.list(limit=200),
-            duties=await app.workers.duties(),
-            lanes=[lane for lane in await app.queues.lanes() if lane.blocked],
+            queues=await database.transact(queue_stats),
+            workers=await database.transact(list_workers, all=False, limit=200),
+            duties=await database.transact(list_duties),
+            lanes=[lane for lane in await database.transact(list_lanes) if lane.blocked],
+            closed=await database.transact(closed_lanes),
+            agents=await database.transact(agent_activity),
+            inquiries=await database.transact(open_inquiries),
             failures=sorted(self._failures.values(), key=lambda change: -change.at),
             history=self._history(now),
         )
@@ -73,13 +84,13 @@ class Sampler:
             if bucket not in self._counts or bucket >= latest - _RECOUNTED
         ]
         spans = [(bucket * BUCKET_US, (bucket + 1) * BUCKET_US) for bucket in wanted]
-        counted = await self._app.runtime().database.transact(watch.ended, spans)
+        counted = await core_of(self._app).runtime().database.transact(watch.ended, spans)
         self._counts.update(zip(wanted, counted, strict=True))
         self._counts = {bucket: count for bucket, count in self._counts.items() if bucket > latest - BUCKETS}
 
     async def _find_failures(self, now: int) -> None:
         since = now - _FIRST_LOOK_US if self._failed_since is None else self._failed_since
-        found = await self._app.runtime().database.transact(watch.failures, since=since, limit=_FAILURES)
+        found = await core_of(self._app).runtime().database.transact(watch.failures, since=since, limit=_FAILURES)
         self._failed_since = now - BUCKET_US
         self._failures.update({change.seq: change for change in found})
         newest = sorted(self._failures.values(), key=lambda change: -change.at)[:_FAILURES]

@@ -12,6 +12,7 @@ import termios
 import tty
 from collections.abc import Iterator
 
+from holdfast.cli.logs import is_colored
 from holdfast.cli.top.cells import Line, ansi
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # another screen, no cursor
@@ -21,10 +22,11 @@ _KEYS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[Z": "back", "\x1b[D": "back", "
 
 
 class Screen:
-    """Draws frames; wakes whoever waits for a key or another size."""
+    """Draws frames; wakes the reader of keys and size changes."""
 
     def __init__(self) -> None:
         self._keys: asyncio.Queue[str] = asyncio.Queue()
+        self._colored = is_colored(sys.stdout)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -33,7 +35,7 @@ class Screen:
 
     def draw(self, lines: list[Line]) -> None:
         """One write, so that no half of a frame is ever seen."""
-        rows = "\r\n".join(f"{ansi(line)}\x1b[K" for line in lines)
+        rows = "\r\n".join(f"{ansi(line, colored=self._colored)}\x1b[K" for line in lines)
         sys.stdout.write(f"{_TOGETHER}\x1b[H{rows}\x1b[J{_NOW}")
         sys.stdout.flush()
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Database
+from holdfast.kernel.drivers.causes import raise_as
 from holdfast.kernel.drivers.filesystems import MOUNTS, filesystem_of
+from holdfast.kernel.drivers.postgres_vacuum import MAY_VACUUM
 
 if TYPE_CHECKING:
     from holdfast.kernel.drivers.postgres import PostgresDatabase
 
 _ROUND_TRIP_SECONDS = 5.0
 
-_SERVER = """
+_SERVER = f"""
 select current_setting('server_version') as version, current_setting('fsync') = 'on' as fsync,
     current_setting('synchronous_commit') as synchronous_commit,
     current_setting('full_page_writes') = 'on' as full_page_writes, current_setting('autovacuum') = 'on' as autovacuum,
@@ -25,12 +27,33 @@ select current_setting('server_version') as version, current_setting('fsync') = 
     cast(current_setting('superuser_reserved_connections') as integer)
         + cast(coalesce(nullif(current_setting('reserved_connections', true), ''), '0') as integer) as reserved,
     (select cast(sum(numbackends) as integer) from pg_stat_database) as used,
-    current_user as role, pg_get_userbyid(c.relowner) as owner, pg_has_role(current_user, c.relowner, 'USAGE') as owns,
-    s.n_live_tup as live, s.n_dead_tup as dead, pg_notification_queue_usage() as hint_queue,
-    (select cast(max(extract(epoch from statement_timestamp() - a.xact_start)) as bigint) from pg_stat_activity a
-        where a.pid <> pg_backend_pid()) as longest_transaction
-from pg_class c join pg_stat_all_tables s on s.relid = c.oid
-where c.oid = to_regclass($1)
+    current_user as role, pg_get_userbyid(c.relowner) as owner, {MAY_VACUUM} as may_vacuum,
+    s.relname as table, s.n_live_tup as live, s.n_dead_tup as dead, pg_notification_queue_usage() as hint_queue
+from pg_class c join pg_stat_user_tables s on s.relid = c.oid
+where s.schemaname = $1 and s.relname = any($2::text[])
+order by s.n_dead_tup desc, s.relname limit 1
+"""
+_TABLES = ("ready", "later", "lease", "ended", "job", "attempt")
+
+# Who needs what has died since: a session, a slot of a replica, or a transaction that was prepared and left alone. How
+# old a session's snapshot is, every role may know.
+_HORIZON = """
+select h.holder, h.transactions, h.seconds from (
+    select format('session %s (%s, role %s, %s)', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'),
+            coalesce(a.usename, '?'), coalesce(a.state, '?')) as holder,
+        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
+        cast(extract(epoch from clock_timestamp() - a.xact_start) as bigint) as seconds
+    from pg_stat_activity a
+    where a.pid <> pg_backend_pid() and (a.backend_xmin is not null or a.backend_xid is not null)
+        and (a.datname is null or a.datname = current_database()) and a.backend_type <> 'autovacuum worker'
+    union all
+    select format('replication slot %s', r.slot_name), age(r.xmin), null from pg_replication_slots r
+    where r.xmin is not null
+    union all
+    select format('prepared transaction %s', p.gid), age(p.transaction),
+        cast(extract(epoch from clock_timestamp() - p.prepared) as bigint) from pg_prepared_xacts p
+    where p.database = current_database()
+) as h order by h.transactions desc, h.seconds desc nulls last limit 1
 """
 
 # The server is here if the connection has the same address at both ends, or none.
@@ -53,6 +76,14 @@ where w.datname = current_database() and w.wait_event_type = 'Lock' and w.applic
 group by b.pid, b.application_name, b.usename, b.state, b.xact_start
 order by b.xact_start
 """
+
+
+class Horizon(NamedTuple):
+    """Who has the oldest snapshot: nothing that died since can be vacuumed."""
+
+    holder: str
+    transactions: int  # begun since
+    seconds: int | None  # None: it does not say
 
 
 class Blocker(NamedTuple):
@@ -80,16 +111,17 @@ class ServerFacts(NamedTuple):
     used: int
     role: str
     owner: str
-    owns: bool
-    live: int  # rows of the job table
+    may_vacuum: bool
+    table: str  # the one of ours with the most dead rows
+    live: int
     dead: int
-    longest_transaction: int | None  # seconds
     pooled: bool
     ahead_us: int  # how far its clock is before ours
     doubt_us: int  # half of how long the answer took
     hint_seconds: float | None  # until a hint came back; None: it did not
     hint_queue: float = 0.0  # how full the server's queue of notifications is, from 0 to 1
     free: int | None = None  # bytes left on its disk; None: it is on another machine, or does not say
+    horizon: Horizon | None = None
 
 
 class FileFacts(NamedTuple):
@@ -124,7 +156,7 @@ async def blockers(database: Database) -> list[Blocker]:
         async with database.connection() as connection:
             return [Blocker(*row) for row in await connection.fetch(_BLOCKERS)]
     except (PostgresError, *AWAY) as problem:
-        raise typed(database.url, problem) from problem
+        raise_as(typed(database.url, problem), problem)
 
 
 async def _file(database: Database) -> FileFacts | None:
@@ -149,7 +181,7 @@ def free_space(database: Database) -> int | None:
 
 
 async def open_alone(database: Database) -> bool:
-    """Open a file whose disk has no room for what processes share; False if this is no such file, or it is in use."""
+    """Open a file whose disk has no room for what processes share; False if this is another file, or it is in use."""
     from holdfast.kernel.drivers.sqlite import SqliteDatabase
 
     if not isinstance(database, SqliteDatabase) or database.path == ":memory:":
@@ -180,13 +212,14 @@ async def _server(database: Database, ports: Ports) -> ServerFacts | None:
         return None
     try:
         async with database.connection() as connection:
-            row = await connection.fetchrow(_SERVER, f"{database.settings.schema}.job")
+            row = await connection.fetchrow(_SERVER, database.settings.schema, list(_TABLES))
+            oldest = await connection.fetchrow(_HORIZON)
             before = ports.clock.wall_us()
             there = await connection.fetchval(f"select {database.settings.schema}.now_us()")
             after = ports.clock.wall_us()
             folder = await _data_folder(connection)
     except (PostgresError, *AWAY) as problem:
-        raise typed(database.url, problem) from problem
+        raise_as(typed(database.url, problem), problem)
     return ServerFacts(
         **dict(row),
         pooled=not database.direct,
@@ -194,6 +227,7 @@ async def _server(database: Database, ports: Ports) -> ServerFacts | None:
         doubt_us=(after - before) // 2,
         hint_seconds=await _round_trip(database, ports) if database.direct else None,
         free=_free_under(folder),
+        horizon=Horizon(*oldest) if oldest is not None else None,
     )
 
 
@@ -216,7 +250,7 @@ def _free_under(folder: str | None) -> int | None:
 
 
 async def _round_trip(database: PostgresDatabase, ports: Ports) -> float | None:
-    """How long a hint takes from a commit to a listener; no worker heeds this one.
+    """How long a hint takes from a commit to a listener; no worker reacts to this one.
 
     It comes from a connection of its own, as from another process: of ours the listener hears without the server.
     """

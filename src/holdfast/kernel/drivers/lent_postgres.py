@@ -14,11 +14,11 @@ from itertools import starmap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.kernel.database import Follower, Operation, is_single
+from holdfast.kernel.database import Operation, Owner, is_single
 from holdfast.kernel.drivers.sqlstates import answered
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Statement, Style, catalogue
-from holdfast.kernel.statements import GROUPS, Jobs
+from holdfast.kernel.statements import GROUPS, JobsSql
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ class LentConnection(ABC):
     """The caller's connection while an operation has it: the `Transaction` that operations see."""
 
     awaited: ClassVar[bool]  # its calls are awaited; those of the others block
-    followers: Sequence[Follower] = ()  # nothing ends in a caller's transaction
+    layers: Sequence[Owner] = ()  # nothing ends in a caller's transaction
     lent = True
 
     def __init__(self, connection: Any, schema: str) -> None:
@@ -75,11 +75,11 @@ class LentConnection(ABC):
 
     async def hint(self, note: str) -> None:
         """With the caller's commit, and not before: only the server knows when that is."""
-        await self.run(Jobs.hint, note=note)
+        await self.run(JobsSql.hint, note=note)
 
     async def announce(self, notes: Sequence[Announcement]) -> None:
         if notes:
-            await self.run(Jobs.announce, notes=notes)
+            await self.run(JobsSql.announce, notes=notes)
 
     async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> Sequence[Any]:
         rendered = self._statements[statement]
@@ -101,6 +101,11 @@ class LentConnection(ABC):
             raise
         await self._fetch("release savepoint holdfast", [])
 
+    @property
+    def commits_each(self) -> bool:
+        """Would the connection commit each statement by itself, because no transaction is open?"""
+        return False
+
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:
         """Where the connection would commit each statement by itself, make it one commit."""
@@ -118,13 +123,17 @@ class LentAsyncpg(LentConnection):
         rows: Sequence[Any] = await self._connection.fetch(text, *arguments)
         return rows
 
+    @property
+    def commits_each(self) -> bool:
+        return not self._connection.is_in_transaction()
+
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:
-        if self._connection.is_in_transaction():
-            yield
-        else:
+        if self.commits_each:
             async with self._connection.transaction():
                 yield
+        else:
+            yield
 
 
 class LentPsycopg(LentConnection):
@@ -140,9 +149,13 @@ class LentPsycopg(LentConnection):
             cursor.execute(text.encode(), _named(arguments), prepare=False)
             return cursor.fetchall() if cursor.description else ()
 
+    @property
+    def commits_each(self) -> bool:
+        return _commits_each(self._connection)
+
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:
-        if _commits_each(self._connection):
+        if self.commits_each:
             with self._connection.transaction():
                 yield
         else:
@@ -160,9 +173,13 @@ class LentAsyncPsycopg(LentConnection):
             await cursor.execute(text.encode(), _named(arguments), prepare=False)
             return await cursor.fetchall() if cursor.description else ()
 
+    @property
+    def commits_each(self) -> bool:
+        return _commits_each(self._connection)
+
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:
-        if _commits_each(self._connection):
+        if self.commits_each:
             async with self._connection.transaction():
                 yield
         else:
@@ -182,10 +199,14 @@ class LentDjango(LentConnection):
             rows: Sequence[Any] = cursor.fetchall() if cursor.description else ()
             return rows
 
+    @property
+    def commits_each(self) -> bool:
+        return bool(self._connection.get_autocommit())
+
     @asynccontextmanager
     async def _together(self) -> AsyncIterator[None]:
         """Not by `atomic()`, which takes a connection's name and may find another one."""
-        if not self._connection.get_autocommit():
+        if not self.commits_each:
             yield
             return
         self._connection.set_autocommit(False)
@@ -217,7 +238,7 @@ class LentSqlAlchemy(LentConnection):
         driver = _sqlalchemy_dialect(connection).driver
         if driver not in _SQLALCHEMY_STYLES:
             raise UsageError(
-                f"this is SQLAlchemy over {driver}; Holdfast can be part of transactions over psycopg (3) or asyncpg. "
+                f"this is SQLAlchemy over {driver}; Holdfast can join transactions over psycopg (3) or asyncpg. "
                 f"Write postgresql+psycopg:// or postgresql+asyncpg:// in the engine's URL."
             )
         return _SQLALCHEMY_STYLES[driver]
@@ -245,7 +266,7 @@ def _named(arguments: list[Any]) -> dict[str, Any]:
 
 
 def _commits_each(connection: Any) -> bool:
-    """Is this psycopg connection in autocommit, and in no transaction that was begun explicitly?"""
+    """Is this psycopg connection in autocommit, and not in an explicit transaction?"""
     return bool(connection.autocommit) and connection.info.transaction_status == _IDLE
 
 
@@ -261,7 +282,7 @@ def _sqlalchemy_dialect(connection: Any) -> Any:
 def _refuse_autocommit(connection: Any) -> None:
     if connection.connection.dbapi_connection.autocommit:
         raise UsageError(
-            "this SQLAlchemy connection is in AUTOCOMMIT: it has no transaction to be part of. Leave tx out, or use an "
+            "this SQLAlchemy connection is in AUTOCOMMIT: it has no transaction to join. Leave tx out, or use an "
             "engine with another isolation level."
         )
 

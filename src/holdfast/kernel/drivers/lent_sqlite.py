@@ -27,7 +27,7 @@ _TRACE = "holdfast.hint"  # ours among the connection's traces
 
 
 class Functions:
-    """What `now_us()` answers on one connection, and what `hint()` was told there since its transaction began."""
+    """What `now_us()` answers on one connection, and the hints it has collected since its transaction began."""
 
     def __init__(self) -> None:
         self.instant = 0
@@ -56,6 +56,10 @@ class LentFile(SqliteStatements):
         self._connection = connection
         self._now = now
         self._functions = _functions_of(connection)
+
+    @property
+    def commits_each(self) -> bool:
+        return not self._connection.in_transaction
 
     async def hint(self, note: str) -> None:
         self._functions.hint(note)
@@ -92,9 +96,9 @@ class LentFile(SqliteStatements):
 
 
 def _tell_at_end(folder: Path, functions: Functions, event: dict[str, Any]) -> None:
-    """Called after each statement: when it ended the transaction, others may look. After a rollback they look in vain.
+    """Called after each statement: when it ended the transaction, others may look. After a rollback they find nothing.
 
-    A commit hook would come too early: whoever looked then would see nothing yet.
+    A commit hook would come too early: a reader would see nothing yet.
     """
     connection: apsw.Connection = event["connection"]
     if not connection.in_transaction:
@@ -113,7 +117,7 @@ def _functions_of(connection: apsw.Connection) -> Functions:
 
 def _refuse_unfit(connection: apsw.Connection, path: str) -> None:
     if connection.is_async:
-        raise UsageError("this apsw connection is in async mode; a job becomes part of a plain apsw.Connection's work.")
+        raise UsageError("this apsw connection is in async mode; pass a plain apsw.Connection instead.")
     if path == ":memory:":
         raise UsageError("an app on sqlite://:memory: has its database to itself; use a file to share a transaction.")
     if not connection.filename or not Path(path).exists() or not Path(path).samefile(connection.filename):

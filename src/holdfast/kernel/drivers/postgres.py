@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from itertools import starmap
 from typing import Any, ParamSpec, TypeVar
 
 from asyncpg import exceptions as pg
@@ -18,20 +18,23 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Follower, Guard, Operation, StoredSchema, is_single
-from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, describe, typed
+from holdfast.kernel.database import CROWD, Blocking, Guard, Operation, Owner, StoredSchema, is_single
+from holdfast.kernel.drivers.addresses import server_of
+from holdfast.kernel.drivers.causes import raise_as
+from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, typed
 from holdfast.kernel.drivers.postgres_hints import SEND, Sender
 from holdfast.kernel.drivers.postgres_names import named, program
-from holdfast.kernel.drivers.postgres_pool import Connection, Line, Pool, dial, hang_up, visiting
+from holdfast.kernel.drivers.postgres_pool import Connection, Pool, PooledConnection, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
+from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
+from holdfast.kernel.drivers.postgres_vacuum import Vacuum
 from holdfast.kernel.hints import Announcement, merged
-from holdfast.kernel.sql import Dialect, Exec, Many, One, Rendered, Statement, catalogue
+from holdfast.kernel.sql import Dialect, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 from holdfast.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T", bound=tuple[Any, ...])
 
 OLDEST_SERVER = 140_000
 _CONFLICT_TRIES = 3
@@ -64,11 +67,7 @@ set plan_cache_mode = force_generic_plan;
 set idle_in_transaction_session_timeout = {frozen_ms};
 """
 _LIMITS = "set {scope} lock_timeout = {lock_ms}; set {scope} statement_timeout = {statement_ms}"
-_NO_LIMITS = "set lock_timeout = 0; set statement_timeout = 0"
 _BEGIN = "begin isolation level read committed; "
-# The tables whose rows change with every job, and how many dead ones are too many, whatever the setting says.
-_HOT = {"job": 2**31, "lane": 1_000, "worker": 5_000, "duty": 5_000}
-_DEAD = "select relname, n_dead_tup from pg_stat_user_tables where schemaname = $1 and relname = any($2::text[])"
 # The control file's timeline is stale right after a promotion; the name of the current WAL file is not.
 _IDENTITY = """
 select system_identifier || ' timeline ' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
@@ -79,7 +78,16 @@ from pg_control_system()
 class PostgresDatabase:
     dialect: Dialect = "postgres"
 
-    def __init__(self, url: str, settings: Settings, ports: Ports, *, owner: str = "", use: str = "statements") -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        ports: Ports,
+        layers: Sequence[Owner] = (),
+        *,
+        owner: str = "",
+        use: str = "statements",
+    ) -> None:
         self.url = url
         self.settings = settings
         self.chance = ports.random
@@ -88,6 +96,7 @@ class PostgresDatabase:
         self.direct = False  # no pooler between: sessions are ours
         self.verifies = True  # on each new connection, that this code may still use the tables
         self._ports = ports
+        self._layers = layers
         self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
         self._patience = settings.call_patience
@@ -100,11 +109,17 @@ class PostgresDatabase:
         self._reconnected_at: float | None = None
         self._lost_once = False
         self._listening: asyncio.Task[None] | None = None
+        self._hears = False  # the listening connection is there, as far as anybody knows
         self.presence = PostgresPresence(self, settings.schema, settings.presence_quiet.total_seconds())
         self._heard: list[Callable[[str], None]] = []
         self._channel = f"{settings.schema}.hint"
         self._sender = Sender(self._channel, self._send)
+        self._vacuum = Vacuum(settings.schema, ports.clock)
         self._mouths: set[int] = set()  # server processes that send hints of ours, while our connection to them lives
+
+    @property
+    def crowd(self) -> float:
+        return CROWD if self._hears else math.inf
 
     def introduce(self, owner: str) -> None:
         self._owner = owner
@@ -119,14 +134,14 @@ class PostgresDatabase:
             self._statements = catalogue(GROUPS, "postgres", self.settings.schema)
             try:
                 await self._examine()
-                migrate.verify(await self.stored_schema(), "postgres")
+                migrate.verify(await self.stored_schema(), "postgres", f"PostgreSQL at {server_of(self.url)}")
                 self._pool = Pool(self._connect, self.settings.connections, self._patience)
                 if not self.direct:
                     async with self._pool.line() as line:
                         await self._note_identity(line)
-            except Exception as problem:
+            except Exception as problem:  # noqa: BLE001  it is raised again, under a name of ours
                 self._pool = None
-                raise typed(self.url, problem) from problem
+                raise_as(typed(self.url, problem), problem)
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -150,28 +165,28 @@ class PostgresDatabase:
             except CONFLICT as problem:
                 conflicts += 1
                 if conflicts >= _CONFLICT_TRIES:
-                    raise typed(self.url, problem) from problem
+                    raise_as(typed(self.url, problem), problem)
             except BUSY as problem:
                 if clock.monotonic() >= patience:
-                    raise typed(self.url, problem) from problem
+                    raise_as(typed(self.url, problem), problem)
             except AWAY as problem:
                 self._lost_once = True
                 if clock.monotonic() >= patience:
-                    raise typed(self.url, problem) from problem
+                    raise_as(typed(self.url, problem), problem)
             except pg.PostgresError as problem:
-                raise typed(self.url, problem) from problem
+                raise_as(typed(self.url, problem), problem)
             left = max(0.0, patience - clock.monotonic())
             await clock.sleep(min(left, pause * (0.5 + self.chance.random() / 2)))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 
     def blocking(self) -> Blocking:
-        return PostgresBlocking(self.url, self.settings, self._ports, self._owner)
+        return PostgresBlocking(self.url, self.settings, self._ports, self._layers, self._owner)
 
     async def listen(self, heard: Callable[[str], None]) -> None:
         if not self.direct:
             log.warning(
                 "a transaction pooler is between: no wake-ups and no presence; polling every %s finds work. "
-                "Give this worker a URL past the pooler to have both.",
+                "Give this worker a URL that bypasses the pooler to have both.",
                 self.settings.poll_interval,
             )
             return
@@ -218,7 +233,7 @@ class PostgresDatabase:
             connection.add_termination_listener(lambda _: self._mouths.discard(sender))
 
     async def flush(self) -> None:
-        """Wait until others have been told of what has committed, but not for long."""
+        """Wait until the hints of committed changes are sent, but not for long."""
         await self._sender.flush()
 
     async def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
@@ -229,9 +244,9 @@ class PostgresDatabase:
             except (*CONFLICT, pg.LockNotAvailableError) as problem:
                 tries += 1
                 if tries >= _MIGRATION_TRIES:
-                    raise StoreBusy(_KEPT_OUT.format(describe(self.url), tries, problem)) from problem
+                    raise StoreBusy(_KEPT_OUT.format(server_of(self.url), tries, problem)) from problem
             except (pg.PostgresError, *AWAY) as problem:
-                raise typed(self.url, problem) from problem
+                raise_as(typed(self.url, problem), problem)
             await self._ports.clock.sleep(wait * (0.5 + self.chance.random() / 2))
             wait = min(wait * 2, _MIGRATION_LAST_WAIT)
 
@@ -256,37 +271,12 @@ class PostgresDatabase:
             await hang_up(connection)
 
     async def tidy(self, after: int) -> bool:
-        """Vacuum the tables whose rows change most, without waiting for anybody.
-
-        Dead entries at the head of the claim index slow every claim, and autovacuum comes once a minute at best.
-        """
-        schema, done = self.settings.schema, False
+        limits = self._limits.format(scope="") if self.direct else None
         try:
             async with (await self._opened()).line() as line:
-                for table, some in await line.connection.fetch(_DEAD, schema, list(_HOT)):
-                    if some > min(after, _HOT[table]):
-                        await self._vacuum(line, f"{schema}.{table}")
-                        done = True
+                return await self._vacuum.tidy(line, after, limits=limits)
         except (pg.PostgresError, *AWAY) as problem:
-            raise typed(self.url, problem) from problem
-        return done
-
-    async def _vacuum(self, line: Line, table: str) -> None:
-        """However long it takes: neither the server nor this side ends it.
-
-        A connection that may have been left without limits is closed.
-        """
-        line.rest()
-        try:
-            if self.direct:
-                await line.connection.execute(_NO_LIMITS)
-            await line.connection.execute(f"vacuum (truncate off, skip_locked) {table}")
-            line.ask()
-            if self.direct:
-                await line.connection.execute(self._limits.format(scope=""))
-        except BaseException:
-            line.connection.terminate()
-            raise
+            raise_as(typed(self.url, problem), problem)
 
     async def stored_schema(self) -> StoredSchema | None:
         async with visiting(await self.dial_direct("visit"), self._patience) as connection:
@@ -315,7 +305,7 @@ class PostgresDatabase:
         try:
             return await self._dial(self.settings.direct_url or self.url, use)
         except (pg.PostgresError, ValueError, *AWAY) as problem:
-            raise typed(self.url, problem) from problem
+            raise_as(typed(self.url, problem), problem)
 
     def seconds_since_reconnect(self) -> float:
         if self._reconnected_at is None:
@@ -324,7 +314,7 @@ class PostgresDatabase:
 
     async def _attempt(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
         async with (self._pool or await self._opened()).line() as line:
-            tx = PostgresTransaction(line, self._statements, self._ports.followers)
+            tx = PostgresTransaction(line, self._statements, self._layers)
             if self.direct and is_single(operation):
                 answer = await operation(tx, *args, **kwargs)
             else:
@@ -356,7 +346,7 @@ class PostgresDatabase:
             self._lost_once = False
             self._reconnected_at = self._ports.clock.monotonic()
         if self.direct:
-            line = Line(connection, self._patience)
+            line = PooledConnection(connection, self._patience)
             try:
                 await self._prepare(line)
                 await self._verify(line)
@@ -373,22 +363,24 @@ class PostgresDatabase:
     def _name(self, use: str) -> str:
         return named(self._owner, use)
 
-    async def _prepare(self, line: Line) -> None:
+    async def _prepare(self, line: PooledConnection) -> None:
         line.ask()
-        # Whoever is frozen in a transaction must let go of its rows before its leases end: others rescue them then.
+        # A session that is frozen in a transaction must release its rows before its leases end: others rescue them
+        # then.
         session = _SESSION.format(frozen_ms=round(self._patience * 1_000))
         await line.connection.execute(session + self._limits.format(scope=""))
         if self.settings.profile == "fast":
             await line.connection.execute("set synchronous_commit = off")
         await self._note_identity(line)
 
-    async def _verify(self, line: Line) -> None:
+    async def _verify(self, line: PooledConnection) -> None:
         """Somebody may have migrated the tables since they were verified first."""
         if self.verifies:
             line.ask()
-            migrate.verify(await self._stored_schema(line.connection), "postgres")
+            stored = await self._stored_schema(line.connection)
+            migrate.verify(stored, "postgres", f"PostgreSQL at {server_of(self.url)}")
 
-    async def _note_identity(self, line: Line) -> None:
+    async def _note_identity(self, line: PooledConnection) -> None:
         try:
             async with line.connection.transaction():
                 identity = await line.connection.fetchval(_IDENTITY)
@@ -401,11 +393,11 @@ class PostgresDatabase:
         async with visiting(await self._dial(self.url, "visit"), self._patience) as connection:
             facts = await connection.fetchrow(_FACTS)
             self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
-        place = describe(self.url)
+        place = server_of(self.url)
         if facts["version"] < OLDEST_SERVER:
             raise StoreUnfit(f"PostgreSQL at {place} is older than 14, which Holdfast needs.")
         if facts["standby"]:
-            raise StoreUnfit(f"PostgreSQL at {place} is a standby and takes no writes; point the URL at the primary.")
+            raise StoreUnfit(f"PostgreSQL at {place} is a standby and accepts no writes; point the URL at the primary.")
         if facts["fsync"] != "on" or (self.settings.profile == "full" and facts["synchronous_commit"] == "off"):
             log.warning(
                 "PostgreSQL at %s has fsync=%s and synchronous_commit=%s: a crash of its host can lose accepted work",
@@ -429,59 +421,25 @@ class PostgresDatabase:
                     listening = connection
                 pause = 0.05
                 ready.set()
+                self._hears = True
                 self._on_hint("")
                 if not listening.is_closed():
                     await closed.wait()
                 self._lost_once = True
             except (pg.PostgresError, *AWAY) as problem:
-                log.debug("listener is away: %s", problem)
+                log.debug("the listener lost its connection: %s", problem)
+            finally:
+                self._hears = False
             await self._ports.clock.sleep(pause * (0.5 + self.chance.random() / 2))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
-
-
-class PostgresTransaction:
-    """One connection while an operation has it, and what others are told when it has committed."""
-
-    lent = False
-
-    def __init__(
-        self, line: Line, statements: Mapping[Statement, Rendered], followers: Sequence[Follower] = ()
-    ) -> None:
-        self._line = line
-        self._statements = statements
-        self.followers = followers
-        self.hints: list[str] = []
-        self.announcements: list[Announcement] = []
-
-    async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
-        return list(starmap(statement.record, await self._rows(statement, parameters)))
-
-    async def one(self, statement: One[T], /, **parameters: object) -> T | None:
-        rows = await self._rows(statement, parameters)
-        return statement.record(*rows[0]) if rows else None
-
-    async def run(self, statement: Exec, /, **parameters: object) -> None:
-        await self._rows(statement, parameters)
-
-    async def hint(self, note: str) -> None:
-        self.hints.append(note)
-
-    async def announce(self, notes: Sequence[Announcement]) -> None:
-        self.announcements += notes
-
-    async def _rows(self, statement: Statement, parameters: dict[str, Any]) -> list[Any]:
-        rendered = self._statements[statement]
-        self._line.ask()
-        rows: list[Any] = await self._line.connection.fetch(rendered.texts[0], *rendered.arguments(parameters))
-        return rows
 
 
 class PostgresBlocking:
     """The heartbeat thread's own loop and connection, so that a blocked event loop cannot hold it up."""
 
-    def __init__(self, url: str, settings: Settings, ports: Ports, owner: str) -> None:
+    def __init__(self, url: str, settings: Settings, ports: Ports, layers: Sequence[Owner], owner: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._database = PostgresDatabase(url, settings, ports, owner=owner, use="heartbeat")
+        self._database = PostgresDatabase(url, settings, ports, layers, owner=owner, use="heartbeat")
         self._database.verifies = False  # a worker that has become too old must still hear so, and end what it holds
 
     def open(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
 
 import asyncpg
 from asyncpg import exceptions as pg
 
 from holdfast.errors import BadUrl, HoldfastError, StoreUnavailable
+from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.sqlstates import answered
 
 # The transaction did not happen and may simply be run again.
@@ -36,7 +36,7 @@ AWAY = (
 
 def typed(url: str, problem: Exception) -> Exception:
     """The error a caller should see; unknown ones stay as they are."""
-    server = f"PostgreSQL at {describe(url)}"
+    server = f"PostgreSQL at {server_of(url)}"
     match problem:
         case HoldfastError():
             return problem
@@ -53,16 +53,3 @@ def typed(url: str, problem: Exception) -> Exception:
             )
         case _:
             return problem
-
-
-def describe(url: str) -> str:
-    """Where a URL points, without its password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "a URL that cannot be read"
-    try:
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        port = ""
-    return f"{parts.hostname or 'localhost'}{port}{parts.path}"

@@ -24,7 +24,7 @@ log = logging.getLogger("holdfast.hints")
 SEND = "select pg_notify(n.channel, n.payload) from unnest($1::text[], $2::text[]) as n (channel, payload)"
 _TOGETHER = 500  # announcements; the queue of notifications has room for millions
 # After each sending a rest of so many times what it took, but not longer than this many seconds: the first hint goes at
-# once, and however many commits follow it, telling of them takes a tenth of the time at most.
+# once, and however many commits follow it, announcing them takes a tenth of the time at most.
 _REST, _LONGEST_REST = 9.0, 0.25
 _LAST_SECONDS = 2.0  # for what is left when the process ends
 
@@ -41,7 +41,7 @@ class Sender:
         self._closed = False
 
     def post(self, hints: Iterable[str], announcements: Iterable[Announcement]) -> None:
-        """Send these soon; to be called when what they tell of has committed."""
+        """Send these soon; to be called when their changes have committed."""
         self._hints.update(dict.fromkeys(hints))
         self._announcements.extend(announcements)
         if (self._hints or self._announcements) and (self._task is None or self._task.done()):
@@ -103,4 +103,4 @@ class Sender:
             if announcements:
                 log.warning("%d changes of runs could not be announced: %s", len(announcements), problem)
             else:
-                log.debug("a hint is lost: %s", problem)
+                log.debug("a wake-up was lost: %s", problem)

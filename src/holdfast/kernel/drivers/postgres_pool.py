@@ -22,7 +22,7 @@ _IDLE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 
 
-class Line:
+class PooledConnection:
     """A connection while someone has it."""
 
     def __init__(self, connection: Connection, patience: float) -> None:
@@ -64,8 +64,8 @@ class Pool:
         self._closing = False
 
     @contextlib.asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
-        line = Line(await self._acquire(), self._patience)
+    async def line(self) -> AsyncIterator[PooledConnection]:
+        line = PooledConnection(await self._acquire(), self._patience)
         line.ask()
         try:
             yield line
@@ -163,7 +163,7 @@ async def dial(url: str, name: str, *, cached_statements: int, within: float) ->
 @contextlib.asynccontextmanager
 async def visiting(connection: Connection, patience: float) -> AsyncIterator[Connection]:
     """A connection for one question, asked in a transaction, then closed."""
-    line = Line(connection, patience)
+    line = PooledConnection(connection, patience)
     line.ask()
     try:
         async with connection.transaction():

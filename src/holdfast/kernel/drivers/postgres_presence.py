@@ -10,17 +10,17 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from typing import Protocol
 
 from asyncpg import exceptions as pg
 
 from holdfast.errors import Unavailable
 from holdfast.kernel.database import unheeded
+from holdfast.kernel.drivers.causes import raise_as
 from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
-
-if TYPE_CHECKING:
-    from holdfast.kernel.drivers.postgres import PostgresDatabase
 
 log = logging.getLogger("holdfast.presence")
 
@@ -40,8 +40,22 @@ select array(select cast(l.objid as bigint) from pg_locks l
 """
 
 
+class Server(Protocol):
+    """The database as its presence needs it."""
+
+    url: str
+    chance: Random
+    direct: bool  # no pooler between: sessions are ours
+
+    def seconds_since_reconnect(self) -> float: ...
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]: ...
+
+    async def dial_direct(self, use: str) -> Connection: ...
+
+
 class PostgresPresence:
-    def __init__(self, database: PostgresDatabase, schema: str, quiet: float) -> None:
+    def __init__(self, database: Server, schema: str, quiet: float) -> None:
         self._database = database
         self._class = int.from_bytes(hashlib.sha256(f"presence {schema}".encode()).digest()[:4], "big") % _KEYS
         self._quiet = quiet
@@ -59,13 +73,13 @@ class PostgresPresence:
             if connection is None:
                 self._disputed.add(worker)
                 log.warning(
-                    "worker number %s belongs to another that is alive: an older state of the database was restored "
+                    "worker number %s belongs to another live worker: an older state of the database was restored "
                     "under it. The new worker starts without presence, and takes it when the other registers again.",
                     worker,
                 )
         except Unavailable as problem:
             log.warning(
-                "worker %s starts without presence, so its death would be noticed by its leases alone: %s",
+                "worker %s starts without presence, so others notice its death only when its leases end: %s",
                 worker,
                 problem,
             )
@@ -102,7 +116,7 @@ class PostgresPresence:
             async with self._database.connection() as connection:
                 row = await connection.fetchrow(_HELD, self._class)
         except (pg.PostgresError, *AWAY) as problem:
-            raise typed(self._database.url, problem) from problem
+            raise_as(typed(self._database.url, problem), problem)
         if row["up"] < self._quiet:
             return set()
         held = set(row["held"])
@@ -124,7 +138,7 @@ class PostgresPresence:
         except BaseException as problem:
             connection.terminate()
             if isinstance(problem, (pg.PostgresError, *AWAY)):
-                raise typed(self._database.url, problem) from problem
+                raise_as(typed(self._database.url, problem), problem)
             raise
         return connection
 
@@ -154,7 +168,7 @@ class PostgresPresence:
                     continue
                 if not warned:
                     warned = True
-                    log.warning("worker %s lost its presence, and goes on without until it has one: %s", worker, reason)
+                    log.warning("worker %s lost its presence, and continues without it: %s", worker, reason)
                 await asyncio.sleep(pause * (0.5 + self._database.chance.random()))
                 pause = min(pause * 2, _LONGEST_PAUSE)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.database import Blocking, Guard, Operation, Presence, StoredSchema, is_reading, unheeded
+from holdfast.kernel.database import Blocking, Guard, Operation, Owner, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
@@ -36,7 +37,7 @@ log = logging.getLogger("holdfast.sqlite")
 _MOST_TOGETHER = 64
 
 
-class Request(NamedTuple):
+class WriteRequest(NamedTuple):
     operation: Callable[[], Coroutine[Any, Any, Any]]
     reading: bool
     answer: Future[Any]
@@ -45,11 +46,12 @@ class Request(NamedTuple):
 class SqliteDatabase:
     dialect: Dialect = "sqlite"
 
-    def __init__(self, path: str, settings: Settings, ports: Ports) -> None:
+    def __init__(self, path: str, settings: Settings, ports: Ports, layers: Sequence[Owner] = ()) -> None:
         self.path = path
         self._file = None if path == ":memory:" else Path(path).resolve()
         self._settings = settings
         self._ports = ports
+        self._layers = layers
         self._writer: Writer | None = None
         self._opened = False
         self._opening = asyncio.Lock()
@@ -58,6 +60,11 @@ class SqliteDatabase:
         self._hints: Hints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.alone = False  # no other process has the file: nothing is shared, and no file made beside it
+
+    @property
+    def crowd(self) -> float:
+        """A look is a read of a local file, which holds nobody up."""
+        return math.inf
 
     def introduce(self, owner: str) -> None:
         """A file knows nothing of who opens it."""
@@ -75,7 +82,7 @@ class SqliteDatabase:
                 return
             try:
                 await migrate.migrate(self, "")
-                migrate.verify(await self.stored_schema(), "sqlite")
+                migrate.verify(await self.stored_schema(), "sqlite", self.path)
                 await self.transact(epoch.adopt, _identity(self.path))
                 if self._file is not None and not self.alone:
                     self.presence = FilePresence(lock_folder(self._file))
@@ -127,7 +134,7 @@ class SqliteDatabase:
 
     def _submit(self, operation: Callable[..., Any], args: Any, kwargs: Any, *, urgent: bool) -> Future[Any]:
         writer = self._thread
-        request = Request(partial(operation, writer.file, *args, **kwargs), is_reading(operation), Future())
+        request = WriteRequest(partial(operation, writer.file, *args, **kwargs), is_reading(operation), Future())
         writer.submit(request, urgent=urgent)
         return request.answer
 
@@ -139,7 +146,7 @@ class SqliteDatabase:
             now=self._ports.clock.wall_us,
             durable=settings.profile == "full",
             busy_ms=round(busy * 1_000),
-            followers=self._ports.followers,
+            layers=self._layers,
             alone=self.alone,
         )
         turns = None
@@ -183,15 +190,15 @@ class Writer:
         self.file = file
         self._turns = turns
         self._tell = tell
-        self._waiting: deque[Request] = deque()
-        self._urgent: deque[Request] = deque()
+        self._waiting: deque[WriteRequest] = deque()
+        self._urgent: deque[WriteRequest] = deque()
         self._calls: deque[tuple[Callable[[SqliteFile], Any], Future[Any]]] = deque()
         self._something = threading.Condition()
         self._stopping = False
         self._ended: Future[None] = Future()
         threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True).start()
 
-    def submit(self, request: Request, *, urgent: bool) -> None:
+    def submit(self, request: WriteRequest, *, urgent: bool) -> None:
         with self._something:
             if self._stopping:
                 raise StoreUnavailable(f"{self.file.path} is closed.")
@@ -231,7 +238,7 @@ class Writer:
         if self._turns is not None:
             self._turns.close()
 
-    def _next(self) -> list[Request] | tuple[Callable[[SqliteFile], Any], Future[Any]] | None:
+    def _next(self) -> list[WriteRequest] | tuple[Callable[[SqliteFile], Any], Future[Any]] | None:
         with self._something:
             self._something.wait_for(lambda: self._urgent or self._waiting or self._calls or self._stopping)
             if self._calls:
@@ -241,11 +248,11 @@ class Writer:
                 batch.append(self._waiting.popleft())
             return batch or None
 
-    def _commit(self, batch: list[Request]) -> None:
+    def _commit(self, batch: list[WriteRequest]) -> None:
         live = [request for request in batch if request.answer.set_running_or_notify_cancel()]
         try:
             results = self._run(live)
-        except Exception as problem:  # noqa: BLE001  whoever waits must hear of it, and the thread must go on
+        except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, and the thread must continue
             results = [problem] * len(live)
         for request, result in zip(live, results, strict=True):
             if isinstance(result, Exception):
@@ -259,7 +266,7 @@ class Writer:
             except Exception:  # the work is committed; a hint may get lost
                 log.exception("a wake-up could not be sent")
 
-    def _run(self, requests: Sequence[Request]) -> list[Any]:
+    def _run(self, requests: Sequence[WriteRequest]) -> list[Any]:
         operations = [request.operation for request in requests]
         reading = all(request.reading for request in requests)
         if reading or self._turns is None:
@@ -275,7 +282,7 @@ class Writer:
             return
         try:
             answer.set_result(function(self.file))
-        except Exception as problem:  # noqa: BLE001  handed to whoever asked
+        except Exception as problem:  # noqa: BLE001  handed to the caller
             answer.set_exception(problem)
 
 

@@ -25,7 +25,8 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
-from holdfast.kernel.database import Follower, Guard, StoredSchema, drive
+from holdfast.kernel.database import Guard, Owner, StoredSchema, drive
+from holdfast.kernel.drivers.causes import raise_as
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
@@ -47,9 +48,9 @@ class SqliteStatements(ABC):
 
     lent = False
 
-    def __init__(self, path: str, followers: Sequence[Follower] = ()) -> None:
+    def __init__(self, path: str, layers: Sequence[Owner] = ()) -> None:
         self.path = path
-        self.followers = followers
+        self.layers = layers
         self._statements: Mapping[Statement, Rendered] = catalogue(GROUPS, "sqlite", "")
 
     @abstractmethod
@@ -60,10 +61,7 @@ class SqliteStatements(ABC):
             # apsw runs lazily: only a cursor that is read to its end has done its work.
             return list(self.cursor().execute(text, parameters))
         except apsw.Error as problem:
-            known = typed(self.path, problem)
-            if known is problem:
-                raise
-            raise known from problem
+            raise_as(typed(self.path, problem), problem)
 
     async def many(self, statement: Many[T], /, **parameters: object) -> list[T]:
         return list(starmap(statement.record, self._rows(statement, parameters)))
@@ -87,7 +85,7 @@ class SqliteStatements(ABC):
         }
         rows: list[tuple[Any, ...]] = []
         for text in self._statements[statement].texts:
-            rows = self.execute(text, bound)
+            rows = self.execute(text, bound) or rows  # of several texts, one answers
         return rows
 
 
@@ -101,11 +99,11 @@ class SqliteFile(SqliteStatements):
         now: Callable[[], int],
         durable: bool,
         busy_ms: int,
-        followers: Sequence[Follower] = (),
+        layers: Sequence[Owner] = (),
         alone: bool = False,
     ) -> None:
         """`alone`: without the file that processes share, which cannot be made on a disk that is full."""
-        super().__init__(path, followers)
+        super().__init__(path, layers)
         self.now = now
         self.hints: list[str] = []
         self._instant = 0
@@ -121,7 +119,7 @@ class SqliteFile(SqliteStatements):
         try:
             self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
-            raise typed(path, problem) from problem
+            raise_as(typed(path, problem), problem)
         self._busy_ms = 0
         self.be_patient(busy_ms / 1_000)
         add_functions(self.connection, now_us=self._clock, hint=self._hint)
@@ -205,7 +203,7 @@ class SqliteFile(SqliteStatements):
         if "schema" not in tables:
             raise StoreUnfit(
                 f"{self.path} has tables of another program ({', '.join(sorted(tables)[:3])}): "
-                f"give Holdfast a file of its own."
+                f"give Holdfast a separate file."
             )
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
         return StoredSchema(version, oldest)
@@ -271,7 +269,7 @@ def shrink_wal(path: str) -> bool:
     except (apsw.BusyError, apsw.LockedError):  # somebody else copies just now
         return False
     except apsw.Error as problem:
-        raise typed(path, problem) from problem
+        raise_as(typed(path, problem), problem)
     finally:
         connection.close()
     return not busy
@@ -311,7 +309,7 @@ def _make_folder(file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise StoreUnavailable(
-            f"the folder of {file} cannot be made: {problem}. Check the path in the URL."
+            f"the folder of {file} cannot be created: {problem}. Check the path in the URL."
         ) from problem
 
 
@@ -319,13 +317,13 @@ def typed(path: str, problem: Exception) -> Exception:
     """The error a caller should see; unknown ones stay as they are."""
     match problem:
         case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy(f"another program kept {path} locked for too long. Try again, or end what holds it.")
+            return StoreBusy(f"another program kept {path} locked for too long. Try again, or end that program.")
         case apsw.FullError():
             return StoreFull(f"no space left for {path}; nothing was written. Free some space and try again.")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(f"{path} is damaged or not a SQLite database ({problem}). Restore it from a backup.")
         case apsw.ConstraintError() if str(problem).startswith("cannot store"):
-            return BadPayload(f"SQLite cannot hold a value: {problem}.")
+            return BadPayload(f"SQLite cannot store a value: {problem}.")
         case apsw.SQLError() if str(problem).startswith("no such table"):
             return SchemaTooOld(f"{path} lacks Holdfast's tables ({problem}). Run `holdfast migrate`.")
         case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError():

@@ -29,8 +29,8 @@ class Turns:
     """Lets processes write one after the other, in turn, where SQLite's own wait would starve some.
 
     Only a courtesy: a process that is stopped in its turn, or as the next in line, must not stop the others, so after
-    `patience` they go on without, and SQLite's own lock decides. Who has waited in vain once only tries, each time,
-    until it was next and had its turn again: the one that is stopped may stay so for long.
+    `patience` they continue without, and SQLite's own lock decides. A process that has once waited for nothing only
+    tries, each time, until it was next and had its turn again: the stopped one may stay so for long.
     """
 
     def __init__(self, folder: Path, patience: float) -> None:
@@ -62,7 +62,7 @@ class Turns:
 class FilePresence:
     """A worker's sign of life: a lock on a file named by its number.
 
-    A number is given out twice only when an older state of the database was restored under a worker that goes on. The
+    A number is given out twice only when an older state of the database was restored under a worker that continues. The
     newcomer then waits for that worker to register again.
     """
 
@@ -76,7 +76,7 @@ class FilePresence:
         if self._take(worker):
             return True
         log.warning(
-            "worker number %s belongs to another that is alive: an older state of the database was restored under it. "
+            "worker number %s belongs to another live worker: an older state of the database was restored under it. "
             "The new worker starts without presence, and takes it when the other registers again.",
             worker,
         )
@@ -152,7 +152,7 @@ def lock_folder(file: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as problem:
         raise StoreUnavailable(
-            f"the locks beside {file} cannot be made: {problem}. Make its folder writable."
+            f"the locks beside {file} cannot be created: {problem}. Make its folder writable."
         ) from problem
     return folder
 

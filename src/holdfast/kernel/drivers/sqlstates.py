@@ -11,10 +11,10 @@ def answered(server: str, code: str, reason: object) -> HoldfastError | None:  #
         case _, "53100":
             return StoreFull(f"{server} has no space left; nothing was written. Free some and try again.")
         case _, "40P01" | "40001" | "55P03" | "57014":  # deadlock, serialization, lock not available, cancelled
-            return StoreBusy(f"{server} gave a transaction up ({reason}); nothing was written. Try again.")
+            return StoreBusy(f"{server} rolled a transaction back ({reason}); nothing was written. Try again.")
         case _, "53300":
             return StoreUnavailable(
-                f"{server} takes no more connections: {reason}. "
+                f"{server} accepts no more connections: {reason}. "
                 f"Raise its max_connections, or lower the setting `connections`."
             )
         case "53", _:
@@ -24,7 +24,7 @@ def answered(server: str, code: str, reason: object) -> HoldfastError | None:  #
         case _, "28P01" | "28000" | "3D000":
             return BadUrl(f"{server} refuses: {reason}. Check user, password and database in the URL.")
         case "22", _:
-            return BadPayload(f"PostgreSQL cannot hold a value: {reason}.")
+            return BadPayload(f"PostgreSQL cannot store a value: {reason}.")
         case _, "25006":
             return StoreUnavailable(f"{server} is read-only (a standby?). Point the URL at the primary.")
         case ("08", _) | (_, "57P01" | "57P02" | "57P03" | "57P05" | "25P03"):  # gone, going, or not there yet

@@ -1,17 +1,22 @@
 """Named SQL statements: read from `.sql` files, declared in Python, rendered for each database.
 
-A statement without suffix serves both databases; a forked one stands twice, adjacent, with a line that says
-why. Python declares names, cardinality and record; opening a database refuses any drift between the two.
-Importing this package reads no file. A layer above has statements of its own in a package of its own; those are
-rendered when the first of them is used.
+A statement without a suffix serves both databases. A forked statement has two texts, one after the other, and a
+comment says why. Python declares names, cardinality and record; opening a database raises `StatementDrift` if the files
+and the declarations differ. Importing this package reads no file. A layer has its own statements in its own package;
+they are rendered when the first of them is used.
 
 In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
-column on PostgreSQL, the field's position in each JSON row on SQLite. `= any(:list)` tests membership on both.
-`holdfast.` is the schema. `@place(j)` is the order of jobs within a route or a lane, `@arrival(j)` that between queues,
-each as columns of the table `j`; without parentheses, of the only table there is.
+column on PostgreSQL, the field's position in each JSON row on SQLite. `dialects` has the rules by which one text
+serves both databases: row locks, lists as tables, membership in a list and others. `holdfast.` is the schema.
+`:columns` lists the fields of the record that the statement declares, as columns of the only table; `:columns(j)` lists
+them as columns of the table `j`. It casts a `JobId` to text, and reads a field `now` from the store's clock.
+`@place(j)` is the order of jobs within a route or a lane, `@arrival(j)` the order between queues, and `@ready(j)` all
+columns of `ready`, each as columns of the table `j`, or without parentheses of the only table. `@fence(l)` is the
+condition that the lease `l` is still the one that a worker names. `@nth(:rows.field as type, n)` is the n-th value of a
+column, on PostgreSQL.
 
-A connection that a caller lends us has its own ways: it spells parameters as its library does, and it may turn
-every `json` or `uuid` into something else. So there such values travel as text, and are cast by the server.
+A connection that a caller lends to Holdfast spells parameters as its library does, and may convert every `json` or
+`uuid`. So such values are sent to it as text, and the server casts them.
 """
 
 from __future__ import annotations
@@ -24,18 +29,33 @@ from importlib import resources
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from holdfast.errors import StatementDrift
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.sql.dialects import Dialect as Dialect
+from holdfast.kernel.sql.dialects import masked, spelled, unmasked
 
-Dialect = Literal["sqlite", "postgres"]
 Style = Literal["dollar", "pyformat"]  # how a lent connection spells a parameter: $1, or %(p1)s
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _HEADER = re.compile(r"^-- name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?$")
-# A slot is a turn among the tenants of one fair queue. It says nothing about another queue, where all may be of slot 0:
-# compared with those, a fair queue would never have its turn.
-_ORDERS = {"place": ("priority", "slot", "seq"), "arrival": ("priority", "seq")}
-_ORDER = re.compile(rf"@({'|'.join(_ORDERS)})\b(?:\((\w+)\))?")
+# A slot is a turn among the tenants of one fair queue. Slots of different queues do not compare: in a queue that is not
+# fair all jobs have slot 0, and a fair queue would always come after it.
+_LISTS = {
+    "place": ("priority", "slot", "seq"),
+    "arrival": ("priority", "seq"),
+    "ready": (
+        *("route", "slot", "seq", "token", "priority", "attempts"),
+        *("rescues", "cost", "deadline_at", "lane", "tenant"),
+    ),
+}
+# A lease as its worker names it. Because of `+ 0` every plan finds the row by its primary key. By the index of workers
+# it would read each lease that the worker has had since the last VACUUM.
+_FENCE = "{0}seq = :seq and {0}worker + 0 = :worker and {0}epoch = :epoch and {0}token = :token"
+# One value of a list that is sent with the sorted list `:seqs`, or the only value if all are equal. A plan for a join
+# could read one list for each entry of the other.
+_NTH = re.compile(r"@nth\((:[a-z_.]+) as (\w+), (\w+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?)\)")
+_MACRO = re.compile(rf"@({'|'.join(_LISTS)}|fence)\b(?:\((\w+)\))?")
 _SCHEMA = re.compile(r"\bholdfast\.")
-_MEMBER = re.compile(r"= any\((?:cast\()?(:[a-z_]+)(?: as [a-z]+\[\]\))?\)")
+_COLUMNS = re.compile(r":columns\b(?:\((\w+)\))?")
 _LIST_AS_TEXT = re.compile(r"cast\((:[a-z_.]+) as (json|jsonb|uuid)\[\]\)")
 _PLACEHOLDER: Mapping[Style, str] = {"dollar": "${}", "pyformat": "%(p{})s"}
 NO_ROWS: Mapping[str, type[tuple[Any, ...]]] = {}
@@ -76,7 +96,7 @@ class Exec(Statement):
 class Statements:
     """The statements of one file: `class Jobs(Statements, file="jobs.sql"): claim: Many[Lease]`.
 
-    `package` is where the file is, if not here.
+    `package` has the file, if it is not in this one.
 
     `rows` names the parameters that are lists of records, and the record of each. `types` names the parameters
     that PostgreSQL takes as `json` or `uuid` without a cast that says so.
@@ -112,6 +132,11 @@ class Statements:
 _GROUP_OF: dict[Statement, type[Statements]] = {}
 
 
+def groups_of(*modules: str) -> tuple[type[Statements], ...]:
+    """Every group that these modules define: a list written by hand could miss one."""
+    return tuple(made for made in Statements.__subclasses__() if made.__module__ in modules)
+
+
 class Parameter(NamedTuple):
     """A parameter, or with `position` one column of a list of records."""
 
@@ -126,16 +151,16 @@ class Rendered(NamedTuple):
     parameters: tuple[Parameter, ...]
 
     def arguments(self, given: Mapping[str, Any]) -> list[Any]:
-        """What is given by name, in the order of the parameters."""
+        """The given values in the order of the parameters."""
         return [
             given[name] if position is None else _column(given[name], position) for name, position in self.parameters
         ]
 
 
 class Alike(list[T]):
-    """Records that agree in most columns: PostgreSQL is sent such a column one value long.
+    """Records that are equal in most columns: of an equal column PostgreSQL gets only one value.
 
-    Only for a statement that takes this value for all of them. `coalesce` will not do where a column may be null.
+    Only for a statement that uses this value for all of them. `coalesce` does not work if the column may be null.
     """
 
 
@@ -147,7 +172,7 @@ def _column(rows: Sequence[tuple[Any, ...]], position: int) -> list[Any]:
 
 
 class Source(NamedTuple):
-    """One statement as its file spells it, but for the orders that have a name."""
+    """One statement as its file spells it, with its macros expanded."""
 
     name: str
     cardinality: str
@@ -167,15 +192,18 @@ def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
             lines.append(line)
             continue
         if header is not None:
-            body = _ORDER.sub(_ordered, "\n".join(lines).strip().rstrip(";"))
+            body = _MACRO.sub(_expanded, "\n".join(lines).strip().rstrip(";"))
+            body = _NTH.sub(r"(cast(\1 as \2[]))[least(cardinality(cast(\1 as \2[])), \3)]", body)
             found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
         header, lines = match, []
     return tuple(found)
 
 
-def _ordered(match: re.Match[str]) -> str:
-    order, table = match.groups()
-    return ", ".join(f"{table}.{column}" if table else column for column in _ORDERS[order])
+def _expanded(match: re.Match[str]) -> str:
+    name, table = match.groups()
+    if name == "fence":
+        return _FENCE.format(f"{table}." if table else "")
+    return ", ".join(f"{table}.{column}" if table else column for column in _LISTS[name])
 
 
 @cache
@@ -184,7 +212,7 @@ def catalogue(
 ) -> Mapping[Statement, Rendered]:
     """Every declared statement, rendered for one database; raise `StatementDrift` when files disagree.
 
-    With `lent`, for a PostgreSQL connection of somebody else's that spells parameters in this style.
+    With `lent`, for a caller's PostgreSQL connection that spells parameters in this style.
     """
     rendered = _Catalogue(dialect, schema, lent)
     for group in groups:
@@ -193,7 +221,7 @@ def catalogue(
 
 
 class _Catalogue(dict[Statement, Rendered]):
-    """Has the statements of other groups too, for those who ask for one."""
+    """Renders the statements of other groups when one of them is asked for."""
 
     def __init__(self, dialect: Dialect, schema: str, lent: Style | None) -> None:
         super().__init__()
@@ -207,30 +235,55 @@ class _Catalogue(dict[Statement, Rendered]):
 
 
 def _bind(group: type[Statements], dialect: Dialect, schema: str, lent: Style | None) -> dict[Statement, Rendered]:
-    spelled = [source for source in sources(group.file, group.package) if source.dialect in (None, dialect)]
-    names = [source.name for source in spelled]
+    written = [source for source in sources(group.file, group.package) if source.dialect in (None, dialect)]
+    names = [source.name for source in written]
     if extra := sorted(set(names) ^ set(group.declared)):
         raise StatementDrift(f"{group.file} and {group.__name__} disagree on {dialect} about: {', '.join(extra)}.")
     if len(names) != len(set(names)):
         raise StatementDrift(f"{group.file} spells a statement twice for {dialect}.")
     _refuse_uneven_forks(group)
     rendered: dict[Statement, Rendered] = {}
-    for source in spelled:
+    for source in written:
         statement = group.declared[source.name]
         if statement.cardinality != source.cardinality:
             raise StatementDrift(f"{statement} is :{source.cardinality} in SQL and {statement.cardinality} in Python.")
-        rendered[statement] = (
-            render(source.text, group.rows, dialect, schema)
-            if lent is None
-            else render_lent(source.text, group.rows, group.types, schema, lent)
-        )
+        try:
+            text = _with_columns(source.text, statement)
+            rendered[statement] = (
+                render(text, group.rows, dialect, schema)
+                if lent is None
+                else render_lent(text, group.rows, group.types, schema, lent)
+            )
+        except StatementDrift as drift:
+            raise StatementDrift(f"{statement}: {drift}") from drift
     return rendered
+
+
+def _with_columns(text: str, statement: Statement) -> str:
+    code, quoted = masked(text)
+    if not _COLUMNS.search(code):
+        return text
+    if not isinstance(statement, One | Many):
+        raise StatementDrift(":columns has no meaning where no record is declared.")
+    hints = get_type_hints(statement.record)
+
+    def columns(match: re.Match[str]) -> str:
+        table = f"{match[1]}." if match[1] else ""
+        return ", ".join(_column_of(f"{table}{name}", name, hint) for name, hint in hints.items())
+
+    return unmasked(_COLUMNS.sub(columns, code), quoted)
+
+
+def _column_of(column: str, name: str, hint: Any) -> str:
+    if name == "now":
+        return "holdfast.now_us() as now"
+    return f"cast({column} as text) as {name}" if JobId in (hint, *get_args(hint)) else column
 
 
 def _refuse_uneven_forks(group: type[Statements]) -> None:
     seen: dict[str, set[str]] = {}
     for source in sources(group.file, group.package):
-        names = {p.name for p in parameters(source.text, group.rows)}
+        names = {p.name for p in parameters(source.text, group.rows)} - {"columns"}
         if seen.setdefault(source.name, names) != names:
             raise StatementDrift(f"the two spellings of {source.name} in {group.file} take different parameters.")
 
@@ -242,28 +295,29 @@ def parameters(text: str, rows: Mapping[str, Sequence[str]]) -> list[Parameter]:
 
 
 def render(text: str, rows: Mapping[str, Sequence[str]], dialect: Dialect, schema: str) -> Rendered:
+    text = spelled(text, rows, dialect)
     found = parameters(text, rows)
     if dialect == "postgres":
         numbers = {parameter: f"${number}" for number, parameter in enumerate(found, 1)}
         return Rendered((in_schema(_spell(text, rows, numbers), dialect, schema),), tuple(found))
-    text = _MEMBER.sub(r"in (select value from json_each(\1))", text)
-    text = _TOKEN.sub(lambda m: str(_parameter(m, rows).position) if m["field"] else _uncommented(m), text)
+    text = _TOKEN.sub(lambda m: str(_parameter(m, rows).position) if m["field"] else m[0], text)
     return Rendered(tuple(split(in_schema(text, dialect, schema))), tuple(found))
 
 
 def render_lent(
     text: str, rows: Mapping[str, Sequence[str]], types: Mapping[str, str], schema: str, style: Style
 ) -> Rendered:
-    """The statement for a PostgreSQL connection of somebody else's."""
+    """The statement for a caller's PostgreSQL connection."""
+    text = spelled(text, rows, "postgres")
     found = parameters(text, rows)
-    spelled: dict[Parameter, str] = {}
+    places: dict[Parameter, str] = {}
     for number, parameter in enumerate(found, 1):
-        spelled[parameter] = _PLACEHOLDER[style].format(number)
+        places[parameter] = _PLACEHOLDER[style].format(number)
         if parameter.position is None and parameter.name in types:
-            spelled[parameter] = f"cast(cast({spelled[parameter]} as text) as {types[parameter.name]})"
+            places[parameter] = f"cast(cast({places[parameter]} as text) as {types[parameter.name]})"
     if style == "pyformat":
         text = text.replace("%", "%%")
-    text = _spell(_LIST_AS_TEXT.sub(r"cast(cast(\1 as text[]) as \2[])", text), rows, spelled)
+    text = _spell(_LIST_AS_TEXT.sub(r"cast(cast(\1 as text[]) as \2[])", text), rows, places)
     return Rendered((in_schema(text, "postgres", schema),), tuple(found))
 
 
@@ -285,9 +339,5 @@ def _parameter(match: re.Match[str], rows: Mapping[str, Sequence[str]]) -> Param
     return Parameter(name, rows[name].index(field))
 
 
-def _spell(text: str, rows: Mapping[str, Sequence[str]], spelled: Mapping[Parameter, str]) -> str:
-    return _TOKEN.sub(lambda m: spelled[_parameter(m, rows)] if m["name"] else _uncommented(m), text)
-
-
-def _uncommented(match: re.Match[str]) -> str:
-    return "" if match[0].startswith("--") else match[0]
+def _spell(text: str, rows: Mapping[str, Sequence[str]], places: Mapping[Parameter, str]) -> str:
+    return _TOKEN.sub(lambda m: places[_parameter(m, rows)] if m["name"] else m[0], text)

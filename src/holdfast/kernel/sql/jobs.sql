@@ -1,499 +1,473 @@
--- The life of a job from enqueue to its end, in that order. Waiting is in waiting.sql, lost leases in leases.sql.
-
--- name: enqueue :one on postgres
--- One statement, so that it is one round trip and can run inside the caller's own transaction, which may be long: so
--- routes and lanes are written only when they are new, changed or nearly forgotten, and no row of theirs stays locked
--- because it was used. They are written by one upsert each: one that is being forgotten is waited for, and written
--- anew. A lane is written only with a job: locks come in the order jobs, then lanes, and a call whose unique key is taken
--- has yet to lock the job that has it.
--- What many jobs share travels once: `jobs` are the different ones, `items` each job by itself.
--- `turn` numbers the jobs of one tenant on a fair queue, from 1: they come after this tenant's last one, but before the
--- second turn of the others. A job that is there already, or whose unique key is taken, is not inserted.
-with alike as materialized (
-    select * from unnest(
-        cast(:jobs.kind as text[]), cast(:jobs.queue as text[]), cast(:jobs.route as bigint[]), cast(:jobs.tenant as text[]), cast(:jobs.priority as integer[]),
-        cast(:jobs.delay_us as bigint[]), cast(:jobs.due_at as bigint[]), cast(:jobs.timeout_us as bigint[]),
-        cast(:jobs.deadline_us as bigint[]), cast(:jobs.deadline_at as bigint[]),
-        cast(:jobs.max_attempts as integer[]), cast(:jobs.max_rescues as integer[]),
-        cast(:jobs.parent as bigint[]), cast(:jobs.retry_of as uuid[]),
-        cast(:jobs.metadata as jsonb[]), cast(:jobs.lane as text[]),
-        cast(:jobs.cost as integer[]), cast(:jobs.concurrency as integer[]), cast(:jobs.interval_us as bigint[]),
-        cast(:jobs.burst as integer[]), cast(:jobs.unique_key as text[]),
-        cast(:jobs.unique_scope as text[]), cast(:jobs.window_us as bigint[])
-    ) with ordinality as a (kind, queue, route, tenant, priority, delay_us, due_at, timeout_us, deadline_us,
-        deadline_at, max_attempts, max_rescues, parent, retry_of, metadata, lane, cost, concurrency, interval_us, burst,
-        unique_key, unique_scope, window_us, number)
-), item as materialized (
-    select i.id, i.payload, i.turn, a.* from unnest(
-        cast(:items.id as uuid[]), cast(:items.payload as json[]), cast(:items.turn as integer[]),
-        cast(:items.alike as bigint[])
-    ) with ordinality as i (id, payload, turn, alike, place)
-    join alike a on a.number = i.alike order by i.place
-), given_route as materialized (
-    select r.id, r.queue, r.capabilities
-    from unnest(cast(:routes.id as bigint[]), cast(:routes.queue as text[]), cast(:routes.capabilities as text[]))
-        as r (id, queue, capabilities) order by r.id
-), written_route as (
-    insert into holdfast.route (id, queue, capabilities, used_at)
-    select g.id, g.queue, g.capabilities, holdfast.now_us() from given_route g left join holdfast.route r on r.id = g.id
-    where r.id is null or r.used_at < holdfast.now_us() - 1800000000 order by g.id
-    on conflict (id) do update set used_at = excluded.used_at
-), fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
-        unique_scope, slot)
-    select id, kind, queue, route, tenant,
-        case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end, priority,
-        case when delay_us > 0 then holdfast.now_us() + delay_us when due_at > holdfast.now_us() then due_at end,
-        timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
-        max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
-        unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end, unique_scope,
-        case when turn = 0 then 0 else turn - 1 + greatest(
-            (select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
-                and h.state = 'pending' and h.gate is null order by h.slot limit 1),
-            (select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
-                and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1),
-            1) end
-    from item on conflict do nothing
-    returning route, state, lane
-), given_lane as materialized (
-    select distinct on (lane) lane as name, concurrency, interval_us, burst from alike
-    where lane = any(array(select lane from fresh)) order by lane
-), written_lane as (
-    insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
-    select g.name, g.concurrency, g.interval_us, g.burst, holdfast.now_us() from given_lane g
-    left join holdfast.lane l on l.name = g.name
-    where l.name is null or l.updated_at < holdfast.now_us() - 3600000000
-        or (l.concurrency, l.interval_us, l.burst) is distinct from (g.concurrency, g.interval_us, g.burst)
-    order by g.name
-    on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
-        burst = excluded.burst, updated_at = excluded.updated_at
-)
-select h.inserted, holdfast.now_us() as now, h.routes,
-    case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
-from (select count(*) as inserted,
-    string_agg(distinct case when state = 'pending' then cast(route as text) end, ',') as routes from fresh) as h;
-
--- name: enqueue :one on sqlite
--- No data-modifying CTE here: four statements in the one transaction, which locks the whole file anyway. Lanes come first,
--- because `changes` counts the rows of the last insert, so whether a unique key is taken is asked here too.
-insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
-select value ->> :jobs.lane, value ->> :jobs.concurrency, value ->> :jobs.interval_us, value ->> :jobs.burst,
-    holdfast.now_us()
-from json_each(:jobs) where value ->> :jobs.lane is not null and case value ->> :jobs.unique_scope
-    when 'pending' then (select j.seq from holdfast.job j where j.unique_scope = 'pending' and j.token = 0
-        and j.state in ('scheduled', 'pending') and j.unique_key = value ->> :jobs.unique_key)
-    when 'live' then (select j.seq from holdfast.job j where j.unique_scope = 'live'
-        and j.state in ('scheduled', 'pending', 'running', 'waiting') and j.unique_key = value ->> :jobs.unique_key)
-    when 'window' then (select j.seq from holdfast.job j where j.unique_scope = 'window'
-        and j.unique_key = value ->> :jobs.unique_key || ':' || (holdfast.now_us() / (value ->> :jobs.window_us)))
-    end is null
-on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
-    burst = excluded.burst, updated_at = excluded.updated_at
-where (lane.concurrency, lane.interval_us, lane.burst)
-    is not (excluded.concurrency, excluded.interval_us, excluded.burst) or lane.updated_at < holdfast.now_us() - 3600000000;
-insert into holdfast.route (id, queue, capabilities, used_at)
-select value ->> :routes.id, value ->> :routes.queue, value ->> :routes.capabilities, holdfast.now_us()
-from json_each(:routes) where true
-on conflict (id) do update set used_at = excluded.used_at where route.used_at < holdfast.now_us() - 1800000000;
-insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-    max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,
-    unique_scope, slot)
-select id, kind, queue, route, tenant,
-    case when coalesce(due_at, 0) > holdfast.now_us() or delay_us > 0 then 'scheduled' else 'pending' end, priority,
-    case when delay_us > 0 then holdfast.now_us() + delay_us when due_at > holdfast.now_us() then due_at end,
-    timeout_us, coalesce(deadline_at, holdfast.now_us() + deadline_us),
-    max_attempts, max_rescues, parent, retry_of, payload, metadata, holdfast.now_us(), lane, cost,
-    unique_key || case when window_us is null then '' else ':' || (holdfast.now_us() / window_us) end, unique_scope,
-    case when turn = 0 then 0 else turn - 1 + max(
-        coalesce((select h.slot from holdfast.job h where h.route = item.route and h.priority = item.priority
-            and h.state = 'pending' and h.gate is null order by h.slot limit 1), 1),
-        coalesce((select t.slot + 1 from holdfast.job t where t.route = item.route and t.priority = item.priority
-            and t.tenant = item.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1), 1)) end
-from (
-    select i.value ->> :items.id as id, i.value ->> :items.payload as payload, i.value ->> :items.turn as turn,
-        a.value ->> :jobs.kind as kind, a.value ->> :jobs.queue as queue,
-        a.value ->> :jobs.route as route, a.value ->> :jobs.tenant as tenant, a.value ->> :jobs.priority as priority,
-        a.value ->> :jobs.delay_us as delay_us, a.value ->> :jobs.due_at as due_at,
-        a.value ->> :jobs.timeout_us as timeout_us, a.value ->> :jobs.deadline_us as deadline_us,
-        a.value ->> :jobs.deadline_at as deadline_at, a.value ->> :jobs.max_attempts as max_attempts,
-        a.value ->> :jobs.max_rescues as max_rescues, a.value ->> :jobs.parent as parent,
-        a.value ->> :jobs.retry_of as retry_of, a.value ->> :jobs.metadata as metadata,
-        a.value ->> :jobs.lane as lane, a.value ->> :jobs.cost as cost, a.value ->> :jobs.unique_key as unique_key,
-        a.value ->> :jobs.unique_scope as unique_scope, a.value ->> :jobs.window_us as window_us
-    from json_each(:items) as i cross join json_each(:jobs) as a on a.key = (i.value ->> :items.alike) - 1
-    order by i.key
-) as item where true on conflict do nothing;
-select changes() as inserted, holdfast.now_us() as now,
-    h.routes, case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
-from (select group_concat(distinct value ->> :jobs.route) as routes from json_each(:jobs)
-    where changes() > 0 and coalesce(value ->> :jobs.delay_us, 0) = 0
-        and coalesce(value ->> :jobs.due_at, 0) <= holdfast.now_us()) as h;
-
--- name: enqueue_plain :one on postgres
--- What most calls are: one job or many that are alike, on a route that is known, without lane, unique key or turn. It
--- inserts the rows that `enqueue` would, and starts a third as many parts of a plan.
-with fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-        max_attempts, max_rescues, payload, metadata, created_at)
-    select i.id, :kind, :queue, cast(:route as bigint), :tenant,
-        case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or cast(:delay_us as bigint) > 0
-            then 'scheduled' else 'pending' end, cast(:priority as integer),
-        case when cast(:delay_us as bigint) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
-            when cast(:due_at as bigint) > holdfast.now_us() then cast(:due_at as bigint) end,
-        cast(:timeout_us as bigint),
-        coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)),
-        cast(:max_attempts as integer), cast(:max_rescues as integer), i.payload, cast(:metadata as jsonb),
-        holdfast.now_us()
-    from unnest(cast(:items.id as uuid[]), cast(:items.payload as json[])) with ordinality as i (id, payload, place)
-    order by i.place on conflict (id) do nothing
-    returning route, state
-)
-select count(*) as inserted, holdfast.now_us() as now,
-    cast(max(case when state = 'pending' then route end) as text) as routes,
-    case when :notify = 1 then holdfast.hint('route ' || max(case when state = 'pending' then route end)) end as hinted
-from fresh;
-
--- name: enqueue_plain :one on sqlite
--- No data-modifying CTE here: two statements in the one transaction.
-insert into holdfast.job (id, kind, queue, route, tenant, state, priority, due_at, timeout_us, deadline_at,
-    max_attempts, max_rescues, payload, metadata, created_at)
-select value ->> :items.id, :kind, :queue, :route, :tenant,
-    case when coalesce(:due_at, 0) > holdfast.now_us() or :delay_us > 0 then 'scheduled' else 'pending' end, :priority,
-    case when :delay_us > 0 then holdfast.now_us() + :delay_us when :due_at > holdfast.now_us() then :due_at end,
-    :timeout_us, coalesce(:deadline_at, holdfast.now_us() + :deadline_us),
-    :max_attempts, :max_rescues, value ->> :items.payload, :metadata, holdfast.now_us()
-from json_each(:items) where true order by key on conflict (id) do nothing;
-select changes() as inserted, holdfast.now_us() as now, h.routes,
-    case when :notify = 1 then holdfast.hint('route ' || h.routes) end as hinted
-from (select case when changes() > 0 and coalesce(:delay_us, 0) = 0 and coalesce(:due_at, 0) <= holdfast.now_us()
-    then cast(:route as text) end as routes) as h;
+-- The life of a job from its claim to its end, in that order, and how it is read. enqueue.sql has how a job is
+-- accepted, waiting.sql how it waits, leases.sql how leases are lost.
 
 -- name: now :one
 select holdfast.now_us() as at;
 
--- name: take_key :one
--- The first to write the key owns it. The update of nothing makes the loser wait for, and see, the winner's row.
-insert into holdfast.idempotency (tenant, key, digest, job, created_at)
-values (:tenant, :key, :digest, :job, holdfast.now_us())
-on conflict (tenant, key) do update set key = excluded.key
-returning digest, cast(job as text) as job;
-
--- name: find_unique :one
--- The job itself, if it was inserted by a call whose answer was lost; else the one that has its unique key.
-select seq, cast(id as text) as id, state, token from holdfast.job where id = :id
-union all
-select seq, cast(id as text) as id, state, token from holdfast.job
-where unique_scope = 'pending' and token = 0 and state in ('scheduled', 'pending') and unique_key = :unique_key
-    and :scope = 'pending'
-union all
-select seq, cast(id as text) as id, state, token from holdfast.job
-where unique_scope = 'live' and state in ('scheduled', 'pending', 'running', 'waiting') and unique_key = :unique_key
-    and :scope = 'live'
-union all
-select seq, cast(id as text) as id, state, token from holdfast.job
-where unique_scope = 'window' and :scope = 'window'
-    and unique_key = :unique_key || ':' || (holdfast.now_us() / cast(:window_us as bigint))
-limit 1;
-
--- name: replace :one
--- The newer call takes the place of one that nobody has claimed yet: what it says, and when it is due. Its lane judges
--- it anew. No row: it was claimed or has ended meanwhile.
-update holdfast.job set payload = :payload, metadata = :metadata, priority = :priority,
-    state = case when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() or coalesce(cast(:delay_us as bigint), 0) > 0
-        then 'scheduled' else 'pending' end,
-    due_at = case when coalesce(cast(:delay_us as bigint), 0) > 0 then holdfast.now_us() + cast(:delay_us as bigint)
-        when coalesce(cast(:due_at as bigint), 0) > holdfast.now_us() then cast(:due_at as bigint) end,
-    timeout_us = :timeout_us, deadline_at = holdfast.now_us() + cast(:deadline_us as bigint), gate = null
-where seq = :seq and token = 0 and state in ('scheduled', 'pending')
-returning seq, route, state, lane;
-
--- name: enqueue_again :one
--- A new job that says what an ended one said. Its deadline is as far away as the old one's was; on a fair queue it
--- comes after its tenant's last one, as in `enqueue`.
-insert into holdfast.job (id, kind, queue, route, tenant, state, priority, timeout_us, deadline_at, max_attempts,
-    max_rescues, retry_of, payload, metadata, created_at, lane, cost, slot)
-select :id, o.kind, o.queue, o.route, o.tenant, 'pending', o.priority, o.timeout_us,
-    holdfast.now_us() + (o.deadline_at - o.created_at), o.max_attempts, o.max_rescues, o.id, o.payload, o.metadata,
-    holdfast.now_us(), o.lane, o.cost,
-    case when o.slot = 0 then 0 else (select max(s.slot) from (
-        select 1 as slot
-        union all select (select h.slot from holdfast.job h where h.route = o.route and h.priority = o.priority
-            and h.state = 'pending' and h.gate is null order by h.slot limit 1)
-        union all select (select t.slot + 1 from holdfast.job t where t.route = o.route and t.priority = o.priority
-            and t.tenant = o.tenant and t.state = 'pending' and t.slot > 0 order by t.slot desc limit 1)
-    ) as s) end
-from holdfast.job o where o.seq = :seq and o.state in ('succeeded', 'failed', 'cancelled')
-on conflict do nothing
-returning seq, route, state;
-
--- name: repeat_child :one
--- Under the same parent, with the same deadline.
-insert into holdfast.job (id, kind, queue, route, tenant, state, priority, timeout_us, deadline_at, max_attempts,
-    max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost)
-select :id, o.kind, o.queue, o.route, o.tenant, 'pending', o.priority, o.timeout_us, o.deadline_at, o.max_attempts,
-    o.max_rescues, o.parent, o.id, o.payload, o.metadata, holdfast.now_us(), o.lane, o.cost
-from holdfast.job o where o.seq = :seq and o.state in ('succeeded', 'failed', 'cancelled')
-on conflict do nothing
-returning seq, parent;
-
 -- name: claim :many on postgres
--- Pick without locks, count what each queue may give by the order of arrival and what each of its routes by the turns
--- of its tenants, then lock that many per route. Locking the picks
--- themselves starves: claimers that chose the same rows come back empty while thousands are claimable. When others
--- took the last of every picked route meanwhile, `spare` takes from the routes that were not picked.
--- Updating by array keeps the plan on the primary key, with or without statistics. A claim names few routes, so each is
--- held against the paused queues by itself.
+-- Three stages: pick rows without locks; count how many each queue may give by the order of arrival, and each of its
+-- routes by the turns of its tenants; then lock that many on each route. A claim that locked its picks would starve:
+-- claimers that picked the same rows would return empty while thousands of jobs are claimable. If other claimers
+-- have taken all of the picked rows in the meantime, `spare` takes from all routes.
+-- At first the claim reads only a `few` rows of each route, twice its part of :n. It reads more of a route (`deep`)
+-- if all of these may be among the first :n. It also reads more if tenants take turns there: their first rows do not
+-- tell when the others arrived.
+-- A row of `ready` is never updated, so the claim deletes it by the address at which it locked it. A claim names few
+-- routes, so it compares the queue of each with the paused queues. The queues get numbers, because sorting by text
+-- is slow.
 with served as materialized (
-    select s.route from unnest(cast(:routes as bigint[])) as s (route)
-    where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
-        select q.name from holdfast.queue q where q.paused_at is not null)
-), pick as materialized (
-    select p.route, p.queue, @arrival(p), row_number() over (partition by p.queue order by @place(p)) as place
+    select s.route, dense_rank() over (order by q.queue collate "C") as queue
+    from rows(:routes) as s (route bigint)
+    cross join lateral (
+        select coalesce((select r.queue from holdfast.route r where r.id = s.route), '') as queue offset 0) as q
+    where q.queue not in (select p.name from holdfast.queue p where p.paused_at is not null)
+), few as (
+    select least(cast(:n as bigint), 1 + 2 * cast(:n as bigint) / greatest(1, count(*))) as n from served
+), first as materialized (
+    select p.route, served.queue, @place(p)
     from served
     cross join lateral (
-        select j.route, j.queue, @place(j) from holdfast.job j
-        where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by @place(j) limit :n
+        select k.route, @place(k) from holdfast.ready k where k.route = served.route
+        order by @place(k) limit (select n from few)
+    ) as p
+), deep as materialized (
+    select route, queue from first group by route, queue
+    having count(*) = (select n from few) and (bool_or(slot > 0) or bool_and((@arrival) <= (
+        select @arrival(l) from first l order by @arrival(l) offset cast(:n as bigint) - 1 limit 1)) is not false)
+), pick as materialized (
+    select p.route, p.queue, @arrival(p), row_number() over (partition by p.queue order by @place(p)) as place
+    from (
+        select * from first
+        union all
+        select deep.route, deep.queue, @place(m) from deep
+        cross join lateral (
+            select @place(k) from holdfast.ready k where k.route = deep.route
+            order by @place(k) offset (select n from few) limit cast(:n as bigint) - (select n from few)
+        ) as m
     ) as p
 ), share as materialized (
     select f.queue, count(*) as n from (select queue from pick order by @arrival limit :n) as f group by f.queue
 ), quota as materialized (
     select p.route, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n group by p.route
 ), held as materialized (
-    select h.seq from quota
+    select h.at from quota
     cross join lateral (
-        select j.seq from holdfast.job j
-        where j.route = quota.route and j.state = 'pending' and j.gate is null
-        order by @place(j) limit quota.n for update skip locked
+        select k.ctid as at from holdfast.ready k where k.route = quota.route
+        order by @place(k) limit quota.n for update skip locked
     ) as h
 ), spare as materialized (
-    select s.seq from served
+    select s.at from served
     cross join lateral (
-        select j.seq from holdfast.job j
-        where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by @place(j) limit :n for update skip locked
+        select k.ctid as at from holdfast.ready k where k.route = served.route
+        order by @place(k) limit :n for update skip locked
     ) as s
     where not exists (select 1 from held) limit :n
+), taken as (
+    delete from holdfast.ready where ctid = any(array(select at from held union all select at from spare))
+    returning seq, route, token + 1 as token, attempts, rescues
+), found as materialized (
+    select t.*, j.*, (select c.epoch from holdfast.cluster c) as epoch, holdfast.now_us() as claimed_at,
+        holdfast.now_us() + :ttl_us as lease_until
+    from taken t
+    cross join lateral (
+        select k.id, k.kind, k.queue, k.tenant, k.priority, k.slot, k.max_attempts, k.timeout_us, k.deadline_at,
+            k.created_at, k.parent, k.lane, k.payload, k.metadata, k.layer
+        from holdfast.job k where k.seq = t.seq offset 0
+    ) as j
+), leased as (
+    insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
+        parent, lane)
+    select seq, :worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane
+    from found
 )
-update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
-    worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
-where seq = any(array(select seq from held union all select seq from spare))
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
-    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
+select seq, cast(id as text) as id, kind, queue, tenant, priority, slot, cast(:worker as bigint) as worker, epoch, token,
+    attempts, max_attempts, rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload,
+    metadata, layer from found;
 
 -- name: claim :many on sqlite
--- No row locks and no lateral: there is one writer, and it is us. What each queue may give is counted the same way.
-with pick as materialized (
-    select j.seq, row_number() over (order by @arrival(j)) as arrival, j.queue,
-        row_number() over (partition by j.queue order by @place(j)) as place
-    from json_each(:routes) as served
-    cross join holdfast.job j on j.seq in (
-        select k.seq from holdfast.job k
-        where k.route = served.value and k.state = 'pending' and k.gate is null
-        order by @place(k) limit :n)
-    where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
-        select q.name from holdfast.queue q where q.paused_at is not null)
+-- Forked: SQLite has no lateral join and no CTE that changes rows, and it needs no row locks, because it has one
+-- writer. The first rows of each route come as a list: a second look into `ready` might be planned as a search
+-- through all rows of the route. The share of each queue is counted in the same way. The leases are inserted first:
+-- the jobs that are then in both tables are the claimed ones.
+with served as materialized (
+    select value as route, coalesce((select r.queue from holdfast.route r where r.id = value), '') as queue
+    from json_each(:routes)
+), found as materialized (
+    select s.queue, s.route, f.value ->> 0 as priority, f.value ->> 1 as slot, f.value ->> 2 as seq, f.value ->> 3 as token,
+        f.value ->> 4 as attempts, f.value ->> 5 as rescues
+    from served s
+    cross join json_each((
+        select json_group_array(json_array(@place(first), first.token, first.attempts, first.rescues)) from (
+            select @place(r), r.token, r.attempts, r.rescues from holdfast.ready r where r.route = s.route
+            order by @place(r) limit :n
+        ) as first
+    )) as f
+    where s.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
+), pick as materialized (
+    select found.*, row_number() over (order by @arrival) as arrival,
+        row_number() over (partition by queue order by @place) as place
+    from found
 ), share as materialized (
     select queue, count(*) as n from pick where arrival <= :n group by queue
 )
-update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
-    worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
-where seq in (select pick.seq from pick join share on share.queue = pick.queue where pick.place <= share.n)
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
-    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
+insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent,
+    lane)
+select p.seq, :worker, (select c.epoch from holdfast.cluster c), p.token + 1, holdfast.now_us() + :ttl_us,
+    holdfast.now_us(), p.route, p.attempts, p.rescues, j.kind, j.queue, j.parent, j.lane
+from pick p join share s on s.queue = p.queue cross join holdfast.job j on j.seq = p.seq where p.place <= s.n;
+select j.seq, j.id, j.kind, j.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token, l.attempts, j.max_attempts,
+    l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, j.parent, j.lane, j.payload,
+    j.metadata, j.layer
+from holdfast.lease l cross join holdfast.job j on j.seq = l.seq
+cross join holdfast.ready r on r.route = l.route and r.priority = j.priority and r.slot = j.slot and r.seq = j.seq
+where l.worker = :worker and l.claimed_at = holdfast.now_us();
+delete from holdfast.ready where (route, priority, slot, seq) in (
+    select l.route, j.priority, j.slot, l.seq from holdfast.lease l cross join holdfast.job j on j.seq = l.seq
+    where l.worker = :worker and l.claimed_at = holdfast.now_us());
 
--- name: heads :many on postgres
--- Which of these routes have something to claim, the most urgent and then the oldest first: one index probe each.
--- Not `exists`, which may be planned as a join that reads the whole backlog. Paused routes: see `look`.
-select served.route from unnest(cast(:routes as bigint[])) as served (route)
+-- name: claim_one :many on postgres
+-- Claims the first jobs of one route: there are no shares to count. See `claim`.
+with taken as (
+    delete from holdfast.ready where ctid = any(array(
+        select k.ctid from holdfast.ready k
+        where k.route = :route and coalesce((select r.queue from holdfast.route r where r.id = :route), '') not in (
+            select q.name from holdfast.queue q where q.paused_at is not null)
+        order by @place(k) limit :n for update skip locked))
+    returning seq, route, token + 1 as token, attempts, rescues
+), found as materialized (
+    select t.*, j.*, (select c.epoch from holdfast.cluster c) as epoch, holdfast.now_us() as claimed_at,
+        holdfast.now_us() + :ttl_us as lease_until
+    from taken t
+    cross join lateral (
+        select k.id, k.kind, k.queue, k.tenant, k.priority, k.slot, k.max_attempts, k.timeout_us, k.deadline_at,
+            k.created_at, k.parent, k.lane, k.payload, k.metadata, k.layer
+        from holdfast.job k where k.seq = t.seq offset 0
+    ) as j
+), leased as (
+    insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
+        parent, lane)
+    select seq, :worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane
+    from found
+)
+select seq, cast(id as text) as id, kind, queue, tenant, priority, slot, cast(:worker as bigint) as worker, epoch, token,
+    attempts, max_attempts, rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload,
+    metadata, layer from found;
+
+-- name: claim_one :many on sqlite
+-- Forked as `claim`.
+insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent,
+    lane)
+select p.seq, :worker, (select c.epoch from holdfast.cluster c), p.token + 1, holdfast.now_us() + :ttl_us,
+    holdfast.now_us(), p.route, p.attempts, p.rescues, j.kind, j.queue, j.parent, j.lane
+from (select @ready(k) from holdfast.ready k
+    where k.route = :route and coalesce((select r.queue from holdfast.route r where r.id = :route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
+    order by @place(k) limit :n) as p
+cross join holdfast.job j on j.seq = p.seq;
+select j.seq, j.id, j.kind, j.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token, l.attempts, j.max_attempts,
+    l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, j.parent, j.lane, j.payload,
+    j.metadata, j.layer
+from holdfast.lease l cross join holdfast.job j on j.seq = l.seq
+cross join holdfast.ready r on r.route = l.route and r.priority = j.priority and r.slot = j.slot and r.seq = j.seq
+where l.worker = :worker and l.claimed_at = holdfast.now_us();
+delete from holdfast.ready where (route, priority, slot, seq) in (
+    select l.route, j.priority, j.slot, l.seq from holdfast.lease l cross join holdfast.job j on j.seq = l.seq
+    where l.worker = :worker and l.claimed_at = holdfast.now_us());
+
+-- name: heads :many
+-- Which of these routes have something to claim, the most urgent first and then the oldest, by one index probe each.
+-- Not `exists`, which may be planned as a join that reads the whole backlog. For paused routes see `look`.
+select served.route from rows(:routes) as served (route bigint)
 cross join lateral (
-    select @arrival(j) from holdfast.job j
-    where j.route = served.route and j.state = 'pending' and j.gate is null
-    order by @place(j) limit 1
-) as head
+    select @place(k) from holdfast.ready k where k.route = served.route order by @place(k) limit 1
+) as k
 where served.route not in (select r.id from holdfast.route r where r.queue = any(array(
     select q.name from holdfast.queue q where q.paused_at is not null)))
-order by @arrival(head);
+order by @arrival(k);
 
--- name: heads :many on sqlite
--- Forked for the list: json_each where PostgreSQL has unnest.
-select served.value as route from json_each(:routes) as served
-cross join holdfast.job head on head.seq = (
-    select j.seq from holdfast.job j
-    where j.route = served.value and j.state = 'pending' and j.gate is null
-    order by @place(j) limit 1)
-where served.value not in (select p.id from holdfast.paused_route p)
-order by @arrival(head);
-
--- name: complete :many on postgres
--- Ends attempts, whatever their outcome, each under its own token; a row that is not returned was lost.
--- A cancel that was accepted meanwhile wins over every outcome, its reason included. The source state is a column,
--- not a literal, so that only the primary key can find the rows: by the index of running jobs each ending would
--- read them all. The endings come in the order of `lock_jobs`, and the primary key is read in it. A column in which
--- all endings agree is one value long, and this one is read for all of them.
-with ending as materialized (
-    select e.seq, coalesce(e.worker, (cast(:endings.worker as bigint[]))[1]) as worker,
-        coalesce(e.epoch, (cast(:endings.epoch as bigint[]))[1]) as epoch,
-        coalesce(e.token, (cast(:endings.token as bigint[]))[1]) as token,
-        coalesce(e.outcome, (cast(:endings.outcome as text[]))[1]) as outcome,
-        coalesce(e.state, (cast(:endings.state as text[]))[1]) as state,
-        coalesce(e.delay_us, (cast(:endings.delay_us as bigint[]))[1]) as delay_us,
-        coalesce(e.counted, (cast(:endings.counted as integer[]))[1]) as counted,
-        case cardinality(cast(:endings.result as json[]))
-            when 1 then (cast(:endings.result as json[]))[1] else e.result end as result,
-        case cardinality(cast(:endings.error as json[]))
-            when 1 then (cast(:endings.error as json[]))[1] else e.error end as error,
-        'running' as source
-    from unnest(
-        cast(:endings.seq as bigint[]), cast(:endings.worker as bigint[]), cast(:endings.epoch as bigint[]),
-        cast(:endings.token as bigint[]), cast(:endings.outcome as text[]), cast(:endings.state as text[]),
-        cast(:endings.delay_us as bigint[]), cast(:endings.counted as integer[]),
-        cast(:endings.result as json[]), cast(:endings.error as json[])
-    ) as e (seq, worker, epoch, token, outcome, state, delay_us, counted, result, error)
-), ended as (
-    update holdfast.job j set
-        state = case when j.cancel_requested_at is null then e.state else 'cancelled' end,
-        worker = null, lease_until = null, attempts = j.attempts + e.counted,
-        due_at = case when e.state = 'scheduled' and j.cancel_requested_at is null
-            then holdfast.now_us() + e.delay_us end,
-        finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
-            then holdfast.now_us() end,
-        result = case when j.cancel_requested_at is null then e.result end,
-        error = case when j.cancel_requested_at is not null then j.error
-            when e.state <> 'succeeded' then coalesce(e.error, j.error) end
-    from ending e
-    where j.seq = any(cast(:seqs as bigint[])) and j.seq = e.seq and j.state = e.source
-        and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-    returning j.seq, e.worker, j.epoch, j.token, j.state, j.route, j.parent, j.lane, j.kind, j.claimed_at, e.outcome,
-        e.error
+-- name: finish :many on postgres
+-- Ends attempts that are the last of their jobs, each under its own token. If a row is not returned, its lease was
+-- lost. A cancel that was accepted before wins over every outcome, and its reason becomes the error of the job; if
+-- the attempt has an error too, `attempt` keeps it, see `attempt_now`. The statement does not join the endings with
+-- the leases: a plan made while nothing ran would read one list for each entry of the other. `:seqs` is sorted, and
+-- `width_bucket` tells the position of a job in it. A column that is equal in all endings is sent as one value.
+with gone as (
+    delete from holdfast.lease where seq = any(cast(:seqs as bigint[]))
+        and worker + 0 = @nth(:endings.worker as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+        and epoch = @nth(:endings.epoch as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+        and token = @nth(:endings.token as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+    returning *, width_bucket(seq, cast(:seqs as bigint[])) as n
+), ending as materialized (
+    select g.*, case when g.cancel_requested_at is null then @nth(:endings.state as text, n) else 'cancelled' end as state,
+        case when g.cancel_requested_at is not null then @nth(:endings.error as json, n) end as own_error
+    from gone g
+), kept as (
+    insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue, outcome,
+        lane, cancel_requested_at, result, error)
+    select seq, token, holdfast.now_us(), case when own_error is null then worker end,
+        case when own_error is null then epoch end, case when own_error is null then claimed_at end,
+        attempts + @nth(:endings.counted as integer, n), rescues, state, queue,
+        case when cancel_requested_at is null then @nth(:endings.outcome as text, n)
+            when own_error is null then 'cancelled' end, lane,
+        cancel_requested_at, case when cancel_requested_at is null then @nth(:endings.result as json, n) end,
+        case when cancel_requested_at is not null then cancel_error
+            when state <> 'succeeded' then @nth(:endings.error as json, n) end
+    from ending
 ), logged as (
     insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
-    select seq, epoch, token, worker, case state when 'cancelled' then 'cancelled' else outcome end,
-        claimed_at, holdfast.now_us(), error
-    from ended
+    select seq, epoch, token, worker, 'cancelled', claimed_at, holdfast.now_us(), own_error
+    from ending where own_error is not null
 )
-select seq, epoch, token, state, route, parent, lane, kind from ended;
+select :columns from ending;
+
+-- name: finish :many on sqlite
+-- Forked: SQLite has no CTE that changes rows. An ended job is in both tables until the last statement.
+insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
+select l.seq, l.epoch, l.token, l.worker, 'cancelled', l.claimed_at, holdfast.now_us(), value ->> :endings.error
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and l.cancel_requested_at is not null and value ->> :endings.error is not null;
+insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue, outcome,
+    lane, cancel_requested_at, result, error)
+select l.seq, l.token, holdfast.now_us(), case when a.job is null then l.worker end, case when a.job is null then l.epoch end,
+    case when a.job is null then l.claimed_at end, l.attempts + (value ->> :endings.counted), l.rescues,
+    case when l.cancel_requested_at is null then value ->> :endings.state else 'cancelled' end, l.queue,
+    case when l.cancel_requested_at is null then value ->> :endings.outcome when a.job is null then 'cancelled' end, l.lane,
+    l.cancel_requested_at, case when l.cancel_requested_at is null then value ->> :endings.result end,
+    case when l.cancel_requested_at is not null then l.cancel_error
+        when value ->> :endings.state <> 'succeeded' then value ->> :endings.error end
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+left join holdfast.attempt a on a.job = l.seq and a.epoch = l.epoch and a.token = l.token
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token;
+delete from holdfast.lease where seq = any(:seqs) and (select e.seq from holdfast.ended e where e.seq = lease.seq) is not null
+returning seq, epoch, token, (select e.state from holdfast.ended e where e.seq = lease.seq) as state, route, parent, lane, kind;
+
+-- name: complete :many on postgres
+-- Ends attempts with any outcome, see `finish`. If an attempt is not the last of its job, it is kept as an attempt,
+-- and the job goes back to `ready` or `later`.
+with gone as (
+    delete from holdfast.lease where seq = any(cast(:seqs as bigint[]))
+        and worker + 0 = @nth(:endings.worker as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+        and epoch = @nth(:endings.epoch as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+        and token = @nth(:endings.token as bigint, width_bucket(seq, cast(:seqs as bigint[])))
+    returning *, width_bucket(seq, cast(:seqs as bigint[])) as n
+), ending as materialized (
+    select g.*, case when g.cancel_requested_at is null then @nth(:endings.state as text, n) else 'cancelled' end as state,
+        case when g.cancel_requested_at is not null then @nth(:endings.error as json, n) end as own_error
+    from gone g
+), kept as (
+    insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue, outcome,
+        lane, cancel_requested_at, result, error)
+    select seq, token, holdfast.now_us(), case when own_error is null then worker end,
+        case when own_error is null then epoch end, case when own_error is null then claimed_at end,
+        attempts + @nth(:endings.counted as integer, n), rescues, state, queue,
+        case when cancel_requested_at is null then @nth(:endings.outcome as text, n)
+            when own_error is null then 'cancelled' end, lane,
+        cancel_requested_at, case when cancel_requested_at is null then @nth(:endings.result as json, n) end,
+        case when cancel_requested_at is not null then cancel_error
+            when state <> 'succeeded' then @nth(:endings.error as json, n) end
+    from ending where state in ('succeeded', 'failed', 'cancelled')
+), logged as (
+    insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
+    select seq, epoch, token, worker,
+        case when own_error is null then @nth(:endings.outcome as text, n) else 'cancelled' end, claimed_at,
+        holdfast.now_us(), @nth(:endings.error as json, n)
+    from ending where state in ('pending', 'scheduled') or own_error is not null
+), back as materialized (
+    select t.route, j.slot, t.seq, t.token, j.priority, t.attempts + @nth(:endings.counted as integer, n) as attempts,
+        t.rescues, j.cost, j.deadline_at, t.lane, j.tenant, t.state,
+        holdfast.now_us() + @nth(:endings.delay_us as bigint, n) as due_at
+    from ending t cross join lateral (
+        select k.slot, k.priority, case when k.lane is not null then k.cost end as cost, k.deadline_at,
+            case when k.slot > 0 then k.tenant end as tenant
+        from holdfast.job k where k.seq = t.seq offset 0
+    ) as j where t.state in ('pending', 'scheduled')
+), placed as (
+    insert into holdfast.ready (@ready) select @ready from back where state = 'pending'
+), put_off as (
+    insert into holdfast.later (@ready, state, due_at)
+    select @ready, state, due_at from back where state = 'scheduled'
+)
+select :columns from ending;
 
 -- name: complete :many on sqlite
--- No data-modifying CTE here: the attempts are written from the rows as they still are, then the rows change.
+-- Forked: SQLite has no CTE that changes rows. The lease and the rows that replace it exist side by side until the
+-- last statement.
 insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
-select j.seq, j.epoch, j.token, j.worker,
-    case when j.cancel_requested_at is null then value ->> :endings.outcome else 'cancelled' end,
-    j.claimed_at, holdfast.now_us(), value ->> :endings.error
-from json_each(:endings) cross join holdfast.job j on j.seq = value ->> :endings.seq
-where j.state = 'running' and j.worker = value ->> :endings.worker
-    and j.epoch = value ->> :endings.epoch and j.token = value ->> :endings.token;
-with e as materialized (
-    select value ->> :endings.seq as seq, value ->> :endings.worker as worker, value ->> :endings.epoch as epoch,
-        value ->> :endings.token as token, value ->> :endings.state as state,
-        value ->> :endings.delay_us as delay_us, value ->> :endings.counted as counted,
-        value ->> :endings.result as result, value ->> :endings.error as error, 'running' as source
-    from json_each(:endings)
-)
-update holdfast.job as j set
-    state = case when j.cancel_requested_at is null then e.state else 'cancelled' end,
-    worker = null, lease_until = null, attempts = j.attempts + e.counted,
-    due_at = case when e.state = 'scheduled' and j.cancel_requested_at is null
-        then holdfast.now_us() + e.delay_us end,
-    finished_at = case when j.cancel_requested_at is not null or e.state in ('succeeded', 'failed', 'cancelled')
-        then holdfast.now_us() end,
-    result = case when j.cancel_requested_at is null then e.result end,
-    error = case when j.cancel_requested_at is not null then j.error
-        when e.state <> 'succeeded' then coalesce(e.error, j.error) end
-from e
-where j.seq = any(:seqs) and j.seq = e.seq and j.state = e.source
-    and j.worker = e.worker and j.epoch = e.epoch and j.token = e.token
-returning seq, epoch, token, state, route, parent, lane, kind;
+select l.seq, l.epoch, l.token, l.worker, 'cancelled', l.claimed_at, holdfast.now_us(), value ->> :endings.error
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and l.cancel_requested_at is not null and value ->> :endings.error is not null;
+insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue, outcome,
+    lane, cancel_requested_at, result, error)
+select l.seq, l.token, holdfast.now_us(), case when a.job is null then l.worker end, case when a.job is null then l.epoch end,
+    case when a.job is null then l.claimed_at end, l.attempts + (value ->> :endings.counted), l.rescues,
+    case when l.cancel_requested_at is null then value ->> :endings.state else 'cancelled' end, l.queue,
+    case when l.cancel_requested_at is null then value ->> :endings.outcome when a.job is null then 'cancelled' end, l.lane,
+    l.cancel_requested_at, case when l.cancel_requested_at is null then value ->> :endings.result end,
+    case when l.cancel_requested_at is not null then l.cancel_error
+        when value ->> :endings.state <> 'succeeded' then value ->> :endings.error end
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+left join holdfast.attempt a on a.job = l.seq and a.epoch = l.epoch and a.token = l.token
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and (l.cancel_requested_at is not null or value ->> :endings.state in ('succeeded', 'failed', 'cancelled'));
+insert into holdfast.attempt (job, epoch, token, worker, outcome, started_at, ended_at, error)
+select l.seq, l.epoch, l.token, l.worker, value ->> :endings.outcome, l.claimed_at, holdfast.now_us(),
+    value ->> :endings.error
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and l.cancel_requested_at is null and value ->> :endings.state in ('pending', 'scheduled');
+insert into holdfast.ready (@ready)
+select l.route, j.slot, l.seq, l.token, j.priority, l.attempts + (value ->> :endings.counted), l.rescues,
+    case when j.lane is not null then j.cost end, j.deadline_at, j.lane, case when j.slot > 0 then j.tenant end
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+cross join holdfast.job j on j.seq = l.seq
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and l.cancel_requested_at is null and value ->> :endings.state = 'pending';
+insert into holdfast.later (@ready, state, due_at)
+select l.route, j.slot, l.seq, l.token, j.priority, l.attempts + (value ->> :endings.counted), l.rescues,
+    case when j.lane is not null then j.cost end, j.deadline_at, j.lane, case when j.slot > 0 then j.tenant end,
+    'scheduled', holdfast.now_us() + (value ->> :endings.delay_us)
+from json_each(:endings) cross join holdfast.lease l on l.seq = value ->> :endings.seq
+cross join holdfast.job j on j.seq = l.seq
+where l.worker = value ->> :endings.worker and l.epoch = value ->> :endings.epoch and l.token = value ->> :endings.token
+    and l.cancel_requested_at is null and value ->> :endings.state = 'scheduled';
+delete from holdfast.lease where seq = any(:seqs) and (
+    (select e.seq from holdfast.ended e where e.seq = lease.seq) is not null
+    or (select a.job from holdfast.attempt a where a.job = lease.seq and a.epoch = lease.epoch and a.token = lease.token)
+        is not null)
+returning seq, epoch, token, coalesce((select e.state from holdfast.ended e where e.seq = lease.seq),
+    (select t.state from holdfast.later t where t.seq = lease.seq), 'pending') as state, route, parent, lane, kind;
 
 -- name: ended_attempts :many
--- Which of these jobs' attempts have ended, and how: tells a repeated completion from a lost lease.
-select job, epoch, token, outcome from holdfast.attempt where job = any(cast(:seqs as bigint[]));
+-- Which attempts of these jobs have ended, and how. This distinguishes a repeated completion from a lost lease.
+select job, epoch, token, outcome from holdfast.attempt where job = any(cast(:seqs as bigint[]))
+union all
+select seq, epoch, token, outcome from holdfast.ended where seq = any(cast(:seqs as bigint[])) and outcome is not null;
 
 -- name: parents_of :many
 select seq, parent from holdfast.job where seq = any(cast(:seqs as bigint[]));
 
--- name: lock_jobs :many on postgres
--- Parents are older than their children, so ascending seq is one order for everybody: no deadlock.
-select seq, cast(id as text) as id, state, parent, open_children, cancel_requested_at from holdfast.job
-where seq = any(cast(:seqs as bigint[])) order by seq for update;
+-- name: lock_anchors :many
+-- Parents are older than their children, so everybody locks anchors in the order of their seq.
+select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq for update;
 
--- name: lock_jobs :many on sqlite
--- The transaction holds the write lock already.
-select seq, cast(id as text) as id, state, parent, open_children, cancel_requested_at from holdfast.job
-where seq = any(:seqs) order by seq;
+-- name: try_lock_anchors :many
+-- Skips rows that somebody else is changing: the next sweep finds them again.
+select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq for update skip locked;
+
+-- name: lock_leases :many
+-- Locks them in the order of the list, which is sorted: everybody locks leases in this order. A probe for each: with
+-- statistics SQLite would read all leases to find those of the list.
+select l.seq from rows(:seqs) as s (seq bigint)
+cross join lateral (select l.seq from holdfast.lease l where l.seq = s.seq for update) as l;
+
+-- name: lock_places :many on postgres
+-- Each job is in one table at the moment at which this statement looks. A job that has moved on before its row can
+-- be locked is not returned. An ended job stays ended. The rows of `job` are locked already.
+with asked as materialized (
+    select k.seq, k.id, k.parent, k.route, k.priority, k.slot from holdfast.job k
+    where k.seq = any(cast(:seqs as bigint[])) order by k.seq
+), waits as materialized (
+    select k.seq, case k.state when 'blocked' then 'pending' else k.state end as state from holdfast.later k
+    where k.seq = any(cast(:seqs as bigint[])) order by k.seq for update
+), runs as materialized (
+    select l.seq, l.cancel_requested_at from asked a cross join lateral (
+        select l.seq, l.cancel_requested_at from holdfast.lease l where l.seq = a.seq for update
+    ) as l
+), stands as materialized (
+    select k.seq from asked a cross join lateral (
+        select k.seq from holdfast.ready k where k.route = a.route and k.priority = a.priority and k.slot = a.slot
+            and k.seq = a.seq for update
+    ) as k
+), place as materialized (
+    select seq, state, cast(null as bigint) as cancel_requested_at from waits
+    union all select seq, 'running', cancel_requested_at from runs
+    union all select seq, 'pending', null from stands
+    union all select seq, state, cancel_requested_at from holdfast.ended where seq = any(cast(:seqs as bigint[]))
+)
+select a.seq, cast(a.id as text) as id, p.state, a.parent, p.cancel_requested_at
+from asked a join place p on p.seq = a.seq;
+
+-- name: lock_places :many on sqlite
+-- Forked for the plan: with one writer there is nothing to lock, and one join costs half of five queries.
+select seq, id, state, parent, cancel_requested_at from holdfast.job_now where seq = any(:seqs) and state is not null;
+
+-- name: try_lock_places :many on postgres
+-- The same, but skips what somebody else is changing. A sweep does not need ended jobs.
+with asked as materialized (
+    select k.seq, k.id, k.parent, k.route, k.priority, k.slot from holdfast.job k
+    where k.seq = any(cast(:seqs as bigint[])) order by k.seq
+), waits as materialized (
+    select k.seq, case k.state when 'blocked' then 'pending' else k.state end as state from holdfast.later k
+    where k.seq = any(cast(:seqs as bigint[])) order by k.seq for update skip locked
+), runs as materialized (
+    select l.seq, l.cancel_requested_at from asked a cross join lateral (
+        select l.seq, l.cancel_requested_at from holdfast.lease l where l.seq = a.seq for update skip locked
+    ) as l
+), stands as materialized (
+    select k.seq from asked a cross join lateral (
+        select k.seq from holdfast.ready k where k.route = a.route and k.priority = a.priority and k.slot = a.slot
+            and k.seq = a.seq for update skip locked
+    ) as k
+), place as materialized (
+    select seq, state, cast(null as bigint) as cancel_requested_at from waits
+    union all select seq, 'running', cancel_requested_at from runs
+    union all select seq, 'pending', null from stands
+)
+select a.seq, cast(a.id as text) as id, p.state, a.parent, p.cancel_requested_at
+from asked a join place p on p.seq = a.seq;
+
+-- name: try_lock_places :many on sqlite
+-- Forked for the plan, as `lock_places`.
+select seq, id, state, parent, cancel_requested_at from holdfast.job_now
+where seq = any(:seqs) and state in ('scheduled', 'pending', 'running', 'waiting');
 
 -- name: settle_parent :one
--- A child's end and its parent's counter change in one transaction. At zero a parent parked on its children wakes.
-update holdfast.job set open_children = open_children - :ended,
-    state = case when state = 'waiting' and channel is null and open_children = :ended then 'pending' else state end,
-    due_at = case when state = 'waiting' and channel is null and open_children = :ended then null else due_at end
-where seq = :parent
-returning seq, route, state;
+-- The end of a child and the counter of its parent change in one transaction, under the lock of the parent's anchor.
+update holdfast.family set open_children = open_children - :ended where job = :parent returning open_children;
+
+-- name: wake_parent :one
+-- Wakes a parent that waits for its children when the counter is zero. This is a statement of its own: it sees
+-- whether the parent waits. No index can answer `case`, so the plan finds the row by its primary key.
+with woken as (
+    delete from holdfast.later where seq = :seq and case state when 'waiting' then channel is null else false end
+    returning *
+)
+insert into holdfast.ready (@ready) select @ready from woken returning seq, route;
 
 -- name: hint :exec
--- In a caller's transaction: part of it. Everywhere else the driver sends hints when the commit is done.
+-- Only in a caller's transaction: the hint is part of it. In all other transactions the driver sends hints after the
+-- commit.
 select holdfast.hint(:note);
 
--- name: announce :exec on postgres
--- In a caller's transaction, as `hint`.
+-- name: announce :exec
+-- Only in a caller's transaction, as `hint`. On SQLite it does nothing.
 select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
-from unnest(cast(:notes.channel as text[]), cast(:notes.payload as text[])) as n (channel, payload);
-
--- name: announce :exec on sqlite
--- Nobody can listen to a file from outside.
-select json_array_length(:notes);
+from rows(:notes) as n (channel text, payload text);
 
 -- name: report_progress :one
-update holdfast.job set progress = :progress
-where seq = :seq and state = 'running' and worker = :worker and epoch = :epoch and token = :token
-returning seq;
+-- Locks and tests the lease first: an attempt that has to wait for another's row finds out that its own lease is
+-- gone.
+with mine as (
+    select seq from holdfast.lease where @fence for update
+)
+insert into holdfast.progress (job, value) select seq, :progress from mine where true
+on conflict (job) do update set value = excluded.value
+returning job as seq;
 
 -- name: find_job :one
-select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, epoch, token, worker, lease_until,
-    claimed_at, attempts, max_attempts, rescues, max_rescues, timeout_us, due_at, deadline_at, created_at,
-    finished_at, cancel_requested_at, parent, open_children, channel, cast(retry_of as text) as retry_of,
-    payload, metadata, progress, result, error
-from holdfast.job where id = :id;
-
--- name: seq_before :one
--- The next older job, or the one so many further back: the primary key alone is read.
-select seq from holdfast.job where seq < :before order by seq desc limit 1 offset :skipped;
-
--- name: list_jobs :many
--- Between two seqs, because what is asked for may be nowhere.
-select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, epoch, token, worker, lease_until,
-    claimed_at, attempts, max_attempts, rescues, max_rescues, timeout_us, due_at, deadline_at, created_at,
-    finished_at, cancel_requested_at, parent, open_children, channel, cast(retry_of as text) as retry_of,
-    payload, metadata, progress, result, error
-from holdfast.job
-where (cast(:state as text) is null or state = :state) and (cast(:queue as text) is null or queue = :queue)
-    and (cast(:kind as text) is null or kind = :kind) and (cast(:tenant as text) is null or tenant = :tenant)
-    and seq < :before and seq > :after
-order by seq desc limit :limit;
-
--- name: find_running :many
--- What runs is few and has an index of its own. It is gathered before it is sorted, whatever the database thinks of
--- `limit`.
-with found as materialized (
-    select j.seq from holdfast.job j
-    where j.state = 'running' and (cast(:queue as text) is null or j.queue = :queue)
-        and (cast(:kind as text) is null or j.kind = :kind) and (cast(:tenant as text) is null or j.tenant = :tenant)
-)
-select seq from found where seq < :before order by seq desc limit :limit;
-
--- name: jobs_by_seq :many
-select seq, cast(id as text) as id, kind, queue, tenant, state, priority, gate, epoch, token, worker, lease_until,
-    claimed_at, attempts, max_attempts, rescues, max_rescues, timeout_us, due_at, deadline_at, created_at,
-    finished_at, cancel_requested_at, parent, open_children, channel, cast(retry_of as text) as retry_of,
-    payload, metadata, progress, result, error
-from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq desc;
+select :columns
+from holdfast.job_now where id = :id;
 
 -- name: list_attempts :many
-select job, epoch, token, worker, outcome, started_at, ended_at, error
-from holdfast.attempt where job = :seq order by started_at, epoch, token;
+select :columns
+from holdfast.attempt_now where job = :seq order by started_at, epoch, token;
+
+-- name: count_attempts :one
+select count(*) as number from holdfast.attempt_now where job = :seq;
 
 -- name: find_ended :many
 -- What a waiting caller asks, for all the jobs it waits for at once.
-select cast(id as text) as id, state, result, error from holdfast.job
-where id = any(cast(:ids as uuid[])) and state in ('succeeded', 'failed', 'cancelled');
+select :columns from holdfast.job_now
+where id = any(cast(:ids as uuid[])) and finished_at is not null;

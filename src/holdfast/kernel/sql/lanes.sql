@@ -1,54 +1,63 @@
--- Lanes: how many of their jobs run at once, and how often one starts. Jobs of lanes are on routes of their own, so that
--- all other jobs are claimed without asking. What a lane holds back has its name as its gate, and leaves the claim index.
+-- Lanes limit how many of their jobs run at once and how often one starts. Jobs of lanes have routes of their own,
+-- so that a claim of other jobs does not ask about lanes. The jobs that a lane holds back are 'blocked' in `later`,
+-- where no claim reads them.
 
 -- name: candidates :many on postgres
--- The heads of these routes, shared out among the queues and locked as in `claim`: pick without locks, count what each
--- route may give, lock that many. The claim takes the first few of them, so they come in the order of that share: when
--- the n-th job of a queue to arrive has its turn among the queues, the n-th by place goes.
+-- The first jobs of these routes, shared among the queues and locked as in `claim`: pick without locks, count how
+-- many each route may give, lock that many. The claim takes the first few of them. So their order is the order of
+-- the shares: the n-th job of a queue by arrival decides when the queue has its turn, and the n-th by place takes
+-- that turn.
 with served as materialized (
-    select s.route from unnest(cast(:routes as bigint[])) as s (route)
-    where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
-        select q.name from holdfast.queue q where q.paused_at is not null)
+    select s.route, coalesce((select r.queue from holdfast.route r where r.id = s.route), '') as queue
+    from rows(:routes) as s (route bigint)
 ), pick as materialized (
-    select p.route, p.queue, @arrival(p), row_number() over (partition by p.queue order by @place(p)) as place
-    from served
+    select s.route, s.queue, @arrival(p), row_number() over (partition by s.queue order by @place(p)) as place
+    from served s
     cross join lateral (
-        select j.route, j.queue, @place(j) from holdfast.job j
-        where j.route = served.route and j.state = 'pending' and j.gate is null
-        order by @place(j) limit :n
+        select @place(r) from holdfast.ready r where r.route = s.route order by @place(r) limit :n
     ) as p
+    where s.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
 ), share as materialized (
     select f.queue, count(*) as n from (select queue from pick order by @arrival limit :n) as f group by f.queue
 ), quota as materialized (
-    select p.route, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n group by p.route
+    select p.route, p.queue, count(*) as n from pick p join share s on s.queue = p.queue where p.place <= s.n
+    group by p.route, p.queue
 ), held as materialized (
-    select h.queue, @place(h), h.lane, h.cost from quota
+    select quota.queue, @place(h), h.lane, h.cost from quota
     cross join lateral (
-        select j.queue, @place(j), j.lane, j.cost from holdfast.job j
-        where j.route = quota.route and j.state = 'pending' and j.gate is null
-        order by @place(j) limit quota.n for update skip locked
+        select @place(r), r.lane, r.cost from holdfast.ready r where r.route = quota.route
+        order by @place(r) limit quota.n for update skip locked
     ) as h
 ), head as materialized (
     select held.*, row_number() over (partition by queue order by @place) as place,
         row_number() over (partition by queue order by @arrival) as arrival
     from held
 )
-select h.seq, h.priority, h.slot, h.lane, h.cost from head h
+select :columns(h) from head h
 join head a on a.queue = h.queue and a.arrival = h.place
 order by @arrival(a);
 
 -- name: candidates :many on sqlite
--- No row locks and no lateral: there is one writer, and it is us. What each queue may give is counted the same way.
-with pick as materialized (
-    select j.queue, @place(j), j.lane, j.cost, row_number() over (order by @arrival(j)) as arrival,
-        row_number() over (partition by j.queue order by @place(j)) as place
-    from json_each(:routes) as served
-    cross join holdfast.job j on j.seq in (
-        select k.seq from holdfast.job k
-        where k.route = served.value and k.state = 'pending' and k.gate is null
-        order by @place(k) limit :n)
-    where coalesce((select r.queue from holdfast.route r where r.id = served.value), '') not in (
-        select q.name from holdfast.queue q where q.paused_at is not null)
+-- Forked: SQLite has no lateral join, and it needs no row locks, because it has one writer. The first rows of each
+-- route come as a list: a second look into `ready` might be planned as a search through all rows of the route. The
+-- share of each queue is counted in the same way.
+with served as materialized (
+    select value as route, coalesce((select r.queue from holdfast.route r where r.id = value), '') as queue
+    from json_each(:routes)
+), found as materialized (
+    select s.queue, f.value ->> 0 as priority, f.value ->> 1 as slot, f.value ->> 2 as seq, f.value ->> 3 as lane,
+        f.value ->> 4 as cost
+    from served s
+    cross join json_each((
+        select json_group_array(json_array(@place(first), first.lane, first.cost)) from (
+            select @place(r), r.lane, r.cost from holdfast.ready r where r.route = s.route order by @place(r) limit :n
+        ) as first
+    )) as f
+    where s.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
+), pick as materialized (
+    select found.*, row_number() over (order by @arrival) as arrival,
+        row_number() over (partition by queue order by @place) as place
+    from found
 ), share as materialized (
     select queue, count(*) as n from pick where arrival <= :n group by queue
 ), head as materialized (
@@ -56,130 +65,139 @@ with pick as materialized (
         row_number() over (partition by p.queue order by p.arrival) as arrival
     from pick p join share s on s.queue = p.queue where p.place <= s.n
 )
-select h.seq, h.priority, h.slot, h.lane, h.cost from head h
+select :columns(h) from head h
 join head a on a.queue = h.queue and a.arrival = h.place
 order by @arrival(a);
 
--- name: lock_lanes :many on postgres
--- After jobs, in the order of names. Whoever starts or ends a job of a lane holds its row until the commit, so that
--- counting the running ones is exact, in a statement of its own: this one's snapshot is older than its locks.
+-- name: lock_lanes :many
+-- After jobs, in the order of names. A transaction that starts or ends a job of a lane locks its row until the commit, so
+-- counting the running jobs is exact. The count is a statement of its own: the snapshot of this one is older than
+-- its locks.
 select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update;
 
--- name: lock_lanes :many on sqlite
--- The transaction holds the write lock already.
-select name from holdfast.lane where name = any(:names) order by name;
-
--- name: restore_lanes :exec on postgres
--- A job names its lane for as long as it is kept, and the lane's row is kept as long. Should the row be missing all the
--- same, nobody knows its limits. No concurrency is lower than one at a time; a rate may be slower than one start a
--- second, and is exceeded then, until the next call that makes a job writes down what is declared. See `UNKNOWN`.
+-- name: restore_lanes :exec
+-- A lane's row is kept as long as jobs name the lane. If it is missing nevertheless, nobody knows its limits. One
+-- job at a time is the lowest concurrency. The rate may have been slower than one start per second; then it is
+-- exceeded until the next call that enqueues a job writes the declared limits. See `UNKNOWN`.
 insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
-select name, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from unnest(cast(:names as text[])) as missing (name)
-order by name
+select missing.name, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from rows(:names) as missing (name text)
+where true order by missing.name
 on conflict (name) do nothing;
 
--- name: restore_lanes :exec on sqlite
--- Forked for the list: json_each where PostgreSQL has unnest.
-insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
-select value, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from json_each(:names) where true
-on conflict (name) do nothing;
-
--- name: due_lanes :many on postgres
--- Skips what someone else is opening.
+-- name: due_lanes :many
+-- Skips lanes that somebody else is opening.
 select name from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us()
 order by opens_at limit :limit for update skip locked;
 
--- name: due_lanes :many on sqlite
--- No row locks to skip.
-select name from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us()
-order by opens_at limit :limit;
-
 -- name: lane_states :many
--- How many run is counted, not kept: a count cannot drift. It reads no more entries than the limit allows to run.
--- Where the clock has gone back since the lane was charged, what it was ahead of the clock then, it is now.
+-- Running jobs are counted, not stored: a count cannot drift. It reads no more entries than the limit allows to run.
+-- If the clock went back since the lane was charged, `free_at` moves back with it.
 select name, concurrency, interval_us, burst,
     case when charged_at > holdfast.now_us() then holdfast.now_us() + free_at - charged_at else free_at end as free_at,
-    (select count(*) from holdfast.job j where j.state = 'running' and j.lane = lane.name) as running,
-    (select k.priority from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+    (select count(*) from holdfast.lease l where l.lane = lane.name) as running,
+    (select k.priority from holdfast.later k where k.state = 'blocked' and k.lane = lane.name
         order by @place(k) limit 1) as first_priority,
-    (select k.slot from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+    (select k.slot from holdfast.later k where k.state = 'blocked' and k.lane = lane.name
         order by @place(k) limit 1) as first_slot,
-    (select k.seq from holdfast.job k where k.state = 'pending' and k.gate = lane.name
+    (select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = lane.name
         order by @place(k) limit 1) as first_seq,
     holdfast.now_us() as now
 from holdfast.lane where name = any(cast(:names as text[])) order by name;
 
--- name: lock_blocked :many on postgres
--- The first blocked job of each lane that nobody is changing: one in somebody's open transaction keeps no place before
--- those that can run. It is locked, so that it stays the first until the commit.
-select l.name, @place(first) from unnest(cast(:names as text[])) as l (name)
+-- name: lock_blocked :many
+-- The first blocked job of each lane that nobody is changing: a job in somebody's open transaction does not keep the
+-- jobs behind it from running. The lock keeps it the first until the commit.
+select l.name, @place(k) from rows(:names) as l (name text)
 cross join lateral (
-    select @place(k) from holdfast.job k where k.state = 'pending' and k.gate = l.name
+    select @place(k) from holdfast.later k where k.state = 'blocked' and k.lane = l.name
     order by @place(k) limit 1 for update skip locked
-) as first;
-
--- name: lock_blocked :many on sqlite
--- No row locks to skip.
-select l.value as name, @place(first) from json_each(:names) as l
-cross join holdfast.job first on first.seq = (
-    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = l.value order by @place(k) limit 1);
+) as k;
 
 -- name: still_blocked :many
--- After `unblock`, in a statement of its own: whatever that one skipped is here. A gate is set under the lane's lock
--- only, so a lane that is not here has nobody blocked.
+-- After `unblock`, in a statement of its own: it sees the jobs that `unblock` skipped. A job is blocked only under
+-- the lock of its lane, so a lane that is not returned has no blocked job.
 select name from holdfast.lane where name = any(cast(:names as text[]))
-    and (select k.seq from holdfast.job k where k.state = 'pending' and k.gate = lane.name limit 1) is not null;
+    and (select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = lane.name
+        order by @place(k) limit 1) is not null;
 
--- name: take :many
--- The jobs a claim has locked and its lanes have let through. The source state is a column so that the primary key
--- finds each row: see `complete`.
-with source as materialized (select 'pending' as state)
-update holdfast.job set state = 'running', token = token + 1, epoch = (select c.epoch from holdfast.cluster c),
-    worker = :worker, claimed_at = holdfast.now_us(), lease_until = holdfast.now_us() + :ttl_us
-from source
-where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null
-returning seq, cast(id as text) as id, kind, queue, tenant, priority, slot, worker, epoch, token, attempts, max_attempts,
-    rescues, timeout_us, deadline_at, claimed_at, lease_until, created_at, parent, lane, payload, metadata;
+-- name: take :many on postgres
+-- Takes the jobs that a claim has locked and that their lanes let start. A job says where its row in `ready` is, and
+-- each row is deleted by its address, so that no plan reads all of `ready`. The address stays valid: a row of
+-- `ready` is never updated.
+with asked as materialized (
+    select route, @place from holdfast.job where seq = any(cast(:seqs as bigint[]))
+), taken as (
+    delete from holdfast.ready where ctid = any(array(
+        select r.ctid from asked a
+        cross join lateral (
+            select k.ctid from holdfast.ready k where k.route = a.route and (@place(k)) = (@place(a)) offset 0
+        ) as r
+    ))
+    returning *
+), claimed as materialized (
+    select j.*, t.attempts, t.rescues, t.token + 1 as token, (select c.epoch from holdfast.cluster c) as epoch,
+        cast(:worker as bigint) as worker, holdfast.now_us() as claimed_at, holdfast.now_us() + :ttl_us as lease_until
+    from taken t
+    cross join lateral (select k.* from holdfast.job k where k.seq = t.seq offset 0) as j
+), leased as (
+    insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind,
+        queue, parent, lane)
+    select seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane
+    from claimed
+)
+select :columns
+from claimed;
+
+-- name: take :many on sqlite
+-- Forked: SQLite has no CTE that changes rows. Insert the leases, delete the rows of `ready`, read the jobs.
+insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
+    parent, lane)
+select j.seq, :worker, (select c.epoch from holdfast.cluster c), r.token + 1, holdfast.now_us() + :ttl_us,
+    holdfast.now_us(), j.route, r.attempts, r.rescues, j.kind, j.queue, j.parent, j.lane
+from json_each(:seqs)
+cross join holdfast.job j on j.seq = value
+cross join holdfast.ready r on r.route = j.route and (@place(r)) = (@place(j));
+delete from holdfast.ready where (route, @place) in (
+    select j.route, @place(j) from json_each(:seqs) cross join holdfast.job j on j.seq = value);
+select l.seq, j.id, l.kind, l.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token, l.attempts,
+    j.max_attempts, l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, l.parent, l.lane,
+    j.payload, j.metadata, j.layer
+from json_each(:seqs)
+cross join holdfast.lease l on l.seq = value and l.worker = :worker
+cross join holdfast.job j on j.seq = l.seq;
 
 -- name: block :exec
--- Those it has locked and must leave. The source state is a column: see `complete`.
-with source as materialized (select 'pending' as state)
-update holdfast.job set gate = lane from source
-where seq = any(cast(:seqs as bigint[])) and job.state = source.state and gate is null;
+-- Blocks the jobs that a claim has locked and that must wait for their lanes. Found as in `take`.
+with held as (
+    delete from holdfast.ready where ctid = any(array(
+        select k.ctid from holdfast.job j
+        cross join lateral (
+            select k.ctid from holdfast.ready k where k.route = j.route and (@place(k)) = (@place(j)) offset 0
+        ) as k
+        where j.seq = any(cast(:seqs as bigint[]))))
+    returning *
+)
+insert into holdfast.later (@ready, state) select @ready(h), 'blocked' from held h;
 
--- name: unblock :many on postgres
--- The next of a lane that has room. Skips what someone else is changing: they may wait for this lane. What was skipped
--- is seen by `still_blocked`.
-update holdfast.job set gate = null
-where seq = any(array(
-    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
-    order by @place(k) limit :n for update skip locked))
-returning seq, route;
+-- name: unblock :many
+-- Frees the next jobs of a lane that has room. Skips jobs that somebody else is changing: they may wait for this
+-- lane. `still_blocked` sees what was skipped.
+with freed as (
+    delete from holdfast.later where seq = any(array(
+        select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = :name
+        order by @place(k) limit :n for update skip locked))
+    returning *
+)
+insert into holdfast.ready (@ready) select @ready(f) from freed f returning seq, route;
 
--- name: unblock :many on sqlite
--- No row locks to skip.
-update holdfast.job set gate = null
-where seq in (
-    select k.seq from holdfast.job k where k.state = 'pending' and k.gate = :name
-    order by @place(k) limit :n)
-returning seq, route;
-
--- name: charge :exec on postgres
+-- name: charge :exec
 update holdfast.lane set free_at = c.free_at, opens_at = c.opens_at, charged_at = c.charged_at
-from unnest(cast(:charges.name as text[]), cast(:charges.free_at as bigint[]), cast(:charges.opens_at as bigint[]),
-    cast(:charges.charged_at as bigint[])) as c (name, free_at, opens_at, charged_at)
+from rows(:charges) as c (name text, free_at bigint, opens_at bigint, charged_at bigint)
 where lane.name = c.name;
 
--- name: charge :exec on sqlite
--- Forked for the list: json_each where PostgreSQL has unnest.
-update holdfast.lane set free_at = value ->> :charges.free_at, opens_at = value ->> :charges.opens_at,
-    charged_at = value ->> :charges.charged_at
-from json_each(:charges)
-where lane.name = value ->> :charges.name;
-
--- name: mend_lanes :many on postgres
--- After the clock went back: what a lane was ahead of the clock when it was charged, it is now, and it is looked at
--- now. Skips what someone is charging: that mends it too.
+-- name: mend_lanes :many
+-- After the clock went back: `free_at` moves back with it, and the lane is looked at now. Skips lanes that somebody
+-- is charging, because a charge corrects them too.
 update holdfast.lane set free_at = holdfast.now_us() + free_at - charged_at, charged_at = holdfast.now_us(),
     opens_at = case when opens_at is not null then holdfast.now_us() end
 where name = any(array(
@@ -187,55 +205,35 @@ where name = any(array(
     order by l.name limit :limit for update skip locked))
 returning name;
 
--- name: mend_lanes :many on sqlite
--- No row locks to skip.
-update holdfast.lane set free_at = holdfast.now_us() + free_at - charged_at, charged_at = holdfast.now_us(),
-    opens_at = case when opens_at is not null then holdfast.now_us() end
-where name in (
-    select l.name from holdfast.lane l where l.charged_at > holdfast.now_us() order by l.name limit :limit)
-returning name;
-
 -- name: open_stranded :exec
--- Lanes with blocked jobs that nobody is to look at: code of schema 5 leaves them so, or somebody removed the row. From
--- each blocked lane to the next by one probe of the index. What a missing row says: see `restore_lanes`.
-with recursive blocked (gate) as (
-    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null order by j.gate limit 1)
+-- Lanes with blocked jobs that nothing will open: a release with schema 5 left them so, or somebody removed the row.
+-- Goes from each blocked lane to the next by one index probe. For a missing row see `restore_lanes`.
+with recursive blocked (lane) as (
+    select (select t.lane from holdfast.later t where t.state = 'blocked' order by t.lane limit 1)
     union all
-    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null and j.gate > blocked.gate
-        order by j.gate limit 1)
-    from blocked where blocked.gate is not null
+    select (select t.lane from holdfast.later t where t.state = 'blocked' and t.lane > blocked.lane
+        order by t.lane limit 1)
+    from blocked where blocked.lane is not null
 )
 insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
-select gate, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from blocked
-where gate is not null and (select l.opens_at from holdfast.lane l where l.name = blocked.gate) is null
+select lane, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from blocked
+where lane is not null and (select l.opens_at from holdfast.lane l where l.name = blocked.lane) is null
 limit :limit
 on conflict (name) do update set opens_at = excluded.opens_at where lane.opens_at is null;
 
--- name: old_lanes :many on postgres
--- Nobody has enqueued into them of late. Skips what someone else is changing. Whoever enqueues into one of these writes
--- it in the same statement, and waits for this lock.
+-- name: old_lanes :many
+-- Lanes into which nobody has enqueued for a while. Skips lanes that somebody else is changing. A call that enqueues
+-- into one of them writes it in the same statement, and waits for this lock.
 select name, free_at > holdfast.now_us() or opens_at is not null
-    or (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is not null
-    or (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
-        limit 1) is not null
-    or (select j.seq from holdfast.job j where j.finished_at is not null and j.lane is not null and j.lane = lane.name
-        limit 1) is not null as used
+    or (select l.seq from holdfast.lease l where l.lane = lane.name limit 1) is not null
+    or (select r.seq from holdfast.ready r where r.lane = lane.name limit 1) is not null
+    or (select t.seq from holdfast.later t where t.lane = lane.name limit 1) is not null
+    or (select e.seq from holdfast.ended e where e.lane = lane.name limit 1) is not null as used
 from holdfast.lane where updated_at <= holdfast.now_us() - :age_us
 order by updated_at, name limit :limit for update skip locked;
 
--- name: old_lanes :many on sqlite
--- No row locks to skip.
-select name, free_at > holdfast.now_us() or opens_at is not null
-    or (select j.seq from holdfast.job j where j.state = 'running' and j.lane = lane.name limit 1) is not null
-    or (select j.seq from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting') and j.lane = lane.name
-        limit 1) is not null
-    or (select j.seq from holdfast.job j where j.finished_at is not null and j.lane is not null and j.lane = lane.name
-        limit 1) is not null as used
-from holdfast.lane where updated_at <= holdfast.now_us() - :age_us
-order by updated_at, name limit :limit;
-
 -- name: keep_lanes :exec
--- They are looked at again after as long.
+-- They are checked again after the same time.
 update holdfast.lane set updated_at = holdfast.now_us() where name = any(cast(:names as text[]));
 
 -- name: prune_lanes :exec

@@ -1,11 +1,12 @@
--- Queues: their policy, their pauses, and how much is in each. Counts stop at a cap: nothing here reads a backlog whole.
+-- Queues: their policy, their pauses, and how many jobs each has. Counts stop at a cap, so no statement reads a
+-- whole backlog.
 
 -- name: set_queue :exec
--- Policy only: a pause is somebody's decision and outlives every restart.
-insert into holdfast.queue (name, on_orphan, fair, keep_us, keep_jobs, updated_at)
-values (:name, :on_orphan, :fair, :keep_us, :keep_jobs, holdfast.now_us())
+-- Only the policy: a pause is a person's decision and survives every restart.
+insert into holdfast.queue (name, on_orphan, fair, keep_us, keep_jobs, lost_counts, updated_at)
+values (:name, :on_orphan, :fair, :keep_us, :keep_jobs, :lost_counts, holdfast.now_us())
 on conflict (name) do update set on_orphan = excluded.on_orphan, fair = excluded.fair, keep_us = excluded.keep_us,
-    keep_jobs = excluded.keep_jobs, updated_at = excluded.updated_at;
+    keep_jobs = excluded.keep_jobs, lost_counts = excluded.lost_counts, updated_at = excluded.updated_at;
 
 -- name: pause_queue :one
 insert into holdfast.queue (name, on_orphan, updated_at, paused_at, pause_reason)
@@ -19,7 +20,7 @@ update holdfast.queue set paused_at = null, pause_reason = null where name = :na
 returning name, paused_at;
 
 -- name: find_queue :one
-select name, on_orphan, fair, keep_us, keep_jobs, paused_at, pause_reason from holdfast.queue where name = :name;
+select :columns from holdfast.queue where name = :name;
 
 -- name: list_queues :many
 -- Every queue that has a policy or a route.
@@ -30,34 +31,42 @@ left join holdfast.queue p on p.name = q.name
 order by q.name;
 
 -- name: count_pending :many
-select r.queue, (select count(*) from (select 1 from holdfast.job j
-    where j.route = r.id and j.state = 'pending' and j.gate is null limit :cap) as c) as jobs
+select r.queue, (select count(*) from (select 1 from holdfast.ready p where p.route = r.id limit :cap) as c) as jobs
 from holdfast.route r;
 
 -- name: count_later :many
-select r.queue, (select count(*) from (select 1 from holdfast.job j
-    where j.route = r.id and j.state in ('scheduled', 'waiting') limit :cap) as c) as jobs
+select r.queue, (select count(*) from (select 1 from holdfast.later t
+    where t.route = r.id and t.state in ('scheduled', 'waiting') limit :cap) as c) as jobs
 from holdfast.route r;
 
 -- name: count_blocked :many
-select b.queue, count(*) as jobs
-from (select queue from holdfast.job where state = 'pending' and gate is not null limit :cap) as b
-group by b.queue;
+-- Counted by route. One job of each route tells its queue.
+select (select j.queue from holdfast.job j where j.seq = b.seq) as queue, b.jobs
+from (
+    select min(c.seq) as seq, count(*) as jobs
+    from (select t.seq, t.route from holdfast.later t where t.state = 'blocked' order by t.lane limit :cap) as c
+    group by c.route
+) as b;
 
 -- name: count_running :many
-select queue, count(*) as jobs from holdfast.job where state = 'running' group by queue;
+select queue, count(*) as jobs from holdfast.lease group by queue;
 
 -- name: count_finished :many
--- Those that ended since a moment, newest first: the index is by queue and time.
-select q.name as queue, s.state, (select count(*) from (select 1 from holdfast.job j
-    where j.queue = q.name and j.finished_at is not null and j.finished_at > holdfast.now_us() - :since_us
-        and j.state = s.state order by j.queue, j.finished_at desc limit :cap) as c) as jobs
+-- Jobs that ended after a given time, newest first: the index is by queue and time.
+select q.name as queue, s.state, (select count(*) from (select 1 from holdfast.ended e
+    where e.queue = q.name and e.finished_at > holdfast.now_us() - :since_us and e.state = s.state
+    order by e.queue, e.finished_at desc limit :cap) as c) as jobs
 from (select name from holdfast.queue union select queue from holdfast.route) as q
 cross join (select 'succeeded' as state union all select 'failed' union all select 'cancelled') as s;
 
 -- name: list_lanes :many
+-- By name, after one. A lane of a kind is named after it, or after it and a slash.
 select name, concurrency, interval_us, burst, free_at, opens_at,
-    (select count(*) from holdfast.job j where j.state = 'running' and j.lane = lane.name) as running,
-    (select count(*) from (select 1 from holdfast.job k where k.state = 'pending' and k.gate = lane.name limit :cap)
+    (select count(*) from holdfast.lease l where l.lane = lane.name) as running,
+    (select count(*) from (select 1 from holdfast.later k where k.state = 'blocked' and k.lane = lane.name limit :cap)
         as c) as blocked
-from holdfast.lane order by name limit :limit;
+from holdfast.lane
+where name > :after and (:all = 1 or name = :own or exists (
+    select 1 from rows(:kinds) as k (name text)
+    where lane.name = k.name or substr(lane.name, 1, length(k.name) + 1) = k.name || '/'))
+order by name limit :limit;

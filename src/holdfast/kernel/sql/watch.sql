@@ -1,53 +1,59 @@
--- What goes on in the store, for people who watch it. Every statement is bounded by what it looks at, not by what it
--- finds, so that a view may stay open beside a full backlog and a long history.
+-- What happens in the store, for people who watch it. Every statement is bounded by what it reads, not by what it
+-- finds, so a view may stay open beside a full backlog and a long history.
 
 -- name: created_since :many
 select seq, cast(id as text) as id, kind, queue, state, coalesce(finished_at, claimed_at, created_at) as at, error
-from holdfast.job where seq > :after order by seq desc limit :limit;
+from holdfast.job_now where seq > :after order by seq desc limit :limit;
 
 -- name: claimed_since :many
-select seq, cast(id as text) as id, kind, queue, state, claimed_at as at, error
-from holdfast.job where state = 'running' and claimed_at > :after order by claimed_at desc limit :limit;
+-- The error of a running job is the reason of its cancel, or the error of its last failed attempt, as in `job_now`.
+select l.seq, (select cast(j.id as text) from holdfast.job j where j.seq = l.seq) as id, l.kind, l.queue,
+    'running' as state, l.claimed_at as at, coalesce(l.cancel_error, (select a.error from holdfast.attempt a
+        where a.job = l.seq and a.error is not null order by a.epoch desc, a.token desc limit 1)) as error
+from (select * from holdfast.lease k where k.claimed_at > :after order by k.claimed_at desc limit :limit) as l
+order by l.claimed_at desc;
 
 -- name: ended_since :many
--- Of the last that ended in a queue, those in one state, or all.
-select seq, cast(id as text) as id, kind, queue, state, at, error
-from (select seq, id, kind, queue, state, finished_at as at, error from holdfast.job j
-    where j.queue = :queue and j.finished_at is not null and j.finished_at > :after
-    order by j.queue, j.finished_at desc limit :look) as ended
-where cast(:state as text) is null or state = :state
-order by at desc limit :limit;
+-- The last jobs that ended in a queue, in one state or in any.
+select e.seq, (select cast(j.id as text) from holdfast.job j where j.seq = e.seq) as id,
+    (select j.kind from holdfast.job j where j.seq = e.seq) as kind, e.queue, e.state, e.finished_at as at, e.error
+from (select k.seq, k.queue, k.state, k.finished_at, k.error from (
+        select * from holdfast.ended n where n.queue = :queue and n.finished_at > :after
+        order by n.queue, n.finished_at desc limit :look) as k
+    where cast(:state as text) is null or k.state = :state
+    order by k.finished_at desc limit :limit) as e
+order by e.finished_at desc;
 
 -- name: states_of :many
 select seq, cast(id as text) as id, kind, queue, state, coalesce(finished_at, claimed_at, created_at) as at, error
-from holdfast.job where seq = any(cast(:seqs as bigint[]));
+from holdfast.job_now where seq = any(cast(:seqs as bigint[]));
 
 -- name: held_by :many
-select seq, cast(id as text) as id, kind, queue, state, claimed_at as at, error
-from holdfast.job where state = 'running' and worker = :worker order by claimed_at limit :limit;
+select l.seq, (select cast(j.id as text) from holdfast.job j where j.seq = l.seq) as id, l.kind, l.queue,
+    'running' as state, l.claimed_at as at, coalesce(l.cancel_error, (select a.error from holdfast.attempt a
+        where a.job = l.seq and a.error is not null order by a.epoch desc, a.token desc limit 1)) as error
+from (select * from holdfast.lease k where k.worker = :worker order by k.claimed_at limit :limit) as l
+order by l.claimed_at;
 
 -- name: count_ended :many
--- How many ended in each queue between two moments.
-select q.name as queue, (select count(*) from (select 1 from holdfast.job j
-    where j.queue = q.name and j.finished_at is not null and j.finished_at > :after and j.finished_at <= :until
-    limit :cap) as c) as jobs
+-- How many jobs ended in each queue between two times.
+select q.name as queue, (select count(*) from (select 1 from holdfast.ended e
+    where e.queue = q.name and e.finished_at > :after and e.finished_at <= :until limit :cap) as c) as jobs
 from (select name from holdfast.queue union select queue from holdfast.route) as q;
 
 -- name: backlogs :many
--- What waits to be claimed on each route, and since when: the oldest of as many as are counted.
+-- How many jobs wait to be claimed on each route, and since when: the oldest of those that were counted.
 select r.id, r.queue, r.capabilities,
-    (select count(*) from (select 1 from holdfast.job j
-        where j.route = r.id and j.state = 'pending' and j.gate is null limit :cap) as c) as pending,
-    (select min(o.created_at) from (select j.created_at from holdfast.job j
-        where j.route = r.id and j.state = 'pending' and j.gate is null limit :cap) as o) as oldest_at
+    (select count(*) from (select 1 from holdfast.ready k where k.route = r.id limit :cap) as c) as pending,
+    (select j.created_at from holdfast.job j where j.seq = (select min(o.seq) from (
+        select k.seq from holdfast.ready k where k.route = r.id limit :cap) as o)) as oldest_at
 from holdfast.route r order by r.queue, r.id;
 
 -- name: symptoms :one
--- What somebody should have dealt with by now, were workers there and well.
-select (select count(*) from holdfast.job where state = 'running' and lease_until <= holdfast.now_us() - :grace_us)
-        as lapsed,
-    (select count(*) from (select 1 from holdfast.job j where j.state in ('scheduled', 'waiting')
-        and j.due_at is not null and j.due_at <= holdfast.now_us() - :grace_us limit :cap) as c) as overdue,
+-- What workers should have done by now if they were running well.
+select (select count(*) from holdfast.lease where lease_until <= holdfast.now_us() - :grace_us) as lapsed,
+    (select count(*) from (select 1 from holdfast.later t where t.due_at is not null
+        and t.due_at <= holdfast.now_us() - :grace_us limit :cap) as c) as overdue,
     (select count(*) from holdfast.lane where opens_at is not null and opens_at <= holdfast.now_us() - :grace_us)
         as late_lanes,
     (select count(*) from holdfast.schedule where paused_at is null and retry_at is null
@@ -55,30 +61,58 @@ select (select count(*) from holdfast.job where state = 'running' and lease_unti
     holdfast.now_us() as now;
 
 -- name: stranded_lanes :many
--- Lanes that have room and blocked jobs, and nobody is to look at them. From each blocked lane to the next by one probe
--- of the index.
-with recursive blocked (gate) as (
-    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null order by j.gate limit 1)
+-- Lanes with room and blocked jobs that nothing will open. Goes from each blocked lane to the next by one index
+-- probe.
+with recursive blocked (lane) as (
+    select (select t.lane from holdfast.later t where t.state = 'blocked' order by t.lane limit 1)
     union all
-    select (select j.gate from holdfast.job j where j.state = 'pending' and j.gate is not null and j.gate > blocked.gate
-        order by j.gate limit 1)
-    from blocked where blocked.gate is not null
+    select (select t.lane from holdfast.later t where t.state = 'blocked' and t.lane > blocked.lane
+        order by t.lane limit 1)
+    from blocked where blocked.lane is not null
 )
-select b.gate as name from blocked b left join holdfast.lane l on l.name = b.gate
-where b.gate is not null and l.opens_at is null and (l.concurrency is null or l.concurrency >
-    (select count(*) from holdfast.job j where j.state = 'running' and j.lane = b.gate))
-order by b.gate limit :limit;
+select b.lane as name from blocked b left join holdfast.lane l on l.name = b.lane
+where b.lane is not null and l.opens_at is null and (l.concurrency is null or l.concurrency >
+    (select count(*) from holdfast.lease k where k.lane = b.lane))
+order by b.lane limit :limit;
 
 -- name: missing_lanes :many
--- Lanes that live jobs name and that have no row, found in the same way.
-with recursive named (lane) as (
-    select (select j.lane from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting')
-        and j.lane is not null order by j.lane limit 1)
+-- Lanes without a row that jobs name which do not run yet. Found in the same way, table by table.
+with recursive claimable (lane) as (
+    select (select r.lane from holdfast.ready r where r.lane is not null order by r.lane limit 1)
     union all
-    select (select j.lane from holdfast.job j where j.state in ('scheduled', 'pending', 'waiting')
-        and j.lane is not null and j.lane > named.lane order by j.lane limit 1)
-    from named where named.lane is not null
+    select (select r.lane from holdfast.ready r where r.lane is not null and r.lane > claimable.lane
+        order by r.lane limit 1)
+    from claimable where claimable.lane is not null
+), unclaimable (lane) as (
+    select (select t.lane from holdfast.later t where t.lane is not null order by t.lane limit 1)
+    union all
+    select (select t.lane from holdfast.later t where t.lane is not null and t.lane > unclaimable.lane
+        order by t.lane limit 1)
+    from unclaimable where unclaimable.lane is not null
 )
-select n.lane as name from named n left join holdfast.lane l on l.name = n.lane
+select n.lane as name from (select lane from claimable union select lane from unclaimable) as n
+left join holdfast.lane l on l.name = n.lane
 where n.lane is not null and l.name is null
 order by n.lane limit :limit;
+
+-- name: misplaced :many
+-- Of the newest jobs, and of some jobs of every table: those that are not in exactly one of ready, later, lease and
+-- ended, and rows there whose job is missing. One statement sees one moment, so a job that moves is seen once. A row
+-- of `ready` that disagrees with its job about its place does not count: no statement would find it.
+with looked (seq) as (
+    select n.seq from (select j.seq from holdfast.job j order by j.seq desc limit :limit) as n
+    union select n.seq from (select r.seq from holdfast.ready r limit :limit) as n
+    union select n.seq from (select t.seq from holdfast.later t limit :limit) as n
+    union select n.seq from (select l.seq from holdfast.lease l limit :limit) as n
+    union select n.seq from (select e.seq from holdfast.ended e order by e.seq desc limit :limit) as n
+)
+select f.seq, f.id, f.places
+from (select s.seq, (select cast(j.id as text) from holdfast.job j where j.seq = s.seq) as id,
+    (select count(*) from holdfast.job j join holdfast.ready r on r.route = j.route and r.priority = j.priority
+        and r.slot = j.slot and r.seq = j.seq where j.seq = s.seq)
+    + (select count(*) from holdfast.later t where t.seq = s.seq)
+    + (select count(*) from holdfast.lease l where l.seq = s.seq)
+    + (select count(*) from holdfast.ended e where e.seq = s.seq) as places
+    from looked s) as f
+where f.id is null or f.places <> 1
+order by f.seq limit :limit;

@@ -1,0 +1,18 @@
+// A worker with a stock Redis client for Node (ioredis) and nothing of Holdfast: it answers jobs of the queue `mail`.
+//   npm install ioredis && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> node worker.mjs
+import Redis from "ioredis";
+import os from "node:os";
+
+const { HOST, PORT, WORKER, KEY } = process.env;
+const client = new Redis({ host: HOST, port: Number(PORT), password: KEY, enableReadyCheck: false });
+const said = { worker_id: WORKER, hostname: os.hostname(), agw_version: "0.1.0", capabilities: { tools: [] } };
+await client.call("WORKER.REGISTER", JSON.stringify(said));
+for (;;) {
+  const claimed = await client.call("JOB.CLAIM", "mail", "BLOCK", "5000");
+  await client.call("WORKER.HEARTBEAT", WORKER);
+  for (const [text, token] of claimed) {
+    const job = JSON.parse(text);
+    const answer = { "sent to": job.payload.to, by: "ioredis" };
+    await client.call("JOB.COMPLETE", job.job_id, token, JSON.stringify(answer));
+  }
+}

@@ -1,0 +1,143 @@
+"""The audit: what was changed from outside, by whom, as rows that are only added.
+
+Each row has a hash over its own content and the hash of the row before it. So a row that somebody changes or removes
+afterwards breaks the chain, and `verify` names the first row that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from holdfast import validation
+from holdfast.access.principals import Principal
+from holdfast.access.rows import AuditHead, AuditRow
+from holdfast.access.statements import AuditSql
+from holdfast.errors import HoldfastError
+from holdfast.handles import View
+from holdfast.kernel import codec
+from holdfast.kernel.database import Transaction, reading
+from holdfast.validation import MOST
+from holdfast.values.page import Page, page_of, place
+from holdfast.values.rows import Stored, value_of
+
+Phase = Literal["intent", "outcome", "done"]
+_CAP = 64 * 1024
+_TOGETHER = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One row of the audit. An "outcome" is `about` the row with the intent; `status` is that of the answer."""
+
+    seq: int
+    at: datetime
+    actor: str
+    role: str
+    tenant: str | None
+    phase: Phase
+    about: int | None
+    action: str
+    subject: str
+    status: int | None
+    detail: Stored
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """How many rows were looked at, and the number of the first that does not fit; None: all do."""
+
+    rows: int
+    broken: int | None
+    problem: str = ""
+
+
+class Audit(View):
+    """`hf.access.audit`."""
+
+    async def add(
+        self,
+        by: Principal,
+        action: str,
+        subject: str,
+        *,
+        phase: Phase = "done",
+        about: int | None = None,
+        status: int | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Write a row; returns its number."""
+        try:
+            text = codec.encode(dict(detail or {}), what="the details", cap=_CAP)
+        except HoldfastError:  # what was sent may be too large, or not storable: that it was sent is written
+            text = '{"left_out":true}'
+        row = {
+            "actor": codec.clip(by.name, 512),
+            "role": by.role,
+            "tenant": by.tenant,
+            "phase": phase,
+            "about": about,
+            "action": action,
+            "subject": codec.clip(subject, 2_000),
+            "status": status,
+            "detail": text,
+        }
+        return await self._ask(add_entry, row)
+
+    async def list(self, *, limit: int = 100, after: str | None = None) -> Page[AuditRecord]:
+        """The newest first."""
+        (before,) = (2**62,) if after is None else place(after, int)
+        rows = await self._ask(list_entries, before=before, limit=validation.page(limit))
+        return page_of(rows, limit, lambda row: value_of(AuditRecord, row), lambda row: (row.seq,))
+
+    async def verify(self) -> Verified:
+        """Whether every row is as it was written, and none is missing."""
+        seq, before = 0, ""
+        while True:
+            rows = await self._ask(entries_after, seq, _TOGETHER)
+            for row in rows:
+                if row.seq != seq + 1:
+                    return Verified(rows=seq, broken=seq + 1, problem=f"row {seq + 1} is missing")
+                if row.hash != chained(before, row):
+                    return Verified(rows=seq, broken=row.seq, problem=f"row {row.seq} was changed")
+                seq, before = row.seq, row.hash
+            if len(rows) < _TOGETHER:
+                break
+        head = await self._ask(find_head)
+        if (head.seq, head.hash) != (seq, before):
+            return Verified(rows=seq, broken=seq + 1, problem=f"rows after {seq} are missing: there were {head.seq}")
+        return Verified(rows=seq, broken=None)
+
+
+def chained(before: str, row: AuditRow) -> str:
+    """The hash of a row that stands behind the one with that hash."""
+    content = {**row._asdict(), "hash": before}
+    return codec.digest(codec.encode(content, what="a row of the audit", cap=2 * _CAP))
+
+
+async def add_entry(tx: Transaction, row: Mapping[str, Any]) -> int:
+    await tx.run(AuditSql.add_head)
+    head = await tx.one(AuditSql.lock_head)
+    assert head is not None
+    entry = AuditRow(seq=head.seq + 1, at=head.now, hash="", **row)
+    entry = entry._replace(hash=chained(head.hash, entry))
+    await tx.run(AuditSql.add_entry, **entry._asdict())
+    await tx.run(AuditSql.move_head, seq=entry.seq, hash=entry.hash)
+    return entry.seq
+
+
+async def find_head(tx: Transaction) -> AuditHead:
+    return await tx.one(AuditSql.lock_head) or AuditHead(0, "", 0)
+
+
+@reading
+async def list_entries(tx: Transaction, *, before: int = MOST, limit: int) -> list[AuditRow]:
+    return await tx.many(AuditSql.list_entries, before=before, limit=limit)
+
+
+@reading
+async def entries_after(tx: Transaction, after: int, limit: int) -> list[AuditRow]:
+    return await tx.many(AuditSql.entries_after, after=after, limit=limit)

@@ -1,0 +1,112 @@
+"""Logins: a browser trades a token, or a link that works once, for a session whose secret is in its cookie.
+
+A session ends 12 hours after it was last seen, and after seven days at the latest.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Sequence
+
+from holdfast import durations
+from holdfast.access.principals import Principal
+from holdfast.access.rows import LoginRow
+from holdfast.access.statements import LoginsSql
+from holdfast.access.tokens import hashed
+from holdfast.durations import Duration
+from holdfast.handles import View
+from holdfast.kernel.database import Transaction, reading
+
+IDLE_US = durations.microseconds("12h")
+LONGEST_US = durations.microseconds("7d")
+_SEEN_US = durations.microseconds("1m")  # not at every request
+
+
+class Logins(View):
+    """`hf.access.logins`."""
+
+    async def link(self, principal: Principal, *, lasts: Duration = "15m") -> str:
+        """The secret of a link that logs somebody in, once."""
+        secret = secrets.token_urlsafe(32)
+        await self._ask(add_login, _row(secret, "link", principal, durations.microseconds(lasts)))
+        return secret
+
+    async def use(self, link: str) -> str | None:
+        """The secret of a session for who follows the link; None when it was used, or is too old."""
+        secret = secrets.token_urlsafe(32)
+        found = await self._ask(use_link, hashed(link), hashed(secret))
+        return secret if found else None
+
+    async def begin(self, principal: Principal) -> str:
+        """The secret of a new session."""
+        secret = secrets.token_urlsafe(32)
+        await self._ask(add_login, _row(secret, "session", principal, LONGEST_US))
+        return secret
+
+    async def principal(self, secret: str) -> Principal | None:
+        """Whose session this is; None when it has ended."""
+        row = await self._ask(find_login, hashed(secret))
+        if row is None:
+            return None
+        if row.seen_at is None or row.now - row.seen_at > _SEEN_US:
+            await self._ask(see_login, row.hash)
+        return _principal(row)
+
+    async def live(self, secrets: Collection[str]) -> frozenset[str]:
+        """Those of these sessions that have not ended."""
+        by_hash = {hashed(secret): secret for secret in secrets}
+        return frozenset(by_hash[row.hash] for row in await self._ask(live_logins, list(by_hash)))
+
+    async def end(self, secret: str) -> None:
+        await self._ask(end_login, hashed(secret))
+
+
+def _row(secret: str, kind: str, principal: Principal, lasts_us: int) -> dict[str, object]:
+    return {
+        "hash": hashed(secret),
+        "kind": kind,
+        "name": principal.name,
+        "role": principal.role,
+        "tenant": principal.tenant,
+        "scopes": json.dumps(sorted(principal.scopes)),
+        "token": principal.token,
+        "lasts_us": lasts_us,
+    }
+
+
+def _principal(row: LoginRow) -> Principal:
+    return Principal(row.name, row.role, row.tenant, frozenset(json.loads(row.scopes)), row.token)  # type: ignore[arg-type]
+
+
+async def add_login(tx: Transaction, row: dict[str, object]) -> None:
+    await tx.run(LoginsSql.prune_logins)
+    await tx.run(LoginsSql.add_login, **row)
+
+
+async def use_link(tx: Transaction, link: str, session: str) -> bool:
+    found = await tx.one(LoginsSql.use_link, hash=link)
+    if found is None:
+        return False
+    named = found._asdict()
+    kept = {name: named[name] for name in ("name", "role", "tenant", "scopes", "token")}
+    await tx.run(LoginsSql.add_login, hash=session, kind="session", lasts_us=LONGEST_US, **kept)
+    return True
+
+
+@reading
+async def find_login(tx: Transaction, hash: str) -> LoginRow | None:
+    return await tx.one(LoginsSql.find_login, hash=hash, idle_us=IDLE_US)
+
+
+@reading
+async def live_logins(tx: Transaction, hashes: Sequence[str]) -> list[LoginRow]:
+    return await tx.many(LoginsSql.live_logins, hashes=hashes)
+
+
+async def see_login(tx: Transaction, hash: str) -> None:
+    await tx.run(LoginsSql.see_login, hash=hash)
+
+
+async def end_login(tx: Transaction, hash: str) -> None:
+    await tx.run(LoginsSql.end_login, hash=hash)

@@ -1,0 +1,21 @@
+-- The audit: rows are added, and never changed.
+
+-- name: lock_head :one
+-- One at a time: each row has a hash over the one before it.
+select :columns from holdfast.audit_head where one = 1 for update;
+
+-- name: add_head :exec
+insert into holdfast.audit_head (one, seq, hash) values (1, 0, '') on conflict (one) do nothing;
+
+-- name: move_head :exec
+update holdfast.audit_head set seq = :seq, hash = :hash where one = 1;
+
+-- name: add_entry :exec
+insert into holdfast.audit (seq, at, actor, role, tenant, phase, about, action, subject, status, detail, hash)
+values (:seq, :at, :actor, :role, :tenant, :phase, :about, :action, :subject, :status, :detail, :hash);
+
+-- name: list_entries :many
+select :columns from holdfast.audit where seq < :before order by seq desc limit :limit;
+
+-- name: entries_after :many
+select :columns from holdfast.audit where seq > :after order by seq limit :limit;

@@ -1,0 +1,20 @@
+"""What agents do now and did in the last minute, for who watches. Every question is bounded."""
+
+from __future__ import annotations
+
+from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
+from holdfast.agents.statements import ActivitySql
+from holdfast.kernel.database import Transaction, reading
+
+CAP = 10_000  # rows that each part of a question reads
+
+
+@reading
+async def agent_activity(tx: Transaction) -> list[AgentActivity]:
+    """Of every agent with an open run, or one that did something in the last minute; the busiest first."""
+    return await tx.many(ActivitySql.agent_activity, cap=CAP)
+
+
+@reading
+async def open_inquiries(tx: Transaction) -> OpenInquiries:
+    return await tx.one(ActivitySql.waiting_people, cap=CAP) or OpenInquiries()

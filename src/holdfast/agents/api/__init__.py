@@ -1,0 +1,1 @@
+"""The API of agents: the handles and lists that a program works with."""

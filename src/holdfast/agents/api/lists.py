@@ -1,0 +1,485 @@
+"""Lists: `hf.agents`, `hf.sessions`, `hf.runs`. `[id]` is a handle without I/O; lists come in pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, TypeVar, Unpack, cast
+
+from holdfast import durations, validation
+from holdfast.agents import queries
+from holdfast.agents.api.again import Choice, change_some, run_again
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
+from holdfast.agents.api.plain_definition import AgentFields, NewAgentFields, plain
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session, TenantSessionOptions, new_session, renamed_options
+from holdfast.agents.api.tenant_jobs import TenantJobs
+from holdfast.agents.api.waterfall import below
+from holdfast.agents.capsules.replay import Replay, replay
+from holdfast.agents.content import Prompt
+from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.definition import AgentSpec
+from holdfast.agents.forks.comparison import Comparison, compare, load_side
+from holdfast.agents.money.api import BudgetsList, Part, Used
+from holdfast.agents.people.rulings import InquiriesList, Rulings
+from holdfast.agents.queries import AFTER_ALL, LAST
+from holdfast.agents.retention.ages import Ages, check_ages, find_ages, forget_ages, set_ages
+from holdfast.agents.retention.erasure import Erased, Eraser, Progress
+from holdfast.agents.retention.sessions import START, prune_some_sessions
+from holdfast.agents.rows import AgentRow
+from holdfast.agents.run_pages import RunFilters, run_page
+from holdfast.agents.runs.create import AgentName, Named, put_agent
+from holdfast.agents.runs.inbox import During
+from holdfast.agents.states import RUN, RunState, RunStateName
+from holdfast.agents.values.agents import AgentRecord, VersionRecord, agent_of, version_of
+from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
+from holdfast.agents.values.sessions import SessionRecord, session_of
+from holdfast.durations import Duration
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import codec
+from holdfast.kernel.ids import is_id
+from holdfast.results import Result
+from holdfast.values.bulk import Bulk
+from holdfast.values.page import Page, cursor, page_of, place
+
+T = TypeVar("T")
+
+_TREE = 1_000  # runs of one tree
+_NAMED = 1_000  # agents among which the name that was meant is looked for
+
+
+class Collection(Reaching):
+    """What is in the store of one kind, for everybody or as one tenant sees it."""
+
+    def __init__(self, app: AgentsCore, tenant: str | None = None) -> None:
+        self._app = app
+        self._tenant = tenant  # None: all of them
+
+    def _of(self, tenant: str | None) -> str | None:
+        """Whose are listed: who sees one tenant alone cannot ask for another's."""
+        return tenant if self._tenant is None else self._tenant
+
+    def _json(self, value: Mapping[str, Any] | None) -> str:
+        given = validation.mapping(value, "metadata")
+        return codec.encode(given, what="metadata", cap=self._app.settings.metadata_cap)
+
+    async def _session_id(self, session: Session | str | None, tenant: str | None) -> str | None:
+        """A session's id, by its id or by the key that it has in the tenant whose are listed."""
+        if session is None:
+            return None
+        if isinstance(session, Session):
+            return (await session.refresh()).id
+        if not isinstance(session, str):
+            raise UsageError(f"a session is named by its id or its key, not by {validation.shown(session)}.")
+        return (await self._transact(queries.find_session, session, self._of(tenant))).id
+
+
+class RunsList(Collection):
+    def __getitem__(self, id: str) -> Run[Any]:
+        return Run(self._app, id.lower() if is_id(id) else id, tenant=self._tenant)
+
+    async def get(self, id: str) -> RunRecord:
+        """The current state of the run; `NotFound` when there is none, or it is another tenant's."""
+        return await self[id].refresh()
+
+    async def list(  # noqa: PLR0913  filters
+        self,
+        *,
+        session: Session | str | None = None,
+        agent: str | None = None,
+        state: str | None = None,
+        parent: str | None = None,
+        tenant: str | None = None,
+        mode: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[RunRecord]:
+        """Runs, the newest first. `agent` is a name or an id, `session` a Session, its id or its key.
+
+        `since` is included and `until` is not: when they were created. Filters that no index has look at 10,000 runs at
+        most, so a page may be short and still have a `next`.
+        """
+        validation.one_of(state, "state", RUN.names)
+        wanted = RunFilters(
+            tenant=self._of(tenant),
+            session=await self._session_id(session, tenant),
+            agent=agent,
+            state=state,
+            parent=parent,
+            mode=mode,
+            since=0 if since is None else moment_us(since, "since"),
+            until=LAST if until is None else moment_us(until, "until"),
+        )
+        found = await self._transact(run_page, wanted, before=newest_first(after), limit=validation.page(limit))
+        further = None if found.place is None else cursor(*found.place)
+        return Page(map(run_of, found.rows), next=further, looked=found.looked)
+
+    async def tree(self, id: str) -> Sequence[RunRecord]:
+        """A run and all runs below it, the oldest first; at most 1,000."""
+        row = await self.get(id)
+        return below(row, [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _TREE)])
+
+    async def retry(self, id: str, *, key: str | None = None) -> Run[Any]:
+        """Enqueue an ended run again: the same prompt and options, in the same session; `retry_of` names the old one.
+
+        The agent is asked in its present version. With a key, doing it again gives the same run.
+        """
+        return await run_again(self._app, await self.get(id), key=key)
+
+    async def retry_some(self, *, dry_run: bool = False, **choice: Unpack[Choice]) -> Bulk:
+        """`retry` for a page of runs that have ended, each once however often it is called; failed ones by default.
+
+        With `dry_run` it only counts. Continue with `next` as `after`.
+        """
+        choice.setdefault("state", RunState.FAILED.value)
+        return await change_some(self.list, choice, self._once_more, ended=True, dry_run=dry_run)
+
+    async def cancel_some(self, *, dry_run: bool = False, reason: str = "", **choice: Unpack[Choice]) -> Bulk:
+        """Cancel a page of runs that have not ended. With `dry_run` it only counts."""
+
+        async def cancelled(run: RunRecord) -> None:
+            await self[run.id].cancel(reason or "cancelled by its owner")
+
+        return await change_some(self.list, choice, cancelled, ended=False, dry_run=dry_run)
+
+    async def _once_more(self, run: RunRecord) -> None:
+        await run_again(self._app, run, key=f"retry of run {run.id}")
+
+    async def compare(self, a: Run[Any] | str, b: Run[Any] | str) -> Comparison:
+        """Two runs side by side: outcome, answers, tools, tokens, cost."""
+        ids = [each if isinstance(each, str) else each.id for each in (a, b)]
+        sides = [await self._transact(load_side, id, self._tenant) for id in ids]
+        return compare(*sides)
+
+    async def replay(self, run: Run[Any] | str) -> Replay:
+        """Play a run again from its record, in a copy, without key, network or its tools; says what was different."""
+        id, its_own = (run, None) if isinstance(run, str) else (run.id, run.tenant)
+        return await replay(self._app, id, its_own if self._tenant is None else self._tenant)
+
+    async def call(self, id: str) -> CallRecord:
+        """One tool call."""
+        found = await self._transact(queries.find_call, id)
+        if found is None:
+            raise NotFound(f"there is no tool call {id} in this database.")
+        await self.get(found.run)
+        return call_of(found)
+
+    async def as_completed(self, runs: Iterable[Run[T]]) -> AsyncIterator[Run[T]]:
+        """Each run as it ends, whatever its outcome; its `state` says how."""
+        await self._app.runtime().open()
+        streams = self._app.streams()
+
+        async def ended(run: Run[T]) -> Run[T]:
+            row, _ = await streams.wait(run.id, None, run.tenant)
+            run.state, run.session_id = cast(RunStateName, row.state), row.session
+            return run
+
+        waits = [asyncio.ensure_future(ended(run)) for run in runs]
+        try:
+            for next_one in asyncio.as_completed(waits):
+                yield await next_one
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+class SessionsList(Collection):
+    def __getitem__(self, id: str) -> Session:
+        return Session(self._app, id, tenant=self._tenant)
+
+    async def get(self, id: str) -> SessionRecord:
+        """A session by its id, or by its key."""
+        return session_of(await self._transact(queries.find_session, id, self._tenant))
+
+    async def list(
+        self,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        tenant: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[SessionRecord]:
+        """Sessions whose metadata contain these, the newest first."""
+        found = await self._transact(
+            queries.list_sessions,
+            tenant=self._of(tenant),
+            parent=await self._session_id(parent, tenant),
+            metadata=self._json(metadata),
+            before=newest_first(after),
+            limit=validation.page(limit),
+        )
+        return page_of(found, limit, session_of, lambda row: (row.created_at, row.id))
+
+    async def count(
+        self, *, metadata: Mapping[str, Any] | None = None, parent: str | None = None, tenant: str | None = None
+    ) -> int:
+        """How many sessions `list` would give, in all its pages."""
+        above = await self._session_id(parent, tenant)
+        chosen, wanted = self._of(tenant), self._json(metadata)
+        return await self._transact(queries.count_sessions, tenant=chosen, parent=above, metadata=wanted)
+
+    async def values(self, key: str, *, after: str | None = None, limit: int = 10_000) -> Page[tuple[Any, int]]:
+        """The different values that sessions have under a key of their metadata, each with how many have it.
+
+        What most sessions have comes first.
+        """
+        last = (LAST, "") if after is None else place(after, int, str)
+        found = await self._transact(
+            queries.metadata_values, key, self._tenant, after=last, limit=validation.page(limit)
+        )
+        return page_of(found, limit, lambda row: (codec.decode(row.value), row.n), lambda row: (row.n, row.value))
+
+    async def update(
+        self, id: str, *, metadata: Mapping[str, Any] | None = None, during: During | None = None
+    ) -> SessionRecord:
+        """Other metadata for a session, by its id or its key, or another policy for messages during a run."""
+        return await self[id].update(metadata=metadata, during=during)
+
+    async def delete(self, id: str) -> None:
+        """Remove a session, by its id or its key, with its messages and runs."""
+        await self._transact(queries.delete_session, (await self.get(id)).id)
+
+    async def prune(self, *, older_than: Duration, progress: Callable[[int], None] | None = None) -> int:
+        """Remove the sessions in which nothing has happened for so long; returns how many it removed.
+
+        One with a run under way stays, one with sessions below it goes after them, and one from which a fork was made
+        stays. What they cost stays counted. It may be stopped at any time and called again. `progress` is called with
+        how many are gone so far.
+        """
+        before = self._app.runtime().ports.clock.wall_us() - durations.microseconds(older_than)
+        removed, upto = 0, START
+        while True:
+            some = await self._transact(prune_some_sessions, upto, before, tenant=self._tenant, own=True)
+            removed, upto = removed + some.removed, some.upto or START
+            if progress is not None:
+                progress(removed)
+            if not some.more:
+                return removed
+
+
+class AgentsList(Collection):
+    def __getitem__(self, id: str) -> StoredAgent:
+        return StoredAgent(self._app, id, self._tenant)
+
+    async def get(self, name: str, *, metadata: Mapping[str, Any] | None = None) -> AgentRecord:
+        """An agent by its id, or by its name and exactly these metadata."""
+        return agent_of(await self._row(name, metadata))
+
+    async def _row(self, name: str, metadata: Mapping[str, Any] | None = None) -> AgentRow:
+        if is_id(name):
+            found = await self._transact(queries.find_agent, name)
+        else:
+            key = AgentName(name, self._tenant or "", self._json(metadata))
+            found = await self._transact(queries.find_named, key)
+        if found is None or self._tenant not in (None, found.tenant):
+            known = await self._transact(queries.list_agents, tenant=self._tenant, limit=_NAMED)
+            close = validation.did_you_mean(name, [row.name for row in known])
+            raise NotFound(f"there is no agent {name} in this database.{close}")
+        return found
+
+    async def list(
+        self,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[AgentRecord]:
+        """Agents whose metadata contain these, by name."""
+        found = await self._transact(
+            queries.list_agents,
+            tenant=self._of(tenant),
+            name=name,
+            metadata=self._json(metadata),
+            after=("", "") if after is None else place(after, str, str),
+            limit=validation.page(limit),
+        )
+        return page_of(found, limit, agent_of, lambda row: (row.name, row.id))
+
+    async def count(
+        self, *, name: str | None = None, metadata: Mapping[str, Any] | None = None, tenant: str | None = None
+    ) -> int:
+        """How many agents `list` would give, in all its pages."""
+        chosen, wanted = self._of(tenant), self._json(metadata)
+        return await self._transact(queries.count_agents, tenant=chosen, name=name, metadata=wanted)
+
+    async def named(self, name: str) -> Agent[Any]:
+        """The agent that runs take by this name or id: this program's own, else a stored one.
+
+        A tenant's own comes before one that belongs to nobody, which every tenant may use.
+        """
+        mine = self._app.defined.get(name)
+        if mine is not None:
+            return cast(Agent[Any], mine)
+        try:
+            return await self[name].load()
+        except NotFound:
+            nobodys = None if self._tenant is None else StoredAgent(self._app, name, "")
+            if nobodys is None:
+                raise
+        return await nobodys.load()
+
+    async def put(self, agent: Agent[Any]) -> AgentRecord:
+        """Write an agent's definition now, as a version if it is new: create, update, and get-or-create in one."""
+        return agent_of(await self._transact(put_agent, agent.named))
+
+    async def create(
+        self,
+        name: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        description: str = "",
+        **fields: Unpack[NewAgentFields],
+    ) -> AgentRecord:
+        """Write an agent from plain values; `await hf.agents[row.id].enqueue("…")` runs it.
+
+        Its tools are names: of this program's tools, or of those that a worker elsewhere has declared. Whichever worker
+        has the code of all of them may serve it, without a restart.
+        """
+        key = AgentName(name, self._tenant or "", self._json(metadata))
+        if "model" not in fields:
+            raise UsageError("an agent needs a model.")
+        values, delegates = await plain(self._app, name, fields)
+        return await self._put(Named(key, AgentSpec.from_values(name, **values), description, delegates))
+
+    async def update(self, id: str, *, description: str | None = None, **fields: Unpack[AgentFields]) -> AgentRecord:
+        """A new version of a stored agent, with these fields changed. Runs that have begun keep theirs."""
+        row = await self._row(id)
+        stored = await self._transact(queries.find_version, row.id, row.version)
+        if stored is None:
+            raise NotFound(f"agent {id} has no version yet.")
+        description = row.description if description is None else description
+        values, delegates = await plain(self._app, row.name, fields)
+        spec = AgentSpec.parse(stored.definition).changed(**values)
+        return await self._put(Named(AgentName(row.name, row.tenant, row.metadata), spec, description, delegates))
+
+    async def versions(self, id: str, *, after: str | None = None, limit: int = 10_000) -> Page[VersionRecord]:
+        """The versions that an agent has had, the newest first."""
+        (before,) = (validation.MOST,) if after is None else place(after, int)
+        validation.page(limit)
+        row = await self._row(id)
+        found = await self._transact(queries.list_versions, row.id, before=before, limit=limit)
+        return page_of(found, limit, version_of, lambda each: (each.version,))
+
+    async def delete(self, id: str) -> None:
+        """Remove an agent that no run has used."""
+        row = await self.get(id)
+        await self._transact(queries.delete_agent, row.id)
+
+    async def _put(self, agent: Named) -> AgentRecord:
+        spec = agent.spec
+        check_models(spec.model, spec.fallbacks, spec.options, spec.max_tokens)
+        return agent_of(await self._transact(put_agent, agent))
+
+
+class StoredAgent(Reaching):
+    """An agent that is in the store, by its id: `await hf.agents[id].enqueue("…")` runs it.
+
+    Nobody needs to define it in code: a worker that has its tools serves it.
+    """
+
+    def __init__(self, app: AgentsCore, id: str, tenant: str | None) -> None:
+        self._app = app
+        self._tenant = tenant
+        self.id = id
+
+    async def load(self) -> Agent[str]:
+        """The agent as a handle, in its present version."""
+        agents = AgentsList(self._app, self._tenant)
+        row = await agents._row(self.id)
+        stored = await self._transact(queries.find_version, row.id, row.version)
+        if stored is None:
+            raise NotFound(f"agent {self.id} has no version yet.")
+        key = AgentName(row.name, row.tenant, row.metadata)
+        spec = AgentSpec.parse(stored.definition)
+        return Agent(self._app, key, lambda: Named(key, spec, row.description), stored=(row.id, row.version))
+
+    async def enqueue(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Run[str]:
+        """A run of its present version, with the options of `Agent.enqueue`; returns a handle at once."""
+        renamed_options(options)
+        return await (await self.load()).enqueue(prompt, **options)
+
+    async def run(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Result[str]:
+        """The same, waited for: returns the result."""
+        renamed_options(options)
+        return await (await self.load()).run(prompt, **options)
+
+
+class Tenant(Rulings):
+    """The app as one tenant sees it."""
+
+    def __init__(self, app: AgentsCore, id: str) -> None:
+        if not id:
+            raise UsageError("a tenant needs a name; without a tenant, use the app itself.")
+        self._app = app
+        self._tenant = self.id = codec.check_tenant(id)
+        self.inquiries = InquiriesList(app, id)
+        self.agents = AgentsList(app, id)
+        self.sessions = SessionsList(app, id)
+        self.runs = RunsList(app, id)
+        self.jobs = TenantJobs(app, id)
+        self.budgets = BudgetsList(app, id)
+
+    async def erase(self, *, within: Duration = "2m", progress: Progress | None = None) -> Erased:
+        """Remove everything of this tenant: what is open is cancelled first; returns how many of each are gone.
+
+        Its sessions go with their messages, runs, events and inquiries, its jobs with their results and errors, its
+        keys, its agents and its schedules. What it cost stays counted, by day and model, and its budgets stay. Stop
+        the tenant's programs first. It may be killed at any time, and called again; a worker that still runs something
+        has `within` to stop. `progress` is called with what is gone so far.
+        """
+        runtime = self._app.runtime()
+        return await Eraser(runtime, self.id, durations.microseconds(within), progress).erase()
+
+    async def retention(
+        self,
+        *,
+        deltas: Duration | None = None,
+        events: Duration | None = None,
+        inquiries: Duration | None = None,
+        turns: Duration | None = None,
+        sessions: Duration | None = None,
+        reset: bool = False,
+    ) -> Ages:
+        """How long to keep what belongs to this tenant. It stores the ages you give; the settings say the others.
+
+        An age of "0s" keeps for ever. `reset` forgets what was stored before.
+        """
+        given = {"deltas": deltas, "events": events, "inquiries": inquiries, "turns": turns, "sessions": sessions}
+        stored = check_ages(given)
+        if reset:
+            await self._transact(forget_ages, self.id)
+        if any(us is not None for us in stored.values()):
+            await self._transact(set_ages, self.id, stored)
+        return await self._transact(find_ages, self.id, self._app.settings)
+
+    def session(
+        self, key: str | None = None, *, tx: object | None = None, **options: Unpack[TenantSessionOptions]
+    ) -> Session:
+        return new_session(self._app, key, tx=tx, tenant=self.id, **options)
+
+    async def enqueue(self, agent: Agent[T], prompt: Prompt, **options: Unpack[TenantRunOptions]) -> Run[T]:
+        """A run of an agent for this tenant, with the options of `agent.enqueue`."""
+        renamed_options(options)
+        return await agent.enqueue(prompt, tenant=self.id, **options)
+
+    async def used(
+        self, *by: Part, since: date | datetime | None = None, until: date | datetime | None = None
+    ) -> Sequence[Used]:
+        """What models have used and cost for this tenant, as from `hf.budgets.used`."""
+        return await self.budgets.used(*by, since=since, until=until)
+
+    async def why(self, id: str) -> str:
+        """Why a run of this tenant does not continue, in words, as `hf.why` says it."""
+        return await self.runs[id].why()
+
+
+def newest_first(after: str | None) -> tuple[Any, ...]:
+    """Where a list that begins with the newest continues."""
+    return (LAST, AFTER_ALL) if after is None else place(after, int, str)

@@ -1,0 +1,320 @@
+"""A run as a program sees it. Making a handle does no I/O; waiting on a run does not run it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from holdfast import durations, validation
+from holdfast.agents import queries
+from holdfast.agents.api.results import result_of, usage_of
+from holdfast.agents.api.waterfall import Span, below, spans_of
+from holdfast.agents.capsules.capsules import gather
+from holdfast.agents.capsules.cassettes import record_runs, save
+from holdfast.agents.capsules.export import Exported, export
+from holdfast.agents.content import Prompt, blocks_of
+from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.events.reader import ENDED
+from holdfast.agents.forks.fork import find_fork, find_origin, fork_run
+from holdfast.agents.forks.options import ForkOptions
+from holdfast.agents.forks.simulation import Tools
+from holdfast.agents.people.inquiries import inquiries_below
+from holdfast.agents.people.inquiry import Inquiry, inquiry_of
+from holdfast.agents.retention.gaps import with_gaps
+from holdfast.agents.rows import RunRow
+from holdfast.agents.run_pages import list_runs
+from holdfast.agents.runs import inbox
+from holdfast.agents.states import RunState, RunStateName
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
+from holdfast.clock import Clock
+from holdfast.durations import Duration
+from holdfast.errors import HoldfastError, NotFound, RunFailed
+from holdfast.events import Event, RunEnded, event_of
+from holdfast.kernel import codec
+from holdfast.kernel.ids import JobId, new_id
+from holdfast.results import Result, Usage
+from holdfast.tracebacks import with_traceback
+from holdfast.values.page import Page, cursor, page_of, place
+
+T = TypeVar("T")
+
+_FAMILY = 100  # runs of one waterfall
+_MANY = 10_000  # calls on a page, unless the caller says otherwise
+
+
+class Run(Reaching, Generic[T]):
+    """A handle on one run."""
+
+    def __init__(
+        self,
+        app: AgentsCore,
+        id: str,
+        decode: Callable[[Any, str], T] | None = None,
+        *,
+        session_id: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        self._app = app
+        self._decode = decode
+        self.tenant = tenant  # None: any
+        self.id = id
+        self.session_id = session_id
+        self.state: RunStateName | None = RunState.PENDING.value if session_id else None  # as this handle last saw it
+        if app.watched is not None:
+            app.watched.add(self)
+
+    def __repr__(self) -> str:
+        return f"Run({self.id}, state={self.state})"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its app."""
+        return self._app.runtime().ports.clock
+
+    async def refresh(self) -> RunRecord:
+        """The current state of the run in the store."""
+        return run_of(await self._row())
+
+    async def _row(self) -> RunRow:
+        found = await self._transact(queries.find_run, self.id)
+        if found is None or self.tenant not in (None, found.tenant):
+            raise NotFound(f"there is no run {self.id} in this database.")
+        self.state, self.session_id = cast(RunStateName, found.state), found.session
+        return found
+
+    async def check(self) -> None:
+        """`NotFound` when there is no such run, or it is another tenant's."""
+        await self._transact(queries.known_run, self.id, self.tenant)
+
+    async def result(self, *, timeout: Duration | None = None) -> Result[T]:
+        """How it ended, once it has. `RunFailed` when it failed or was cancelled; the other outcomes are results.
+
+        Cancelling the wait does not cancel the run. `ResultTimeout` when it has not ended in time.
+        """
+        limit = None if timeout is None else durations.microseconds(timeout) / 1e6
+        await self.check()
+        await self._app.runtime().expect(JobId(self.id), limit)
+        with self._app.runtime().awaiting(JobId(self.id)):
+            row, used = await self._app.streams().wait(self.id, limit, self.tenant)
+        self.state, self.session_id = cast(RunStateName, row.state), row.session
+        try:
+            return cast(Result[T], result_of(row, self._decode, used))
+        except RunFailed as failure:
+            raise with_traceback(failure, f"run {self.id}", await self._traceback()) from None
+
+    async def _traceback(self) -> str | None:
+        """What the job of a failed run raised; None when it raised nothing, or when that cannot be read."""
+        try:
+            job = await self._app.runtime().find(JobId(self.id))
+        except HoldfastError:  # retention may have removed it; whatever it is, the failure of the run matters more
+            return None
+        return (codec.decode(job.error) or {}).get("trace")
+
+    async def text(self, *, timeout: Duration | None = None) -> str:
+        """The text of the result."""
+        return (await self.result(timeout=timeout)).text
+
+    async def stream(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Every event after number `after`, then each as it happens, until the run has ended.
+
+        A reader that lost its connection continues with the `seq` of the last event it saw.
+        """
+        validation.whole(after, "after", least=0, most=queries.LAST)
+        await self.check()
+        await self._app.runtime().expect(JobId(self.id), None)
+        now = await self._row()
+        if now.finalized_at is not None and after >= now.events:
+            return
+        last = now.events if now.state in ENDED else None
+        async for row in self._app.streams().events(self.id, min(after, now.events), last):
+            event = event_of(row.run, row.seq, row.at, row.type, codec.decode(row.data))
+            yield await self._with_result(event) if isinstance(event, RunEnded) else event
+
+    async def _with_result(self, event: RunEnded) -> RunEnded:
+        row = await self._row()
+        if row.state == RunState.COMPLETED:
+            used = await self._transact(queries.usage_below, self.id)
+            return replace(event, result=result_of(row, self._decode, used))
+        return replace(event, error=row.error or "", error_type=row.error_type or "")
+
+    async def cancel(self, reason: str = "cancelled by its owner") -> RunStateName:
+        """Cancel the run, its tool calls and every run below it; returns its state now."""
+        await self.check()
+        await self._app.runtime().cancel(JobId(self.id), reason)
+        return (await self.refresh()).state
+
+    async def steer(self, prompt: Prompt) -> None:
+        """Send a message to the active run: the model reads it with its next turn.
+
+        It comes after the results of whatever tools it has called. `UsageError` when the run has ended.
+        """
+        await self.check()
+        settings, ports = self._app.settings, self._app.runtime().ports
+        blocks = codec.encode(blocks_of(prompt), what="the message", cap=settings.prompt_cap)
+        await self._transact(inbox.steer, self.id, new_id(ports), blocks)
+
+    async def interrupt(self, by: str = "its owner") -> None:
+        """End the run where it is: keep what the model has written as a cut-off answer, and cancel its tools."""
+        await self.check()
+        await self._transact(inbox.interrupt, self.id, by, self._app.settings.announced)
+
+    async def inquiries(self, *, after: str | None = None, limit: int = 1_000) -> Page[Inquiry]:
+        """What the run and the runs below it wait for a person to decide, in the order of their calls."""
+        (last,) = ("",) if after is None else place(after, str)
+        validation.page(limit)
+        await self.check()
+        found = await self._transact(inquiries_below, self.id, after=last, limit=limit)
+        return page_of(found, limit, inquiry_of, lambda row: (row.id,))
+
+    async def usage(self) -> Usage:
+        """What the run and all runs below it have used so far."""
+        row = await self._row()
+        used = await self._transact(queries.usage_below, self.id)
+        return usage_of(row if used is None else used)
+
+    async def turns(self, *, after: str | None = None, limit: int = 1_000) -> Page[Turn]:
+        """The turns of the run, in their order."""
+        (last,) = (0,) if after is None else place(after, int)
+        validation.page(limit)
+        await self.check()
+        found = await self._transact(queries.list_turns, self.id, after=last, limit=limit)
+        return page_of(found, limit, lambda turn: turn, lambda turn: (turn.number,))
+
+    async def calls(self, *, after: str | None = None, limit: int = _MANY) -> Page[CallRecord]:
+        """The tool calls of the run, in the order in which they were asked for."""
+        last = (-1, -1) if after is None else place(after, int, int)
+        validation.page(limit)
+        await self.check()
+        found = await self._transact(queries.calls_after, self.id, last, limit)
+        return page_of(found, limit, call_of, lambda row: (row.turn, row.ordinal))
+
+    async def events(self, after: int | str = 0, *, limit: int = 1_000_000) -> Page[Event]:
+        """The events stored so far, with an `EventsPruned` where retention removed events.
+
+        `after` is the `next` of a page, or the number of an event.
+        """
+        (last,) = place(after, int) if isinstance(after, str) else (after,)
+        validation.whole(last, "after", least=0, most=queries.LAST)
+        validation.page(limit)
+        now = await self._row()
+        rows = await self._transact(queries.stored_events, self.id, last, limit)
+        full = len(rows) == limit
+        rows_and_gaps = list(with_gaps(self.id, rows, last, now.events if now.state in ENDED and not full else None))
+        shown, more = rows_and_gaps[:limit], full or len(rows_and_gaps) > limit
+        events = [event_of(row.run, row.seq, row.at, row.type, codec.decode(row.data)) for row in shown]
+        return Page(events, next=cursor(shown[-1].seq) if more else None)
+
+    async def cassette(self, path: str | Path) -> None:
+        """Write what the models of this run, and of all that it started, were asked and answered.
+
+        `Script.cassette(path)` answers the same again, in tests and without a model. What looks like a key or a token
+        is left out of the file; look through it before you share it.
+        """
+        await self.check()
+        await save(await self._transact(record_runs, [self.id]), path)
+
+    async def children(self, *, after: str | None = None, limit: int = 1_000) -> Page[RunRecord]:
+        """The runs that its tool calls started, the newest first."""
+        before = (queries.LAST, queries.AFTER_ALL) if after is None else place(after, int, str)
+        validation.page(limit)
+        await self.check()
+        found = await self._transact(list_runs, parent=self.id, before=before, limit=limit)
+        return page_of(found, limit, run_of, lambda row: (row.created_at, row.id))
+
+    async def waterfall(self) -> list[Span]:
+        """What the run and the runs below it did, as spans of time: turns, calls, and the runs that calls started.
+
+        At most a hundred runs, and a thousand turns and calls of each.
+        """
+        row = await self._row()
+        family = [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _FAMILY)]
+        spans: list[Span] = []
+        for run in below(run_of(row), family):
+            turns = await self._transact(queries.list_turns, run.id)
+            calls = await self._transact(queries.calls_after, run.id, (-1, -1), 1_000)
+            spans += spans_of(run, turns, [call_of(each) for each in calls])
+        return spans
+
+    async def why(self) -> str:
+        """Why the run does not continue, in words: one sentence for each reason, and "" when there is none."""
+        await self.check()
+        return await self._app.why(self.id)
+
+    async def fork(  # noqa: PLR0913  what can be different
+        self,
+        at: int | None = None,
+        *,
+        prompt: Prompt | None = None,
+        model: str | None = None,
+        results: Mapping[str, Any] | None = None,
+        tools: Tools = "recorded",
+        limits: Limits | None = None,
+        mode: Mode = "streaming",
+        key: str | None = None,
+    ) -> Run[T]:
+        """Create a run that continues, in a new session, from where this one was before turn `at`.
+
+        Without `at` it begins with the prompt, or behind the last of the `results` that are changed. `prompt` asks
+        something else, `model` asks another one, `results` says what tools had returned, by the call's id or the tool's
+        name; an exception is how one failed. What was thought after a change is left out. However the run was asked,
+        the fork is streamed, unless `mode` says "batch".
+
+        Tools that only read are run. The others are answered as they were answered before and asked about where that
+        is not known ("recorded"), always asked about ("ask"), or run ("live"). With a key, doing it again gives the
+        same fork.
+        """
+        wish = ForkOptions(at, prompt, model, {} if results is None else results, tools, limits, key, mode)
+        origin = await self._transact(find_origin, self.id, self.tenant)
+        made = wish.for_origin(origin, self._app, self.tenant)
+        forked = await self._transact(fork_run, made, self._app.settings.announced)
+        return Run(self._app, forked.run, self._decode, session_id=forked.session, tenant=self.tenant)
+
+    async def forked_from(self) -> tuple[str, int] | None:
+        """The run that this one was forked from, and the turn; None when it is not a fork."""
+        await self.check()
+        return await self._transact(find_fork, self.id)
+
+    async def export(self, path: str | Path, *, redact: Sequence[str] = (), partial: bool = False) -> Exported:
+        """Write a capsule: the run, all runs below it and everything they saw, as one SQLite file without secrets.
+
+        The file is a Holdfast database, whatever database the run is in. `redact` are regular expressions for what else
+        is a secret. A run that has not ended is refused, unless `partial`.
+        """
+        validation.listed(redact, "redact", str, "regular expressions")
+        contents = await self._transact(gather, self.id, self.tenant, partial=partial)
+        app = self._app
+        return await export(contents, Path(path), app.settings, app.runtime().ports, redact=redact)
+
+    def result_sync(self, *, timeout: Duration | None = None) -> Result[T]:
+        return self._app.call(self.result(timeout=timeout))
+
+    def cancel_sync(self, reason: str = "cancelled by its owner") -> RunStateName:
+        return self._app.call(self.cancel(reason))
+
+    def stream_sync(self, after: int = 0) -> Generator[Event, None, None]:
+        """`stream` for code without an event loop. Each event is asked for when the one before it has been taken."""
+        events = self.stream(after)
+        asking: list[asyncio.Task[Any]] = []
+
+        async def following() -> Event | None:
+            asking[:] = [task for task in (asyncio.current_task(),) if task is not None]
+            return await anext(events, None)
+
+        async def leave() -> None:
+            if not asking[0].cancel():  # not even in the middle of it
+                await events.aclose()
+
+        try:
+            while (event := self._app.call(following())) is not None:
+                yield event
+        finally:  # the caller may have seen enough
+            leaving = leave()
+            try:
+                loop = asking[0].get_loop()
+                loop.call_soon_threadsafe(loop.create_task, leaving)
+            except (IndexError, RuntimeError):  # it was never asked; the app is closed
+                leaving.close()

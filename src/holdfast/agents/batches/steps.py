@@ -1,0 +1,263 @@
+"""What the job of a batch stores: each step under its lease, so that who was overtaken changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agents.batches.batch_rows import BatchRow, OpenRequest, RequestBody, RequestRow
+from holdfast.agents.batches.gather import Gathering, gather
+from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.events.log import Changes, state_change
+from holdfast.agents.states import BatchState, RunState
+from holdfast.agents.system_jobs import BATCH, system_job
+from holdfast.errors import NotFound
+from holdfast.kernel import codec, leases
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.rows import Lease
+from holdfast.models.batches import MOST_BYTES, MOST_REQUESTS
+from holdfast.settings import Settings
+from holdfast.workers.layer import Chore
+
+_PAGE = 1_000
+_CAP = 1 << 20
+_ENVELOPE = 100  # bytes around each request, beside its custom id
+_LAST, _AFTER_ALL = 1 << 62, "\U0010ffff"
+
+
+@reading
+async def find_batch(tx: Transaction, id: str) -> BatchRow | None:
+    return await tx.one(BatchesSql.find_batch, id=id)
+
+
+async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> list[str]:
+    """Take no more requests. What is beyond the provider's limits goes with the next batch.
+
+    Returns the ids of requests each of which is too large for any batch.
+    """
+    await leases.hold(tx, lease)
+    await tx.one(BatchesSql.close_gathering, id=row.id)
+    await tx.run(BatchesSql.drop_requests, batch=row.id)
+    size, bytes = 0, 0
+    beyond: list[str] = []
+    too_large: list[str] = []
+    for each in await tx.many(BatchesSql.request_sizes, batch=row.id):
+        weight = each.bytes + len(each.custom_id) + _ENVELOPE
+        if weight > MOST_BYTES:
+            too_large.append(each.custom_id)
+        elif size + 1 > MOST_REQUESTS or bytes + weight > MOST_BYTES:
+            beyond.append(each.custom_id)
+        else:
+            size, bytes = size + 1, bytes + weight
+    if beyond:
+        await tx.run(BatchesSql.move_requests, ids=beyond, into=await gather(tx, where))
+    return too_large
+
+
+async def split(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
+    """Give the second half to a batch of its own; a second time, with the same new id, gives nothing."""
+    await leases.hold(tx, lease)
+    if await tx.one(BatchesSql.split_batch, id=where.fresh, batch=row.id) is None:
+        return
+    job, route = system_job(BATCH, where.fresh, {"batch": where.fresh})
+    await enqueue(tx, [job], [route])
+    ids = [each.custom_id for each in await tx.many(BatchesSql.request_sizes, batch=row.id)]
+    await tx.run(BatchesSql.move_requests, ids=ids[len(ids) // 2 :], into=where.fresh)
+
+
+@reading
+async def request_bodies(tx: Transaction, id: str, after: str) -> list[RequestBody]:
+    return await tx.many(BatchesSql.request_bodies, batch=id, after=after, limit=_PAGE)
+
+
+async def intend(tx: Transaction, lease: Lease, id: str) -> set[str] | None:
+    """Store that the batch is about to be submitted; returns the ids of what is still wanted of it.
+
+    What runs that have ended meanwhile had asked for is not submitted any more. None: it has been intended already.
+    """
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.drop_requests, batch=id)
+    wanted = await tx.many(BatchesSql.request_sizes, batch=id)
+    size, bytes = len(wanted), sum(each.bytes for each in wanted)
+    if wanted and await tx.one(BatchesSql.intend, id=id, size=size, bytes=bytes) is None:
+        return None
+    return {each.custom_id for each in wanted}
+
+
+async def refused(tx: Transaction, lease: Lease, id: str, error: str, *, troubled: bool) -> int | None:
+    """The provider has not taken it; returns for how long it has taken nothing, in microseconds.
+
+    `troubled`: by no fault of the batch's, so that time alone helps. Anything else ends such a time. None, and nothing
+    was stored: the provider has the batch after all, by an earlier submit.
+    """
+    await leases.hold(tx, lease)
+    found = await tx.one(BatchesSql.refused, id=id, error=codec.clip(error, 2_000), troubled=int(troubled))
+    return None if found is None else found.us
+
+
+async def search(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    """Whether the provider has the batch is not known: it is looked for."""
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.search, id=id, unknown=1, held=None, error=codec.clip(error, 2_000))
+
+
+async def hold(tx: Transaction, lease: Lease, id: str, held: dict[str, Any]) -> None:
+    await leases.hold(tx, lease)
+    text = codec.encode(held, what="what may be a batch", cap=_CAP)
+    await tx.run(BatchesSql.search, id=id, unknown=0, held=text, error=None)
+
+
+@reading
+async def taken_ids(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    return {row.id for row in await tx.many(BatchesSql.taken_ids, ids=ids)}
+
+
+@reading
+async def is_request(tx: Transaction, id: str, custom_id: str) -> bool:
+    return await tx.one(BatchesSql.is_request, batch=id, custom_id=custom_id) is not None
+
+
+async def give_up_search(tx: Transaction, lease: Lease, id: str) -> int | None:
+    """The provider does not have it, as far as it shows: it may be submitted again. Returns what `refused` does."""
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.note_unknown, batch=id)
+    return await refused(tx, lease, id, "it was not among the provider's batches", troubled=True)
+
+
+async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool:
+    """The provider has it. False: it has another one in its place."""
+    await leases.hold(tx, lease)
+    taken = await tx.one(BatchesSql.take_batch, id=id, provider_id=provider_id) is not None
+    await tx.run(BatchesSql.send_requests, batch=id)
+    if taken:
+        return True
+    row = await tx.one(BatchesSql.find_batch, id=id)
+    return row is not None and row.provider_id == provider_id
+
+
+async def disown(tx: Transaction, id: str, provider_id: str, orphan: JobId) -> bool:
+    """What one who was overtaken knows: the provider has a batch of these requests.
+
+    The worker that looks for it has it now. If it was submitted again meanwhile, this one is known as an orphan, with a
+    job that looks after it; True: it is to be cancelled.
+    """
+    row = await tx.one(BatchesSql.find_batch, id=id)
+    if row is None or row.provider_id == provider_id:
+        return False
+    if await tx.one(BatchesSql.offer_batch, id=id, provider_id=provider_id) is not None:
+        await tx.run(BatchesSql.send_requests, batch=id)
+        return False
+    error = f"submitted late, in place of batch {id}"
+    if await tx.one(BatchesSql.add_orphan, id=orphan, provider_id=provider_id, error=error, batch=id) is None:
+        return False
+    job, route = system_job(BATCH, orphan, {"batch": orphan})
+    await enqueue(tx, [job], [route])
+    return True
+
+
+async def move_runs(tx: Transaction, lease: Lease, id: str, *, before: RunState, state: RunState, prefix: str) -> int:
+    """Tell some of the batch's runs how far it is; 0 when all have been told."""
+    await leases.hold(tx, lease)
+    runs = await tx.many(BatchesSql.runs_to_move, batch=id, state=before, limit=_PAGE)
+    if runs:
+        changes = Changes(prefix)
+        for run in await tx.many(BatchesSql.move_runs, ids=[run.id for run in runs], state=state, before=before):
+            moved = state_change(
+                run.id, run.session, run.agent_name, run.parent, agent=run.agent, state=state, before=run.state
+            )
+            changes.tell(run.id, "run_state", moved, topic="run_state")
+        await changes.write(tx)
+    return len(runs)
+
+
+@reading
+async def is_wanted(tx: Transaction, id: str) -> bool:
+    counted = await tx.one(BatchesSql.wanted_requests, batch=id)
+    return counted is not None and counted.n > 0
+
+
+@reading
+async def agents_in(tx: Transaction, id: str) -> list[str]:
+    """The names of the agents whose turns wait in a batch."""
+    return [row.id for row in await tx.many(BatchesSql.agents_in, batch=id)]
+
+
+async def rekey(tx: Transaction, lease: Lease, id: str, credential: str, lane: str) -> None:
+    """The batch continues under the key of the worker that holds its lease."""
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.rekey_batch, id=id, credential=credential, lane=lane)
+
+
+async def note_poll(tx: Transaction, lease: Lease, id: str, state: BatchState, counts: dict[str, int]) -> None:
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.note_poll, id=id, state=state, counts=codec.encode(counts, what="counts", cap=_CAP))
+
+
+async def note_error(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.note_error, id=id, error=codec.clip(error, 2_000))
+
+
+async def note_download(tx: Transaction, lease: Lease, id: str, downloads: int, error: str) -> None:
+    """The results could not be read, so many times by now."""
+    await leases.hold(tx, lease)
+    held = codec.encode({"downloads": downloads}, what="a count", cap=_CAP)
+    await tx.run(BatchesSql.note_download, id=id, held=held, error=codec.clip(error, 2_000))
+
+
+async def lose(tx: Transaction, lease: Lease, id: str, error: str) -> None:
+    """The provider has no such batch any more: its results will not come."""
+    await leases.hold(tx, lease)
+    await tx.run(BatchesSql.note_poll, id=id, state=BatchState.COLLECTING, counts="{}")
+    await tx.run(BatchesSql.note_error, id=id, error=codec.clip(error, 2_000))
+
+
+@reading
+async def unanswered(tx: Transaction, id: str, limit: int) -> list[OpenRequest]:
+    return await tx.many(BatchesSql.unanswered, batch=id, limit=limit)
+
+
+async def end(tx: Transaction, lease: Lease, id: str, state: BatchState, error: str | None) -> bool:
+    """End a batch. False, and nothing was stored: it is in a state in which it cannot end so. Look at it again."""
+    await leases.hold(tx, lease)
+    said = None if error is None else codec.clip(error, 2_000)
+    return await tx.one(BatchesSql.end_batch, id=id, state=state, error=said) is not None
+
+
+@reading
+async def list_batches(
+    tx: Transaction, *, state: str | None = None, before: tuple[int, str] = (_LAST, _AFTER_ALL), limit: int = 100
+) -> list[BatchRow]:
+    return await tx.many(BatchesSql.list_batches, state=state, before_at=before[0], before=before[1], limit=limit)
+
+
+@reading
+async def batch_requests(tx: Transaction, id: str, *, after: str = "", limit: int = 1_000) -> list[RequestRow]:
+    if await tx.one(BatchesSql.find_batch, id=id) is None:
+        raise NotFound(f"there is no batch {id} in this database.")
+    return await tx.many(BatchesSql.list_requests, batch=id, after=after, limit=limit)
+
+
+async def prune_batches(tx: Transaction, age_us: int) -> int:
+    """Forget batches that ended so long ago, with their requests."""
+    ids = [row.id for row in await tx.many(BatchesSql.prune_batches, age_us=age_us, limit=_PAGE)]
+    if ids:
+        await tx.run(BatchesSql.delete_requests, ids=ids)
+        await tx.run(BatchesSql.delete_batches, ids=ids)
+    return len(ids)
+
+
+async def revive(tx: Transaction, _settings: Settings) -> int:
+    """Give a job to every batch whose job has ended before it, however that was brought about."""
+    found = await tx.many(BatchesSql.jobless_batches, limit=_PAGE)
+    for row in found:
+        fresh = derived_id(row.job, "again")
+        if await tx.one(BatchesSql.revive_batch, id=row.id, before=row.job, job=fresh) is not None:
+            job, route = system_job(BATCH, fresh, {"batch": row.id})
+            await enqueue(tx, [job], [route])
+    return len(found)
+
+
+CHORE = Chore(lambda settings: settings.cleanup_interval, revive)

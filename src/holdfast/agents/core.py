@@ -1,0 +1,131 @@
+"""The core of an app with agents, and what reaches the store through it.
+
+One object owns what every agent of an app shares: models, keys, tools, people, the loop that plays runs, and what
+reads their streams. Handles and lists hold it; it knows none of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.agents.adoption import Serving
+from holdfast.agents.batches.job import BatchJobs
+from holdfast.agents.compaction.automatic import compact_definition
+from holdfast.agents.compaction.compactor import Compactor
+from holdfast.agents.definition import AGENT_KIND, ToolSpec
+from holdfast.agents.events.reader import Streams
+from holdfast.agents.keys import Keys
+from holdfast.agents.layer import AgentLayer
+from holdfast.agents.people.people import People
+from holdfast.agents.providers import NO_KEY, ModelBook
+from holdfast.agents.runs.loop import RunLoop
+from holdfast.agents.runs.output import Output
+from holdfast.agents.runs.why import why
+from holdfast.agents.slots import BATCHED
+from holdfast.agents.system_jobs import BATCH, system_definition
+from holdfast.agents.toolbox import Preparing, Toolbox
+from holdfast.clock import Ports
+from holdfast.core import Core
+from holdfast.errors import UsageError
+from holdfast.kernel.database import Operation
+from holdfast.kernel.why import Reason
+from holdfast.runtime import Runtime
+from holdfast.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AgentsCore(Core):
+    """The core of an app, with all that its agents share."""
+
+    def __init__(self, settings: Settings, ports: Ports, *, embedded: bool = True) -> None:
+        super().__init__(settings, ports, embedded=embedded)
+        self.book = ModelBook(self)
+        self.people = People(self)
+        self.tools = Toolbox(self, self.people.serve, self._prepare)
+        self.defined: dict[str, Any] = {}  # the `Agent`s of this program, by name
+        self.outputs: dict[str, Output[Any]] = {}  # of those whose answers have a type
+        self.loop = RunLoop(
+            self.book,
+            lambda: self.settings,
+            lambda: self.ports,
+            approving=self.tools.approving,
+            notify=self.people.notifies,
+            reading=self._type_of_answers,
+            has_tool=self.tools.has,
+            here=self.here,
+        )
+        self.play = self.loop.play  # one function for the runs of all agents: definitions are compared by it
+        self.compactor = Compactor(self.book, lambda: self.settings, lambda: self.ports)
+        self.compacting = compact_definition(self.compactor)
+        self.keys = Keys(self.book, self.registry)
+        self._streams: weakref.WeakKeyDictionary[Runtime, Streams] = weakref.WeakKeyDictionary()
+        self.closing += [self._close_streams, self.loop.close, self.book.close]
+        serving = Serving(self.registry, self.loop.play, self.compacting, self.serve_beside, self.keys)
+        announced, notify = (lambda: self.settings.announced), self.people.notifies
+        self.layer = AgentLayer(self.keys, serving, announced=announced, notify=notify)
+        self.registry.plug_in(self.layer)
+
+    def _prepare(self, operation: Preparing) -> None:
+        self.layer.preparing.append(operation)
+
+    def serve_beside(self) -> None:
+        """A worker that serves agents also serves their batches and inquiries."""
+        if BATCH not in self.registry.definitions:
+            jobs = BatchJobs(self.loop, lambda agent: AGENT_KIND + agent in self.registry.definitions)
+            self.registry.add(system_definition(BATCH, jobs.play, slots=BATCHED.name))
+        self.people.serve()
+
+    def _type_of_answers(self, agent: str, schema: Mapping[str, Any]) -> Output[Any] | None:
+        """The type of this program's agent, unless a run was given another one."""
+        mine = self.defined.get(agent)
+        return self.outputs.get(agent) if mine is not None and mine.spec.output == schema else None
+
+    def streams(self) -> Streams:
+        """The readers of this event loop."""
+        runtime = self.runtime()
+        if runtime not in self._streams:
+
+            async def ask(id: str) -> list[Reason]:
+                return await runtime.database.transact(why, id)
+
+            self._streams[runtime] = Streams(runtime.database, self.ports, ask)
+        return self._streams[runtime]
+
+    async def _close_streams(self) -> None:
+        runtime = self.here().runtime
+        streams = None if runtime is None else self._streams.pop(runtime, None)
+        if streams is not None:
+            await streams.close()
+
+    def require_key(self, model: str, kind: str) -> None:
+        """`UsageError` when the worker in this process, if it may have one, could not ask this model for a run."""
+        embedded = self.binding.embedded
+        if embedded and self.book.lacks_key(model):
+            raise UsageError(f"model {model} cannot be called: {NO_KEY}")
+        if embedded and kind in self.registry.withheld():
+            self.keys.note(kind, model)  # it cannot serve them all, but it serves those that bring such a model
+
+    def has_tool(self, name: str) -> bool:
+        """Whether this program has the code of a tool."""
+        return self.tools.has(name)
+
+    def tool_named(self, name: str) -> ToolSpec:
+        """A tool of this program as agents store it."""
+        return self.tools.spec(name)
+
+    async def why(self, id: str) -> str:
+        """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""
+        return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
+
+
+class Reaching:
+    """Whatever reaches the store through the app."""
+
+    _app: AgentsCore
+
+    async def _transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._app.runtime().transact(operation, *args, **kwargs)

@@ -1,0 +1,1 @@
+"""Events of runs: how they are written, read and announced."""

@@ -1,0 +1,234 @@
+"""Streams: reading the events of runs from any process, from any point, and waiting for runs to end.
+
+All readers of one process share one loop and one query. Hints make it look at once; without them it polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.agents.events.readership import Readership
+from holdfast.agents.retention.gaps import with_gaps
+from holdfast.agents.rows import AwaitedRun, Cursor, EventRow, RunRow, UsageBelow
+from holdfast.agents.statements import EventsSql, LookingSql, RunsSql
+from holdfast.agents.states import RUN
+from holdfast.clock import Ports
+from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
+from holdfast.kernel.database import Database, Transaction, reading
+from holdfast.kernel.why import Reason
+from holdfast.slow_waits import SlowWaits
+
+_PAGE = 500
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+ENDED = RUN.final
+
+
+@reading
+async def events_after(tx: Transaction, cursors: Sequence[Cursor]) -> list[EventRow]:
+    return await tx.many(EventsSql.events_after, cursors=cursors, limit=_PAGE)
+
+
+@reading
+async def find_runs(tx: Transaction, ids: Sequence[str]) -> list[RunRow]:
+    return await tx.many(RunsSql.find_runs, ids=ids)
+
+
+@reading
+async def run_states(tx: Transaction, ids: Sequence[str]) -> list[AwaitedRun]:
+    return await tx.many(LookingSql.run_states, ids=ids)
+
+
+class EndedRun(NamedTuple):
+    row: RunRow
+    used: UsageBelow  # with all runs below it
+
+
+@reading
+async def ended_runs(tx: Transaction, ids: Sequence[str]) -> list[EndedRun]:
+    """Runs that have ended, whole."""
+    used = {each.run: each for each in await tx.many(LookingSql.usage_below, ids=ids)}
+    return [EndedRun(row, used[row.id]) for row in await tx.many(RunsSql.find_runs, ids=ids) if row.id in used]
+
+
+class _Waiter(NamedTuple):
+    tenant: str | None  # None: any
+    ended: asyncio.Future[EndedRun]
+
+
+class _Reader:
+    def __init__(self, run: str, after: int, last: int | None) -> None:
+        self.run = run
+        self.after = after
+        self.last = last
+        self.rows: asyncio.Queue[EventRow | BaseException] = asyncio.Queue(4 * _PAGE)  # a page, with its gaps
+
+    def give(self, rows: Sequence[EventRow]) -> bool:
+        """What has come for this reader; at the end of a run that has ended, also that the rest was pruned."""
+        fresh = [row for row in rows if row.seq > self.after]
+        events = list(with_gaps(self.run, fresh, self.after, None if rows else self.last))
+        for row in events:
+            self.after = row.seq
+            self.rows.put_nowait(row)
+        return bool(events)
+
+
+class Streams:
+    def __init__(self, database: Database, ports: Ports, ask: Callable[[str], Awaitable[Sequence[Reason]]]) -> None:
+        """`ask` says why a run does not get on."""
+        self._database = database
+        self._ports = ports
+        self._readers: set[_Reader] = set()
+        self._awaited: defaultdict[str, list[_Waiter]] = defaultdict(list)
+        self._looking: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()
+        self._listening = False
+        self._readership = Readership(database, ports)
+        self._slow = SlowWaits(ports, "run", ask)
+
+    async def events(self, run: str, after: int = 0, last: int | None = None) -> AsyncIterator[EventRow]:
+        """Every event of a run after number `after`, and then each as it is stored, until the run has ended.
+
+        `last` is the number of the last one, where the run has ended already. Where events were pruned, one says so.
+        """
+        await self._listen()
+        reader = _Reader(run, after, last)
+        self._readers.add(reader)
+        self._slow.begin(reader, run)
+        self._wake()
+        try:
+            while True:
+                row = await reader.rows.get()
+                self._slow.progressed(reader)
+                if isinstance(row, BaseException):
+                    raise row
+                self._look.set()  # there may be room for more
+                yield row
+                if row.type == "run_ended" or row.seq == last:
+                    return
+        finally:
+            self._slow.end(reader)
+            self._readers.discard(reader)
+
+    async def wait(self, run: str, limit: float | None, tenant: str | None = None) -> EndedRun:
+        """Until the run has ended; `NotFound` when there is none, or it is another tenant's."""
+        await self._listen()
+        waiter = _Waiter(tenant, asyncio.get_running_loop().create_future())
+        self._awaited[run].append(waiter)
+        self._slow.begin(waiter.ended, run)
+        self._wake()
+        try:
+            async with asyncio.timeout(limit):
+                return await waiter.ended
+        except TimeoutError:
+            raise ResultTimeout(f"run {run} has not ended within {limit} s; it continues, so ask again.") from None
+        finally:
+            self._slow.end(waiter.ended)
+            self._awaited[run] = [other for other in self._awaited[run] if other is not waiter]
+            if not self._awaited[run]:
+                del self._awaited[run]
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._slow.close()
+        await self._readership.end()
+        self._database.unlisten(self._on_hint)
+        self._listening = False
+        self._give_up(StoreUnavailable("the app was closed while you read this run."))
+
+    async def _listen(self) -> None:
+        if not self._listening:
+            self._listening = True
+            await self._database.listen(self._on_hint)
+
+    def _on_hint(self, note: str) -> None:
+        subject, _, rest = note.partition(" ")
+        if subject == "run":
+            named = rest.split(",")
+            ours = any(run in self._awaited for run in named) or any(reader.run in named for reader in self._readers)
+            if ours or rest == "*":
+                self._look.set()
+        elif subject not in ("route", "cancel", "looked"):
+            self._look.set()
+
+    def _wake(self) -> None:
+        self._look.set()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._keep_looking(), name="streams")
+
+    async def _keep_looking(self) -> None:
+        pause = _FIRST_LOOK
+        while self._readers or self._awaited:
+            self._look.clear()
+            try:
+                found = await self._once()
+            except Unavailable:
+                found = False
+            except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
+                self._give_up(problem)
+                return
+            self._slow.look()
+            pause = _FIRST_LOOK if found else min(pause * 1.5, _LAST_LOOK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+
+    async def _once(self) -> bool:
+        await self._readership.keep()
+        found = False
+        readers = [reader for reader in self._readers if reader.rows.qsize() < _PAGE]
+        if readers:
+            lowest: dict[str, int] = {}
+            for reader in readers:
+                lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
+            rows = await self._database.transact(events_after, [Cursor(run, at) for run, at in lowest.items()])
+            found = self._deal(readers, rows)
+        return await self._look_for_ends() or found
+
+    async def _look_for_ends(self) -> bool:
+        asked = {
+            run: waiting
+            for run, waiters in self._awaited.items()
+            if (waiting := [waiter for waiter in waiters if not waiter.ended.done()])
+        }
+        if not asked:
+            return False
+        states = {row.id: row for row in await self._database.transact(run_states, list(asked))}
+        for run, waiters in asked.items():
+            there = states.get(run)
+            for waiter in waiters:
+                if (there is None or waiter.tenant not in (None, there.tenant)) and not waiter.ended.done():
+                    waiter.ended.set_exception(NotFound(f"there is no run {run} in this database."))
+        over = [run for run, row in states.items() if row.finalized_at is not None]
+        if not over:
+            return False
+        for ended in await self._database.transact(ended_runs, over):
+            for waiter in asked[ended.row.id]:
+                if not waiter.ended.done():
+                    waiter.ended.set_result(ended)
+        return True
+
+    @staticmethod
+    def _deal(readers: Sequence[_Reader], rows: Sequence[EventRow]) -> bool:
+        by_run: defaultdict[str, list[_Reader]] = defaultdict(list)
+        for reader in readers:
+            by_run[reader.run].append(reader)
+        found: defaultdict[str, list[EventRow]] = defaultdict(list)
+        for row in rows:
+            found[row.run].append(row)
+        given = [reader.give(found[run]) for run, reading in by_run.items() for reader in reading]
+        return any(given)
+
+    def _give_up(self, problem: Exception) -> None:
+        for reader in self._readers:
+            with contextlib.suppress(asyncio.QueueFull):
+                reader.rows.put_nowait(problem)
+        for waiters in list(self._awaited.values()):
+            for waiter in waiters:
+                if not waiter.ended.done():
+                    waiter.ended.set_exception(problem)

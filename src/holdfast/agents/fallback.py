@@ -1,0 +1,151 @@
+"""Fallback models: when a run gives its model up for the next one of its agent.
+
+`run.fallback` counts the models that were given up. It changes together with what caused the change, in one fenced
+transaction. Whatever fails counts: a model that has failed for the agent's `fallback_after` is given up, or one whose
+lane will be closed for longer than that. Signed thinking is bound to the model that thought it: inside an open tool
+loop the next model is asked without it. What waits for a tool of the provider's own stays with its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.agents.definition import AgentSpec
+from holdfast.agents.events.log import Changes
+from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow, RunRow, WindowBlock
+from holdfast.agents.runs import turns
+from holdfast.agents.runs.commit import Answer, Conclusion, Decision
+from holdfast.agents.runs.history import server_tool_is_open
+from holdfast.agents.runs.playable import understood
+from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.statements import FallbacksSql, RunsSql
+from holdfast.durations import microseconds, show
+from holdfast.kernel import codec, leases
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.ids import derived_id
+from holdfast.kernel.why import Reason
+from holdfast.models import ModelFailure
+
+Final = Callable[[FailedTurn], bool]
+
+
+class ModelChange(NamedTuple):
+    """From one model of an agent to the next; `given_up` is how many a run has given up before."""
+
+    given_up: int
+    from_model: str
+    to_model: str
+
+
+def next_model(run: LoadedRun, spec: AgentSpec, window: Sequence[WindowBlock]) -> ModelChange | None:
+    """The change that would follow if the run's model were given up now; None: it cannot be."""
+    own = codec.decode(run.options).get("model")
+    models = spec.models_for(own)
+    if run.fallback + 1 >= len(models) or (run.turns and server_tool_is_open(window)):
+        return None
+    return ModelChange(run.fallback, models[run.fallback], models[run.fallback + 1])
+
+
+def limit_us(spec: AgentSpec) -> int | None:
+    """How long a model may fail before the next one is asked; None: as long as a run waits for a provider at all."""
+    return None if spec.fallback_after is None else microseconds(spec.fallback_after)
+
+
+class Tried(NamedTuple):
+    """A call that failed: how often its turn was tried, and whether its model is given up for that."""
+
+    turn: FailedTurn
+    given_up: bool = False
+    left_us: int | None = None  # how long the model may continue failing
+
+
+def is_beyond(lane: ProviderLaneRow, spec: AgentSpec) -> bool:
+    """Whether a lane has been closed, or will be, for longer than the agent waits for its model."""
+    most = limit_us(spec)
+    return bool(lane.person) or (most is not None and (lane.closed_until or 0) - lane.updated_at > most)
+
+
+def wait_left(lane: ProviderLaneRow, spec: AgentSpec) -> int | None:
+    """How much longer a run waits behind a lane before it asks another model, in microseconds."""
+    most = limit_us(spec)
+    return None if most is None else max(1, most - (lane.now - lane.updated_at))
+
+
+async def foretold(tx: Transaction, run: RunRow) -> list[Reason]:
+    """What `why` says of the models of a run that waits for one: which were given up, and when the next is asked."""
+    loaded = await tx.one(RunsSql.load_run, job=run.job)
+    if loaded is None or (read := understood(loaded.definition, run.options)) is None:
+        return []
+    spec, options = read
+    models = spec.models_for(options.get("model"))
+    told = [f"it no longer uses {', '.join(models[: loaded.fallback])} and asks {models[loaded.fallback]}"]
+    words = told if loaded.fallback else []
+    if loaded.fallback + 1 < len(models) and (most := limit_us(spec)) is not None:
+        words = [*words, f"after {show(most)} of failures it switches to {models[loaded.fallback + 1]}"]
+    return [Reason("model", ", and ".join(words))] if words else []
+
+
+def is_given_up_for(failure: ModelFailure) -> bool:
+    """Whether another model may do what this one cannot, once its failure is final. What is wrong stays wrong."""
+    return failure.transient or failure.kind in ("not_found", "permission") or failure.closes_lane == "person"
+
+
+def is_refused(conclusion: Conclusion | None) -> bool:
+    return conclusion is not None and conclusion.outcome == "refused"
+
+
+class Terms(NamedTuple):
+    """When a model is given up: for what is final, or for failing for `most_us`.
+
+    `wait_us` is how long the provider wants not to be asked: if that is too long, it is too long now.
+    """
+
+    change: ModelChange
+    final: Final
+    most_us: int | None
+    wait_us: int
+    since: int | None = None  # others have failed since then, if this run has not
+
+
+async def fail_or_change(
+    tx: Transaction, play: Play, error: dict[str, Any], terms: Terms, *, unknown: bool, counted: bool
+) -> Tried:
+    """Note that a call failed, and give its model up if the terms say so."""
+    change, final, most_us, wait_us, since = terms
+    last = await tx.one(FallbacksSql.last_failure, run=play.run.id, number=play.number)
+    assert last is not None, "a turn that failed had begun"
+    before: dict[str, Any] = codec.decode(last.error) or {}
+    since = int(before.get("since", last.now)) if before.get("model") == change.from_model else since or last.now
+    stored = {**error, "model": change.from_model, "since": since}
+    tried = await turns.fail_turn(tx, play, stored, unknown=unknown, counted=counted)
+    left_us = None if most_us is None else since + most_us - last.now
+    given_up = final(tried) or (left_us is not None and left_us <= wait_us)
+    if given_up:
+        await tx.run(FallbacksSql.renew_turn, run=play.run.id, number=play.number)
+        await _change(tx, play, change, str(error["message"]))
+    return Tried(tried, given_up, left_us)
+
+
+async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: ModelChange) -> Committed:
+    """Store an answer that declines. It is not sent again: the next model is asked what this one was."""
+    committed = await turns.commit(tx, play, answer, Decision())
+    if committed == "next":
+        await tx.run(FallbacksSql.retire_answer, id=derived_id(play.run.id, "answer", play.number))
+        await _change(tx, play, change, "refused")
+    return committed
+
+
+async def pass_closed_lane(tx: Transaction, play: Play, change: ModelChange, reason: str) -> None:
+    """Give a model up before it is asked: its lane is closed for too long."""
+    await leases.hold(tx, play.lease)
+    await _change(tx, play, change, reason)
+
+
+async def _change(tx: Transaction, play: Play, change: ModelChange, reason: str) -> None:
+    if await tx.one(FallbacksSql.give_up, run=play.run.id, given_up=change.given_up) is None:
+        return  # an earlier call did it, and its answer was lost
+    changes = Changes(play.prefix)
+    data = {"from_model": change.from_model, "to_model": change.to_model, "reason": codec.clip(reason, 2_000)}
+    changes.tell(play.run.id, "model_changed", data)
+    await changes.write(tx)

@@ -1,0 +1,10 @@
+"""Rows of lists: where a look ended."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class RunPlace(NamedTuple):
+    created_at: int
+    id: str

@@ -1,0 +1,84 @@
+"""Rows about people: what is asked of them, and what it is about."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NewInquiry(NamedTuple):
+    id: str
+    run: str
+    session: str
+    tenant: str
+    kind: str
+    call: str | None
+    name: str
+    digest: str
+    data: str
+    fallback: str | None  # what is decided when nobody does in time
+    timeout_us: int | None
+
+
+class InquiryRow(NamedTuple):
+    id: str
+    run: str
+    session: str
+    tenant: str
+    kind: str
+    call: str | None
+    name: str
+    digest: str
+    data: str
+    state: str
+    fallback: str | None
+    asked_at: int
+    expires_at: int | None
+    decided_at: int | None
+    decided_by: str | None
+    decision: str | None
+
+
+class InquiryPlace(NamedTuple):
+    """The run that an inquiry is about, and the jobs that wait for it."""
+
+    id: str
+    session: str
+    branch: str
+    job: int
+    parent: int | None
+    turns: int
+    state: str
+    agent_name: str
+    parent_run: str | None
+    options: str
+    tokens: int
+    cost_nano: int
+    continued: int
+    definition: str
+    call_job: int | None
+    finalized_at: int | None
+    age_us: int
+    root: str
+    agent: str
+
+
+class UnknownCall(NamedTuple):
+    """A call that may or may not have taken effect."""
+
+    id: str
+    run: str
+    turn: int
+    name: str
+    asked: str  # by the model
+    input: str  # what it ran with: a person may have changed that
+    job: int
+    session: str
+    tenant: str
+    parent: int
+    state: str
+    agent_name: str
+    parent_run: str | None
+    error: str | None
+    metadata: str
+    changed_by: str | None
+    agent: str

@@ -1,0 +1,144 @@
+"""Rulings: what people are asked, as the app or one tenant sees it, and what they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast import validation
+from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.definition import TOOL_KIND, AgentSpec, ToolSpec
+from holdfast.agents.people import inquiries
+from holdfast.agents.people.expiry import too_late
+from holdfast.agents.people.inquiries import Ruling
+from holdfast.agents.people.inquiry import Inquiry, inquiry_of
+from holdfast.agents.people.inquiry_rows import InquiryRow
+from holdfast.agents.people.schema_fit import misfit
+from holdfast.agents.statements import AgentsSql, RunsSql
+from holdfast.agents.states import INQUIRY, InquiryState
+from holdfast.agents.tools import Tool
+from holdfast.durations import Duration
+from holdfast.errors import BadPayload, NotFound, UsageError
+from holdfast.kernel.database import Transaction, reading
+from holdfast.values.page import Page, page_of, place
+
+T = TypeVar("T")
+
+
+@reading
+async def find_tool(tx: Transaction, inquiry: InquiryRow) -> ToolSpec | None:
+    """The tool that an inquiry is about, as its run knows it."""
+    run = await tx.one(RunsSql.find_run, id=inquiry.run)
+    stored = None if run is None else await tx.one(AgentsSql.find_version, agent=run.agent, version=run.version)
+    return None if stored is None else AgentSpec.parse(stored.definition).tool(inquiry.name)
+
+
+class Rulings(Reaching):
+    """`approve`, `deny` and `answer`, for everybody or as one tenant sees it."""
+
+    _app: AgentsCore
+    _tenant: str | None = None
+
+    async def approve(
+        self, id: str, *, digest: str | None = None, by: str = "", input: dict[str, Any] | None = None
+    ) -> Inquiry:
+        """Approve a call, or let a run continue. `id` is the id of the inquiry, the call or the run.
+
+        `digest` is what the inquiry showed: `DigestMismatch` when it is about something else by now. `input` replaces
+        the arguments of a call; the model's own words stay, and its result says what was changed.
+        """
+        if input is not None:
+            await self._fits(id, input)
+        return await self._decide(Ruling(id, InquiryState.APPROVED, by, digest, input=input))
+
+    async def _fits(self, id: str, input: dict[str, Any]) -> None:
+        """`UsageError` when these arguments do not fit the tool: its stored schema, and the tool itself if this
+        program has it."""
+        row = await self._transact(inquiries.find_inquiry, id)
+        if row is None or self._tenant not in (None, row.tenant):
+            return  # it is not found when it is decided
+        spec = await self._transact(find_tool, row)
+        problem = None if spec is None else misfit(spec.schema, input)
+        definition = self._app.registry.definitions.get(TOOL_KIND + row.name)
+        if problem is None and definition is not None:
+            try:
+                definition.signature.decode(input)
+            except (ValueError, TypeError, BadPayload) as complaint:
+                problem = str(complaint).rpartition("do not fit: ")[2]
+        if problem is not None:
+            raise UsageError(f"these arguments do not fit {TOOL_KIND}{row.name}: {problem.removesuffix('.')}.")
+
+    async def deny(self, id: str, *, digest: str | None = None, by: str = "", message: str = "") -> Inquiry:
+        """Deny a call, and tell the model why; or end a run that asked to continue."""
+        return await self._decide(Ruling(id, InquiryState.DENIED, by, digest, message=message))
+
+    async def answer(self, id: str, answer: Any, *, digest: str | None = None, by: str = "") -> Inquiry:
+        """Answer a question, provide the result of a call, or tell a cut-off run how to continue."""
+        return await self._decide(Ruling(id, InquiryState.ANSWERED, by, digest, answer=answer))
+
+    async def _decide(self, wish: Ruling) -> Inquiry:
+        wish = wish._replace(tenant=self._tenant)
+        row = await self._transact(inquiries.decide, wish, self._app.settings.announced)
+        if row.state == InquiryState.EXPIRED:
+            raise too_late(row)
+        return inquiry_of(row)
+
+
+class InquiriesList(Rulings):
+    """`hf.inquiries`: what people are asked, and what they decide."""
+
+    def __init__(self, app: AgentsCore, tenant: str | None = None) -> None:
+        self._app = app
+        self._tenant = tenant
+
+    async def get(self, id: str) -> Inquiry:
+        """By its own id, or that of the call or run that it is about."""
+        row = await self._transact(inquiries.find_inquiry, id)
+        if row is None or self._tenant not in (None, row.tenant):
+            raise NotFound(f"no inquiry is open about {id}.")
+        return inquiry_of(row)
+
+    async def list(
+        self,
+        *,
+        state: str | None = InquiryState.OPEN.value,
+        run: str | None = None,
+        tenant: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Inquiry]:
+        """The oldest first; without a state, decided ones too."""
+        validation.one_of(state, "state", INQUIRY.names)
+        rows = await self._transact(
+            inquiries.list_inquiries,
+            state=state,
+            tenant=tenant if self._tenant is None else self._tenant,
+            run=run,
+            after=(-1, "") if after is None else place(after, int, str),
+            limit=validation.page(limit),
+        )
+        return page_of(rows, limit, inquiry_of, lambda row: (row.asked_at, row.id))
+
+
+class AppInquiries(InquiriesList):
+    """`hf.inquiries` of the app itself, which also says how people are asked and notified."""
+
+    def question(
+        self,
+        name: str = "ask_person",
+        *,
+        description: str = "Ask a person, and wait for the answer.",
+        within: Duration | None = None,
+        otherwise: str | None = None,
+    ) -> Tool[Any, Any]:
+        """A tool with which a model asks a person. `otherwise` is the answer when nobody gives one `within` a time."""
+        return self._app.tools.question(name, description=description, within=within, otherwise=otherwise)
+
+    def on_open(self, function: Callable[[Inquiry], T]) -> Callable[[Inquiry], T]:
+        """Call this function for every new inquiry, so that it can notify a person.
+
+        It is a job, enqueued with the question itself. So it is called at least once, and again when it fails or has
+        not returned after a minute. A function that is not async is called on a thread.
+        """
+        self._app.people.tell(function)
+        return function

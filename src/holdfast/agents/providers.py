@@ -1,0 +1,165 @@
+"""Providers: one open model for each name and event loop, what an account is called, what a turn costs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import Core, LoopState
+from holdfast.errors import UsageError
+from holdfast.models import Model, ModelFailure, open_model
+from holdfast.models.places import place_of
+from holdfast.models.prices import Price, Tier, cost
+from holdfast.models.protocol import Warming
+from holdfast.models.script import Script
+from holdfast.models.spool import Shelf
+from holdfast.shown_text import shown
+
+log = logging.getLogger("holdfast.agents")
+
+NO_KEY = "there is no key for the provider. Set ANTHROPIC_API_KEY where the workers run, or use a scripted: model."
+# Where the SDK finds a key, or another way to pay or to reach a provider.
+_CREDENTIALS = (
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_PROFILE", "ANTHROPIC_CONFIG_DIR"),
+    *("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE", "ANTHROPIC_FEDERATION_RULE_ID"),
+)
+
+
+@cache
+def sdk_is_there() -> bool:
+    return importlib.util.find_spec("anthropic") is not None
+
+
+def _has_profiles() -> bool:
+    """Whether the SDK may find a profile. Not every user has a home: in a container it may be a mere number."""
+    try:
+        return Path.home().joinpath(".config", "anthropic").is_dir()
+    except RuntimeError:
+        return False
+
+
+class ModelBook:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._open: weakref.WeakKeyDictionary[LoopState, dict[str, Model]] = weakref.WeakKeyDictionary()
+        self.scripts: dict[str, Script] = {}
+        self.prices: Sequence[Price] | None = None  # in place of those that are shipped
+        self.substitute: Model | None = None  # for tests: answers for every model
+        self.per_call: Decimal | None = None  # for tests: what every call costs, whatever it uses
+        self.shelf: Shelf | None = None  # for tests: where scripted models keep their batches
+
+    def open(self, name: str) -> Model:
+        if self.substitute is not None:
+            return self.substitute
+        opened = self._open.setdefault(self._core.here(), {})
+        key = f"{self.credential(name)} {name}"  # a client keeps the key that it was made with
+        if key not in opened:
+            if self.lacks_key(name):
+                raise ModelFailure("bad_request", f"model {name}: {NO_KEY}", bought="no")
+            settings = self._core.settings
+            opened[key] = open_model(
+                f"scripted:{name}" if name in self.scripts else name,
+                base_url=settings.provider_url or None,
+                ports=self._core.ports,
+                scripts=self.scripts,
+                pace=settings.script_pace.total_seconds(),
+                witness=Path(settings.script_witness) if settings.script_witness else None,
+                batch_time=settings.script_batch_time.total_seconds(),
+                batches=self.shelf,
+            )
+        return opened[key]
+
+    def add_script(self, name: str, script: Script) -> None:
+        """Let a script answer for a model from the next call on."""
+        self.scripts[name] = script
+        for opened in self._open.values():
+            for key in [key for key in opened if key.split(" ", 1)[1] in (name, f"scripted:{name}")]:
+                del opened[key]
+
+    def lacks_key(self, name: str) -> bool:
+        """Whether nothing here says who pays for this model, so that a call of it cannot but fail."""
+        if self.substitute is not None or self._is_scripted(name) or self._core.settings.provider_url:
+            return False
+        if any(os.environ.get(variable) for variable in _CREDENTIALS):
+            return False
+        return not _has_profiles()
+
+    def lack(self, name: str) -> str | None:
+        """What is missing here, so that this model cannot be asked at all; None: nothing that is known."""
+        if self.lacks_key(name):
+            return "there is no key: ANTHROPIC_API_KEY is not set"
+        if self.substitute is None and not self._is_scripted(name) and not sdk_is_there():
+            return "the provider's SDK is not installed: pip install 'holdfast[anthropic]'"
+        return None
+
+    def _is_scripted(self, name: str) -> bool:
+        return name.startswith("scripted:") or name in self.scripts
+
+    def credential(self, name: str) -> str:
+        """Which account pays: the place, and a digest of the key and of what else in the URL says so."""
+        if self._is_scripted(name):
+            return "scripted"
+        place = place_of(self._core.settings.provider_url or "anthropic")
+        key = os.environ.get("ANTHROPIC_API_KEY", "") + place.secret
+        return f"{place.url}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+    async def warm(self, names: Iterable[str]) -> None:
+        """Make models ready for their first call: what they import, and their clients. Nothing is sent."""
+        for name in sorted(names):
+            try:
+                if self._is_scripted(name) or self.lack(name) is not None:
+                    continue
+                if isinstance(model := self.open(name), Warming):
+                    await model.warm()
+            except Exception as problem:  # noqa: BLE001  the first call meets it again, and its run reports it
+                log.warning("model %s could not be prepared: %s", name, shown(problem))
+
+    def cost_nano(self, model: str, usage: dict[str, Any], tier: Tier = "standard") -> int:
+        """What a turn cost, in billionths of a USD. An answer that has no price is kept and logged."""
+        try:
+            return self._nano(model, usage, tier)
+        except UsageError as problem:
+            log.warning("a turn is accounted as free: %s", shown(problem))
+            return 0
+
+    def most_nano(self, model: str, input_tokens: int, max_tokens: int, tier: Tier = "standard", **how: Any) -> int:
+        """The most that a call may cost: all of its input is new to the cache, and all that it may write is written.
+
+        `how` it is served, as a usage says it. `UsageError` when the model has no price: a budget that counts it as
+        nothing is not a budget.
+        """
+        written = {"cache_creation_input_tokens": input_tokens, "output_tokens": max_tokens}
+        return self._nano(model, {**written, **how}, tier)
+
+    def require_price(self, model: str, *, hour: bool = False) -> None:
+        """`UsageError`, which says how to give a price, when money cannot be counted for this model.
+
+        `hour`: it is to write entries of the cache that live an hour.
+        """
+        every: dict[str, Any] = {
+            "input_tokens": 1,
+            "output_tokens": 1,
+            "cache_read_input_tokens": 1,
+            "cache_creation_input_tokens": 2,
+        }
+        every |= {"cache_creation": {"ephemeral_1h_input_tokens": int(hour)}}
+        self._nano(model, every, "standard")
+
+    def _nano(self, model: str, usage: dict[str, Any], tier: Tier) -> int:
+        if self.per_call is not None:
+            usd = self.per_call / 2 if tier == "batch" else self.per_call
+        else:
+            usd = cost(model, usage, tier, self.prices)
+        return int((usd * 1_000_000_000).to_integral_value())
+
+    async def close(self) -> None:
+        for model in self._open.pop(self._core.here(), {}).values():
+            await model.close()

@@ -1,0 +1,340 @@
+"""Queries: agents, sessions, runs, turns, messages and calls as they stand. Lists are paged, never unbounded."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from holdfast.agents.compaction.compaction_rows import CompactionRow
+from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.retention.totals import keep_used
+from holdfast.agents.rows import (
+    AgentRow,
+    CallRow,
+    Cursor,
+    EventRow,
+    RunRow,
+    SessionRow,
+    TopicRow,
+    UsageBelow,
+    UsageRow,
+    ValueCount,
+    VersionRow,
+)
+from holdfast.agents.runs.create import AgentName, session_named
+from holdfast.agents.statements import (
+    AgentsSql,
+    CallsSql,
+    EventsSql,
+    IdsSql,
+    LookingSql,
+    MessagesSql,
+    RunsSql,
+    SessionsSql,
+)
+from holdfast.agents.values.runs import Turn, turn_of
+from holdfast.agents.values.sessions import Message, message_of
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import codec, retention
+from holdfast.kernel import workers as registered
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.rows import Beside
+from holdfast.validation import MOST
+
+LAST = 2**62
+AFTER_ALL = "\U0010ffff"
+_BESIDE = {
+    "agent": IdsSql.agents_beside,
+    "session": IdsSql.sessions_beside,
+    "run": IdsSql.runs_beside,
+    "call": IdsSql.calls_beside,
+    "inquiry": IdsSql.inquiries_beside,
+    "batch": IdsSql.batches_beside,
+    "budget": IdsSql.budgets_beside,
+}
+
+
+@reading
+async def find_run(tx: Transaction, id: str) -> RunRow | None:
+    return await tx.one(RunsSql.find_run, id=id)
+
+
+@reading
+async def known_run(tx: Transaction, id: str, tenant: str | None = None) -> None:
+    """`NotFound` when there is no such run, or it is another tenant's."""
+    found = await tx.many(LookingSql.run_states, ids=[id])
+    if not found or tenant not in (None, found[0].tenant):
+        raise NotFound(f"there is no run {id} in this database.")
+
+
+@reading
+async def runs_of_root(tx: Transaction, root: str, limit: int) -> list[RunRow]:
+    return await tx.many(RunsSql.runs_of_root, root=root, limit=limit)
+
+
+@reading
+async def tree_usage(tx: Transaction, root: str) -> UsageRow | None:
+    return await tx.one(RunsSql.tree_usage, root=root)
+
+
+@reading
+async def usage_below(tx: Transaction, run: str) -> UsageBelow | None:
+    """What a run and all that it started have used."""
+    found = await tx.many(LookingSql.usage_below, ids=[run])
+    return found[0] if found else None
+
+
+@reading
+async def session_usage(tx: Transaction, session: str) -> UsageRow | None:
+    """What the session's runs have used, and what its compactions have."""
+    runs = await tx.one(RunsSql.session_usage, session=session)
+    more = await tx.one(CompactionsSql.compaction_use, session=session)
+    if runs is None or more is None:
+        return runs
+    return UsageRow(runs.runs, runs.turns, *(mine + further for mine, further in zip(runs[2:], more, strict=True)))
+
+
+@reading
+async def list_compactions(
+    tx: Transaction, session: str, *, before: tuple[int, str] = (LAST, AFTER_ALL), limit: int = 100
+) -> list[CompactionRow]:
+    page = {"before_at": before[0], "before": before[1], "limit": limit}
+    return await tx.many(CompactionsSql.list_compactions, session=session, **page)
+
+
+@reading
+async def list_turns(tx: Transaction, run: str, *, after: int = 0, limit: int = 1_000) -> list[Turn]:
+    return [turn_of(row) for row in await tx.many(RunsSql.list_turns, run=run, after=after, limit=limit)]
+
+
+@reading
+async def list_calls(tx: Transaction, run: str, turn: int | None = None) -> list[CallRow]:
+    return await tx.many(CallsSql.calls_of, run=run, turn=turn)
+
+
+@reading
+async def find_call(tx: Transaction, id: str) -> CallRow | None:
+    return next(iter(await tx.many(CallsSql.find_calls, ids=[id])), None)
+
+
+@reading
+async def calls_after(tx: Transaction, run: str, after: tuple[int, int], limit: int) -> list[CallRow]:
+    """Calls of a run behind one, which is named by its turn and its place there."""
+    page = await tx.many(CallsSql.call_ids, run=run, turn=after[0], ordinal=after[1], limit=limit)
+    return await tx.many(CallsSql.find_calls, ids=[row.id for row in page]) if page else []
+
+
+@reading
+async def stored_events(tx: Transaction, run: str, after: int = 0, limit: int = 1_000_000) -> list[EventRow]:
+    return await tx.many(EventsSql.events_after, cursors=[Cursor(run, after)], limit=limit)
+
+
+@reading
+async def topics_after(tx: Transaction, after: tuple[int, int, int], limit: int) -> list[TopicRow]:
+    """`after`: the epoch, the transaction and the place of what was read last."""
+    epoch, number, pos = after
+    return await tx.many(EventsSql.topics_after, epoch=epoch, tx=number, pos=pos, limit=limit)
+
+
+@reading
+async def last_topic(tx: Transaction) -> tuple[int, int, int]:
+    """Where the list of topics ends now: the epoch, the transaction and the place of its last event."""
+    found = await tx.one(EventsSql.last_topic)
+    return (-1, 0, 0) if found is None else (found.epoch, found.tx, found.pos)
+
+
+@reading
+async def list_messages(
+    tx: Transaction,
+    session: str,
+    *,
+    branch: str | None = "",
+    run: str | None = None,
+    after: int = 0,
+    limit: int = 1_000,
+    archived: bool = False,
+) -> list[Message]:
+    chosen = {"session": session, "branch": branch, "run": run, "archived": int(archived)}
+    rows = await tx.many(MessagesSql.list_messages, **chosen, after=after, limit=limit)
+    blocks = await tx.many(MessagesSql.blocks_of, messages=[row.id for row in rows]) if rows else []
+    bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for block in blocks:
+        bodies[block.message].append(codec.decode(block.body))
+    return [message_of(row, bodies[row.id]) for row in rows]
+
+
+@reading
+async def find_session(tx: Transaction, id: str, tenant: str | None = None) -> SessionRow:
+    """By its id, or by the key that it has in its tenant."""
+    row = await session_named(tx, id, tenant or "")
+    if row is None or tenant not in (None, row.tenant):
+        raise NotFound(f"there is no session {id} in this database.")
+    return row
+
+
+@reading
+async def list_sessions(
+    tx: Transaction,
+    *,
+    tenant: str | None = None,
+    parent: str | None = None,
+    metadata: str = "{}",
+    before: tuple[int, str] = (LAST, AFTER_ALL),
+    limit: int = 100,
+) -> list[SessionRow]:
+    return await tx.many(
+        SessionsSql.list_sessions,
+        tenant=tenant,
+        parent=parent,
+        metadata=metadata,
+        before_at=before[0],
+        before=before[1],
+        limit=limit,
+    )
+
+
+@reading
+async def count_agents(
+    tx: Transaction, *, tenant: str | None = None, name: str | None = None, metadata: str = "{}"
+) -> int:
+    counted = await tx.one(AgentsSql.count_agents, tenant=tenant, name=name, metadata=metadata)
+    return counted.n if counted else 0
+
+
+@reading
+async def count_sessions(
+    tx: Transaction, *, tenant: str | None = None, parent: str | None = None, metadata: str = "{}"
+) -> int:
+    counted = await tx.one(SessionsSql.count_sessions, tenant=tenant, parent=parent, metadata=metadata)
+    return counted.n if counted else 0
+
+
+@reading
+async def metadata_values(
+    tx: Transaction, key: str, tenant: str | None = None, *, after: tuple[int, str] = (LAST, ""), limit: int = 1_000
+) -> list[ValueCount]:
+    page = {"before": after[0], "after": after[1], "limit": limit}
+    return await tx.many(SessionsSql.metadata_values, key=key, tenant=tenant, **page)
+
+
+async def update_session(tx: Transaction, id: str, metadata: str | None, during: str | None = None) -> SessionRow:
+    row = await tx.one(SessionsSql.update_session, id=id, metadata=metadata, during=during)
+    if row is None:
+        raise NotFound(f"there is no session {id} in this database.")
+    return row
+
+
+async def delete_session(tx: Transaction, id: str) -> None:
+    """Remove a session and all that is in it, unless a run of it is alive: its messages with what only they hold, its
+    runs with their calls and finished jobs, and the keys that named them. What they cost stays counted."""
+    found = await tx.one(SessionsSql.lock_session, id=id)
+    if found is None:
+        raise NotFound(f"there is no session {id} in this database.")
+    if await tx.one(SessionsSql.delete_session, id=id) is None:
+        raise UsageError(f"session {id} has an active run: cancel it or wait for its end, then delete.")
+    await keep_used(tx, id, found.tenant)
+    jobs = [row.seq for row in await tx.many(SessionsSql.jobs_of, id=id)]
+    blobs = [row.hash for row in await tx.many(SessionsSql.lock_blobs, id=id)]
+    await tx.run(SessionsSql.delete_blocks, id=id)
+    if blobs:
+        await tx.run(SessionsSql.delete_blobs, hashes=blobs)
+    for statement in (
+        SessionsSql.free_keys,
+        SessionsSql.delete_messages,
+        SessionsSql.delete_events,
+        SessionsSql.delete_calls,
+        SessionsSql.delete_turns,
+        SessionsSql.delete_inquiries,
+        SessionsSql.delete_steers,
+        SessionsSql.delete_batched,
+        SessionsSql.forget_batched,
+        SessionsSql.delete_session_reservations,
+        SessionsSql.delete_session_uses,
+        SessionsSql.delete_session_budgets,
+        SessionsSql.delete_runs,
+        CompactionsSql.delete_compactions,
+    ):
+        await tx.run(statement, id=id)
+    if jobs:
+        await retention.remove(tx, jobs)
+
+
+@reading
+async def find_agent(tx: Transaction, id: str) -> AgentRow | None:
+    return await tx.one(AgentsSql.find_agent, id=id)
+
+
+@reading
+async def find_named(tx: Transaction, name: AgentName) -> AgentRow | None:
+    """The agent of exactly this name, tenant and metadata."""
+    found = await tx.many(AgentsSql.agents_named, name=name.name, tenant=name.tenant)
+    same = json.loads(name.metadata)
+    return next((row for row in found if json.loads(row.metadata) == same), None)
+
+
+@reading
+async def list_agents(
+    tx: Transaction,
+    *,
+    tenant: str | None = None,
+    name: str | None = None,
+    metadata: str = "{}",
+    after: tuple[str, str] = ("", ""),
+    limit: int = 100,
+) -> list[AgentRow]:
+    return await tx.many(
+        AgentsSql.list_agents,
+        tenant=tenant,
+        name=name,
+        metadata=metadata,
+        after_name=after[0],
+        after=after[1],
+        limit=limit,
+    )
+
+
+@reading
+async def find_version(tx: Transaction, agent: str, version: int) -> VersionRow | None:
+    return await tx.one(AgentsSql.find_version, agent=agent, version=version)
+
+
+@reading
+async def list_versions(tx: Transaction, agent: str, *, before: int = MOST, limit: int = 1_000) -> list[VersionRow]:
+    return await tx.many(AgentsSql.list_versions, agent=agent, before=before, limit=limit)
+
+
+@reading
+async def current_definitions(tx: Transaction, names: Sequence[str]) -> list[VersionRow]:
+    return await tx.many(AgentsSql.current_definitions, names=names)
+
+
+async def delete_agent(tx: Transaction, id: str) -> None:
+    """Remove an agent that no run has used and no other agent calls."""
+    if await tx.one(AgentsSql.find_agent, id=id) is None:
+        raise NotFound(f"there is no agent {id} in this database.")
+    if callers := await tx.many(AgentsSql.callers_of, id=id):
+        raise UsageError(f"agent {id} is called by agent {callers[0].name!r}, whose versions are kept, so it stays.")
+    await tx.run(AgentsSql.delete_versions, id=id)
+    if await tx.one(AgentsSql.delete_agent, id=id) is None:
+        raise UsageError(f"agent {id} has runs, which keep the version they started with, so it cannot be deleted.")
+
+
+@reading
+async def servers_of(tx: Transaction, capabilities: Collection[str]) -> list[str]:
+    """Workers that are alive and say that they have all of these."""
+    workers = await registered.list_workers(tx, all=False, limit=10_000)
+    return [
+        worker.id
+        for worker in workers
+        if worker.status == "active"
+        and worker.now - worker.heartbeat_at <= worker.ttl_us
+        and set(capabilities) <= set(json.loads(worker.capabilities))
+    ]
+
+
+@reading
+async def ids_beside(tx: Transaction, noun: str, ids: Sequence[str]) -> list[Beside]:
+    """The ids of that noun before and after each of these, in the order of ids."""
+    return await tx.many(_BESIDE[noun], ids=ids)

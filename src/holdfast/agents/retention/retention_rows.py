@@ -1,0 +1,103 @@
+"""Rows about retention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class AgesRow(NamedTuple):
+    """For how long a tenant's things are kept, in microseconds; None: as everybody's."""
+
+    tenant: str
+    deltas_us: int | None
+    events_us: int | None
+    inquiries_us: int | None
+    turns_us: int | None
+    sessions_us: int | None
+
+
+class Mark(NamedTuple):
+    """How far pruning came."""
+
+    at: int
+    id: str
+
+
+class EndedRoot(NamedTuple):
+    id: str
+    at: int
+    tenant: str
+    root: int  # whether it is at the top of its tree
+    kept: int  # whether a fork was made from its tree
+
+
+class OldSession(NamedTuple):
+    id: str
+    at: int
+    tenant: str
+    prunable: int
+
+
+class SessionRoot(NamedTuple):
+    id: str
+    busy: int  # whether a run of the session is open
+
+
+class PrunedSeq(NamedTuple):
+    seq: int
+
+
+class PrunedEvent(NamedTuple):
+    epoch: int
+    tx: int
+    pos: int
+    announced: int  # whether it was one of a public topic
+
+
+class PrunedId(NamedTuple):
+    id: str
+
+
+class PrunedTurn(NamedTuple):
+    number: int
+
+
+class BlobRow(NamedTuple):
+    hash: str
+    stray: int  # whether no block names it
+
+
+class Total(NamedTuple):
+    """What was used on one day."""
+
+    day: int
+    tenant: str
+    agent: str
+    model: str
+    mode: str
+    turns: int
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+
+
+class TenantJob(NamedTuple):
+    seq: int
+    id: str
+    mine: int  # whether it is the tenant's
+    ended: int
+
+
+class KeyRow(NamedTuple):
+    key: str
+
+
+class ScheduleJob(NamedTuple):
+    name: str
+    job: str
+
+
+class AgentId(NamedTuple):
+    id: str

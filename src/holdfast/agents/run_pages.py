@@ -1,0 +1,105 @@
+"""Pages of runs: each filter that has an index is read by it, and every other looks at a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.agents.listing_rows import RunPlace
+from holdfast.agents.queries import AFTER_ALL, LAST, list_agents
+from holdfast.agents.rows import RunRow
+from holdfast.agents.statements import RunListsSql
+from holdfast.agents.states import RUN, RunState
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.ids import is_id
+from holdfast.kernel.sql import Many, One
+
+LOOK = 10_000
+LEADS: Mapping[str, tuple[Many[RunRow], One[RunPlace]]] = {
+    "all": (RunListsSql.runs_all, RunListsSql.end_of_runs_all),
+    "of_session": (RunListsSql.runs_of_session, RunListsSql.end_of_runs_of_session),
+    "of_parent": (RunListsSql.runs_of_parent, RunListsSql.end_of_runs_of_parent),
+    "of_agent": (RunListsSql.runs_of_agent, RunListsSql.end_of_runs_of_agent),
+    "of_tenant": (RunListsSql.runs_of_tenant, RunListsSql.end_of_runs_of_tenant),
+    "open": (RunListsSql.runs_open, RunListsSql.end_of_runs_open),
+    "open_of_tenant": (RunListsSql.runs_open_of_tenant, RunListsSql.end_of_runs_open_of_tenant),
+    "unanswered": (RunListsSql.runs_unanswered, RunListsSql.end_of_runs_unanswered),
+    "unanswered_of_tenant": (RunListsSql.runs_unanswered_of_tenant, RunListsSql.end_of_runs_unanswered_of_tenant),
+}
+
+
+class RunFilters(NamedTuple):
+    """What a list of runs is asked for; None is any. Times are microseconds."""
+
+    tenant: str | None = None
+    session: str | None = None
+    agent: str | None = None  # an id or a name
+    state: str | None = None
+    parent: str | None = None
+    mode: str | None = None
+    since: int = 0
+    until: int = LAST
+
+
+class FoundRuns(NamedTuple):
+    """A page. `place` is where the look ended, None when nothing is left behind it."""
+
+    rows: list[RunRow]
+    place: tuple[int, str] | None
+    looked: int
+
+
+@reading
+async def list_runs(
+    tx: Transaction,
+    *,
+    session: str | None = None,
+    parent: str | None = None,
+    before: tuple[int, str] = (LAST, AFTER_ALL),
+    limit: int = 100,
+) -> list[RunRow]:
+    """Runs of a session or below a run, or all of them, newest first."""
+    filters = RunFilters(session=session, parent=parent)
+    return (await run_page(tx, filters, before=before, limit=limit, look=max(limit, LOOK))).rows
+
+
+@reading
+async def run_page(
+    tx: Transaction,
+    filters: RunFilters,
+    *,
+    before: tuple[int, str] = (LAST, AFTER_ALL),
+    limit: int = 100,
+    look: int = LOOK,
+) -> FoundRuns:
+    if filters.until <= before[0]:
+        before = (filters.until, "")
+    lead, filters = await _lead(tx, filters)
+    statement, its_end = LEADS[lead]
+    given: dict[str, Any] = {**filters._asdict(), "before_at": before[0], "before": before[1]}
+    del given["until"]
+    rows = await tx.many(statement, **given, look=look, limit=limit)
+    if len(rows) >= limit:
+        return FoundRuns(rows, (rows[-1].created_at, rows[-1].id), len(rows))
+    end = await tx.one(its_end, **given, skipped=look - 1)
+    return FoundRuns(rows, None if end is None else (end.created_at, end.id), len(rows) if end is None else look)
+
+
+async def _lead(tx: Transaction, filters: RunFilters) -> tuple[str, RunFilters]:
+    """The filter that reads the fewest rows by an index, and the filters with the agent's id if it has just one."""
+    for name in ("session", "parent"):
+        if getattr(filters, name) is not None:
+            return f"of_{name}", filters
+    if filters.state is not None and filters.state != RunState.COMPLETED:
+        lead = "unanswered" if filters.state in RUN.final else "open"
+        return lead if filters.tenant is None else f"{lead}_of_tenant", filters
+    if filters.agent is not None:
+        ids = [filters.agent] if is_id(filters.agent) else await _ids_of(tx, filters)
+        if len(ids) == 1:
+            return "of_agent", filters._replace(agent=ids[0])
+    return "all" if filters.tenant is None else "of_tenant", filters
+
+
+async def _ids_of(tx: Transaction, filters: RunFilters) -> list[str]:
+    """The agents of a name: two are as many as need to be known."""
+    return [row.id for row in await list_agents(tx, name=filters.agent, limit=2)]

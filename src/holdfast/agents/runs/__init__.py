@@ -1,0 +1,1 @@
+"""Runs: how one is created, played turn by turn, and ended."""

@@ -1,0 +1,350 @@
+"""The decision: what follows from an answer. Pure; every stop reason has its meaning here, an unknown one has none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, Delegate, Effect, ToolSpec
+from holdfast.agents.forks.simulation import NOT_RECORDED, Records, Simulation, recorded_output
+from holdfast.agents.money.limits import limits_of
+from holdfast.agents.people.inquiry_rows import NewInquiry
+from holdfast.agents.people.question import InquiryKind, call_data, digest_of_input, encode_data
+from holdfast.agents.rows import LoadedRun, NewCall
+from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
+from holdfast.agents.runs.history import CONTINUE, text_of, uses
+from holdfast.agents.runs.output import Reading, answered, unknown_type
+from holdfast.agents.states import CallState, InquiryState
+from holdfast.agents.system_jobs import BATCH
+from holdfast.durations import Duration, microseconds
+from holdfast.errors import BadPayload
+from holdfast.kernel import codec
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob, Route
+from holdfast.models.fold import Reply
+from holdfast.settings import Settings
+
+log = logging.getLogger("holdfast.agents")
+
+_CAP = 1 << 26
+_DEEPEST = 1 << 30
+
+Approving = Callable[[ToolSpec, str, dict[str, Any]], bool]
+"""Whether a person has to approve a call of this tool, with this id and these arguments."""
+
+
+def never(_tool: ToolSpec, _call: str, _input: dict[str, Any]) -> bool:
+    return False
+
+
+class Deciding:
+    """Decides for one turn of one run."""
+
+    def __init__(  # noqa: PLR0917  what decides
+        self,
+        run: LoadedRun,
+        spec: AgentSpec,
+        number: int,
+        settings: Settings,
+        approving: Approving = never,
+        records: Records = Records(),  # noqa: B008  it cannot be changed
+        reading: Reading = unknown_type,
+    ) -> None:
+        """`approving` says whether a person has to approve a call; a fork may answer it from `records`.
+
+        `reading` knows the types of answers.
+        """
+        self._run = run
+        self._spec = spec
+        self._number = number
+        self._settings = settings
+        self._approving = approving
+        self._simulation = Simulation(run, records)
+        self._reading = reading
+        self._before = ""
+        self._corrected = False
+
+    def decide(self, reply: Reply, before: str = "", *, corrected: bool = False) -> Decision:
+        """`before`: the text that this answer continues with, if one was cut off. `corrected`: it is in place of one
+        that did not fit.
+
+        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again.
+        """
+        self._before, self._corrected = before, corrected
+        asked = uses(reply.blocks)
+        try:
+            return self._decided(reply, asked)
+        except Exception as problem:
+            log.exception("what follows from turn %d of run %s could not be decided", self._number, self._run.id)
+            return self._failed(
+                asked, f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
+            )
+
+    def _decided(self, reply: Reply, asked: list[dict[str, Any]]) -> Decision:
+        match reply.stop_reason:
+            case "tool_use" | "end_turn" | "stop_sequence" | "pause_turn" if asked:  # no call may stay unanswered
+                return Decision(calls=tuple(self._call(place, use, reply) for place, use in enumerate(asked)))
+            case "end_turn" | "stop_sequence":
+                return self._answered(reply)
+            case "tool_use":
+                return Decision(conclusion=Conclusion("failed", "the model stopped to use a tool, but named none"))
+            case "pause_turn":
+                return Decision()
+            case "max_tokens" | "model_context_window_exceeded" as reason:
+                return self._cut_off(reply, asked, reason)
+            case "refusal":
+                refusal = {"category": None, **(reply.stop_details or {})}
+                return Decision(conclusion=Conclusion("refused", text_of(reply.blocks), refusal=refusal))
+            case other:
+                return self._failed(asked, f"the model stopped for an unknown reason: {other!r}")
+
+    def _failed(self, asked: list[dict[str, Any]], why: str) -> Decision:
+        calls = tuple(self._refused(place, use, "The run failed.") for place, use in enumerate(asked))
+        return Decision(calls, Conclusion("failed", why))
+
+    def _cut_off(self, reply: Reply, asked: list[dict[str, Any]], reason: str) -> Decision:
+        """By policy: stop, continue by itself so many times, or ask a person whether to."""
+        cut = "The answer was cut off before this call was complete."
+        calls = tuple(self._refused(place, use, cut) for place, use in enumerate(asked))
+        text = self._before + text_of(reply.blocks)
+        policy = self._spec.on_max_tokens if reason == "max_tokens" else "stop"
+        if policy == "continue" and self._run.continued < self._spec.continuations:
+            return Decision(calls, continuation=CONTINUE)
+        if policy == "ask":
+            data = {"reason": reason, "text": text}
+            within = limits_of(self._run, self._spec).within
+            return Decision(calls, inquiry=run_inquiry(self._run, self._number, "continuation", data, within=within))
+        return Decision(calls, Conclusion("truncated", text, limited=reason))
+
+    def _answered(self, reply: Reply) -> Decision:
+        text, schema = self._before + text_of(reply.blocks), self._spec.output
+        return answered(self._spec.name, schema, text, self._reading, corrected=self._corrected)
+
+    def _call(self, place: int, use: dict[str, Any], reply: Reply) -> ToolCallRequest:
+        spec, name = self._spec, str(use.get("name", ""))
+        if use["id"] in reply.nameless:
+            return self._refused(place, use, "This call named no tool; call it again by its name.")
+        if use["id"] in reply.bad_inputs:
+            return self._refused(place, use, "The arguments were not valid JSON; call it again.")
+        tool = spec.tool(name)
+        if (known := self._known(place, use, "idempotent" if tool is None else tool.effect)) is not None:
+            return known
+        if tool is not None:
+            return self._tool_call(place, use, tool)
+        if (delegate := spec.delegate(name)) is not None:
+            return self._agent_call(place, use, delegate)
+        names = ", ".join([tool.name for tool in spec.tools] + [each.name for each in spec.agents]) or "none"
+        return self._refused(place, use, f"There is no tool {name!r}. There are: {names}.")
+
+    def _known(self, place: int, use: dict[str, Any], effect: Effect) -> ToolCallRequest | None:
+        """The call of a fork as the record answers it; None when it is to be run, or asked about."""
+        policy = self._simulation.policy
+        if policy in ("live", "ask") or (policy == "recorded" and effect == "read"):
+            return None
+        record = self._simulation.take(str(use.get("name", "")), use.get("input", {}))
+        if record is None:
+            return self._refused(place, use, NOT_RECORDED) if policy == "replayed" else None
+        row = self._row(place, use)._replace(effect=effect)
+        return ToolCallRequest(
+            row._replace(state=record.state, output=recorded_output(record), is_error=record.is_error)
+        )
+
+    def _must_ask(self, effect: Effect) -> bool:
+        """Whether the author of the fork wants to be asked before this is run again."""
+        return self._simulation.policy != "live" and effect != "read"
+
+    def _row(self, place: int, use: dict[str, Any]) -> NewCall:
+        return NewCall(
+            id=derived_id(self._run.id, "call", self._number, place),
+            run=self._run.id,
+            turn=self._number,
+            ordinal=place,
+            tool_use_id=str(use["id"]),
+            name=codec.clip(str(use.get("name", "")), 500),
+            input=codec.encode(use.get("input", {}), what="a call's input", cap=_CAP),
+            child=None,
+            effect="read",
+            state=None,
+            output=None,
+            is_error=0,
+        )
+
+    def _left_us(self) -> int | None:
+        """How much wall clock the run has left for what it starts now."""
+        time = limits_of(self._run, self._spec).time
+        if time is None:
+            return None
+        return max(1, microseconds(time) - (self._run.now - self._run.created_at))
+
+    def _refused(self, place: int, use: dict[str, Any], why: str) -> ToolCallRequest:
+        """A call that needs no job: its answer is known."""
+        said = codec.encode(why, what="an answer", cap=_CAP)
+        return ToolCallRequest(self._row(place, use)._replace(state=CallState.FAILED, output=said, is_error=1))
+
+    def _tool_call(self, place: int, use: dict[str, Any], tool: ToolSpec) -> ToolCallRequest:
+        run, settings = self._run, self._settings
+        row = self._row(place, use)._replace(effect=tool.effect)
+        about = {
+            "id": row.id,
+            "run": run.id,
+            "root": run.root,
+            "session": run.session,
+            "agent": run.agent_name,
+            "turn": self._number,
+            "depth": run.depth,
+            "tool_use_id": row.tool_use_id,
+            "variables": codec.decode(run.variables),
+            **({"review": True, "approve_us": tool.within_us} if tool.review else {}),
+        }
+        try:
+            payload = codec.encode(use.get("input", {}), what="the arguments", cap=settings.payload_cap)
+        except BadPayload as problem:
+            return self._refused(place, use, str(problem))
+        route = route_for(tool.queue, tool.kind, tool.requires, laned=tool.lane is not None)
+        job = NewJob(
+            id=JobId(row.id),
+            kind=tool.kind,
+            queue=tool.queue,
+            route=route.id,
+            tenant=run.tenant,
+            priority=tool.priority,
+            delay_us=None,
+            due_at=None,
+            timeout_us=tool.timeout_us,
+            deadline_us=self._left_us(),
+            deadline_at=None,
+            max_attempts=tool.attempts,
+            max_rescues=0 if tool.effect == "once" else settings.max_rescues,
+            parent=None,
+            retry_of=None,
+            payload=payload,
+            metadata=codec.encode({"call": about}, what="a call's surroundings", cap=_CAP),
+            lane=tool.lane,
+            concurrency=tool.concurrency,
+            layer=LAYER,
+        )
+        return ToolCallRequest(row, job, route, inquiry=self._inquiry(row, tool))
+
+    def _inquiry(self, row: NewCall, tool: ToolSpec) -> NewInquiry | None:
+        given = codec.decode(row.input)
+        if tool.person:
+            more = {"question": given.get("question"), "choices": given.get("choices")}
+            asked = self._inquiry_about(row, "question", **more)
+        elif tool.approve and self._approving(tool, row.id, given):
+            asked = self._inquiry_about(row, "approval")
+        else:  # nothing but the fork asks: then nothing but a person answers
+            return self._inquiry_about(row, "approval") if self._must_ask(tool.effect) else None
+        return asked._replace(fallback=_fallback(tool), timeout_us=tool.within_us)
+
+    def _inquiry_about(self, row: NewCall, kind: InquiryKind, **more: Any) -> NewInquiry:
+        given = codec.decode(row.input)
+        return NewInquiry(
+            id=row.id,
+            run=row.run,
+            session=self._run.session,
+            tenant=self._run.tenant,
+            kind=kind,
+            call=row.id,
+            name=row.name,
+            digest=digest_of_input(row.name, given),
+            data=encode_data(call_data(row.id, row.name, given, self._number, **more)),
+            fallback=None,
+            timeout_us=None,
+        )
+
+    def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> ToolCallRequest:
+        tree = codec.decode(self._run.options).get("tree") or {}
+        deepest = min(limits_of(self._run, self._spec).depth or _DEEPEST, int(tree.get("depth") or _DEEPEST))
+        if self._run.depth + 1 >= deepest:
+            return self._refused(place, use, f"Agents may call each other {deepest} levels deep, not deeper.")
+        task = use.get("input")
+        if not isinstance(task, dict) or not isinstance(task.get("task"), str) or not task["task"].strip():
+            return self._refused(place, use, "Say in `task` what the agent is to do.")
+        row = self._row(place, use)
+        row = row._replace(child=row.id, effect="idempotent")
+        job, route = run_job(
+            JobId(row.id),
+            delegate.name,
+            self._settings,
+            tenant=self._run.tenant,
+            queue=delegate.queue,
+            priority=delegate.priority,
+            requires=delegate.requires,
+            mode=self._run.mode,
+            deadline_us=self._left_us(),
+        )
+        asked = self._inquiry_about(row, "approval", agent=True) if self._must_ask("idempotent") else None
+        return ToolCallRequest(row, job, route, child=delegate.agent, inquiry=asked)
+
+
+def _fallback(tool: ToolSpec) -> str | None:
+    if tool.within_us is None or tool.otherwise is None:
+        return None
+    if tool.person:
+        return encode_data({"verdict": InquiryState.ANSWERED, "answer": tool.otherwise})
+    return encode_data({"verdict": InquiryState.APPROVED if tool.otherwise == "approve" else InquiryState.DENIED})
+
+
+def run_inquiry(
+    run: LoadedRun, number: int, kind: InquiryKind, data: dict[str, Any], *, within: Duration | None = None
+) -> NewInquiry:
+    """What a run as a whole has to ask of a person; when nobody decides in time, it ends as if it had been denied."""
+    return NewInquiry(
+        id=derived_id(run.id, kind, number, run.continued),
+        run=run.id,
+        session=run.session,
+        tenant=run.tenant,
+        kind=kind,
+        call=None,
+        name=run.agent_name,
+        digest=codec.digest(encode_data(data)),
+        data=encode_data(data),
+        fallback=None,
+        timeout_us=None if within is None else microseconds(within),
+    )
+
+
+def run_job(  # noqa: PLR0913  the options of a job
+    id: JobId,
+    agent: str,
+    settings: Settings,
+    *,
+    tenant: str = "",
+    queue: str = "default",
+    priority: int = 100,
+    requires: Sequence[str] = (),
+    needs: Sequence[str] = (),
+    mode: str = "streaming",
+    delay_us: int | None = None,
+    due_at: int | None = None,
+    deadline_us: int | None = None,
+) -> tuple[NewJob, Route]:
+    """The job of a run. Its payload is empty: what it is about stands in the run's row.
+
+    `needs` are the kinds of tools that its worker must have; see `holdfast.agents.runs.needs`.
+    """
+    kind = AGENT_KIND + agent
+    route = route_for(queue, kind, [*requires, *needs, *([BATCH] if mode == "batch" else [])])
+    job = NewJob(
+        id=id,
+        kind=kind,
+        queue=queue,
+        route=route.id,
+        tenant=tenant,
+        priority=priority,
+        delay_us=delay_us,
+        due_at=due_at,
+        timeout_us=None,
+        deadline_us=deadline_us,
+        deadline_at=None,
+        max_attempts=settings.max_attempts,
+        max_rescues=settings.max_rescue_attempts,
+        parent=None,
+        retry_of=None,
+        payload="{}",
+        metadata="{}",
+        layer=LAYER,
+    )
+    return job, route

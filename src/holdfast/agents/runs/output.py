@@ -1,0 +1,133 @@
+"""What an answer must be: a type, its schema for the model, and the answer read as that type.
+
+The provider holds a model to a part of the schema only, so an answer is read when it is stored. One that does not fit
+is asked for once more, with what is wrong; the next one that does not fit is the end of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from holdfast import validation
+from holdfast.agents.content import readable
+from holdfast.agents.people.schema_fit import misfit
+from holdfast.agents.runs.commit import Conclusion, Decision
+from holdfast.agents.runs.history import CORRECT
+from holdfast.agents.tools import untitled
+from holdfast.errors import UsageError
+from holdfast.kernel import codec
+from holdfast.models.schemas import check_schema
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+Reading = Callable[[str, Mapping[str, Any]], "Output[Any] | None"]
+"""The type that this program has for the answers of an agent, by its name and the schema that the run was given."""
+
+_LONGEST = 2_000  # characters of what is wrong
+_MOST_PROBLEMS = 5
+
+
+class Output(Generic[T]):
+    """A type that an answer must have: its schema for the model, and the answer as that type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        if isinstance(kind, str | int | float | Mapping | Sequence):
+            raise UsageError(f"output must be a type, not {validation.shown(kind)}.")
+        self._kind = kind
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self._kind)
+
+    def schema(self) -> dict[str, Any]:
+        """As it is stored; `UsageError` when the provider could not be asked for it."""
+        made = cast(dict[str, Any], _closed(untitled(self._adapter.json_schema())))
+        check_schema(made, "output")
+        return made
+
+    def __call__(self, _value: Any, text: str) -> T:
+        """The answer; `ValueError` saying what does not fit, and where."""
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_json(text)  # as it was written: a strict type takes less of what was read
+        except ValidationError as problem:
+            raise Misfit(
+                _misfits(problem.errors(include_url=False, include_context=False, include_input=False))
+            ) from None
+
+
+class Misfit(ValueError):
+    """An answer is not of the type that was asked for."""
+
+
+def _misfits(errors: Sequence[Mapping[str, Any]]) -> str:
+    """What a validation found, in one line: `items.0.price: Input should be greater than 0`."""
+    problems = [
+        f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ") for error in errors[:_MOST_PROBLEMS]
+    ]
+    more = f"; and {len(errors) - _MOST_PROBLEMS} more" if len(errors) > _MOST_PROBLEMS else ""
+    return "; ".join(problems) + more
+
+
+def unknown_type(_agent: str, _schema: Mapping[str, Any]) -> None:
+    """No type is known here: the schema alone says what fits."""
+
+
+def answered(agent: str, schema: Mapping[str, Any] | None, text: str, reading: Reading, *, corrected: bool) -> Decision:
+    """What follows from an answer in words: the end, if it fits what was asked for. `corrected`: it is the second."""
+    if schema is None:
+        return Decision(conclusion=Conclusion("answered", text))
+    value, wrong = _read(schema, text, reading(agent, schema))
+    if wrong is None:
+        return Decision(conclusion=Conclusion("answered", text, readable(value)))  # JSON can spell what no store holds
+    unfit = Conclusion("unfit", text, limited=codec.clip(readable(wrong), _LONGEST))
+    if corrected:
+        return Decision(conclusion=unfit)
+    return Decision(continuation=CORRECT.format(wrong=unfit.limited), otherwise=unfit)
+
+
+def _read(schema: Mapping[str, Any], text: str, kind: Output[Any] | None) -> tuple[Any, str | None]:
+    """An answer, and what is wrong with it; None when it is what was asked for."""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError) as problem:
+        return None, f"it is not JSON: {problem}"
+    if kind is None:
+        return value, misfit(schema, value)
+    try:
+        kind(value, text)
+    except Exception as problem:  # noqa: BLE001  # a validator of the program's own may raise anything
+        return value, _explain(problem)
+    return value, None
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _explain(problem: Exception) -> str:
+    return str(problem) if isinstance(problem, Misfit) else f"{type(problem).__name__}: {problem}"
+
+
+def _closed(node: Any) -> Any:
+    """Structured output wants every object to say that it has no further properties."""
+    if isinstance(node, dict):
+        closed = {key: _closed(value) for key, value in node.items()}
+        if closed.get("type") == "object" and "additionalProperties" not in closed:
+            closed["additionalProperties"] = False
+        return closed
+    return [_closed(item) for item in node] if isinstance(node, list) else node

@@ -1,0 +1,28 @@
+"""Rescue of runs that a living worker holds and that make no progress. What counts is progress, never age."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.agents.statements import RunsSql
+from holdfast.durations import microseconds
+from holdfast.kernel.database import Transaction
+from holdfast.settings import Settings
+from holdfast.workers.layer import Chore
+
+log = logging.getLogger("holdfast.agents")
+
+_LIMIT = 100
+
+
+async def rescue(tx: Transaction, settings: Settings) -> int:
+    """End the leases of runs without progress: the sweep requeues them, or fails them at their last rescue."""
+    timeout_us = microseconds(settings.rescue_timeout)
+    stuck = await tx.many(RunsSql.find_stuck, timeout_us=timeout_us, limit=_LIMIT)
+    if stuck:
+        log.warning("%d runs made no progress for %s; Holdfast takes them back", len(stuck), settings.rescue_timeout)
+        await tx.run(RunsSql.lapse, seqs=[run.seq for run in stuck], timeout_us=timeout_us)
+    return len(stuck)
+
+
+CHORE = Chore(lambda settings: settings.rescue_interval, rescue)

@@ -1,0 +1,91 @@
+"""Execution of a plan: its tasks in order, each fed with what an earlier one wrote, until one fails."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.agw.processes import ProcessLimits, Ran, ToolCall, run_tool
+from holdfast.agw.tools import Toolbox
+from holdfast.clock import Clock
+from holdfast.errors import UsageError
+from holdfast.resp.plan import Plan, Task
+
+REPORTED = 65_536  # bytes of each stream that a result has
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of a plan: the results of the tasks that were run, and why it failed if it did."""
+
+    results: tuple[Mapping[str, Any], ...]
+    error: str = ""
+
+    @property
+    def status(self) -> str:
+        return "failed" if self.error else "completed"
+
+
+async def execute(plan: Plan, input: object, toolbox: Toolbox, limits: ProcessLimits, clock: Clock) -> Executed:
+    """Run a plan. Whatever it, its input or a tool does wrong fails this job and nothing else."""
+    try:
+        commands = [(task, toolbox.path_of(task.command), task.arguments(input)) for task in plan.tasks]
+    except UsageError as problem:  # before anything was run
+        return Executed((), str(problem))
+    results: list[Mapping[str, Any]] = []
+    outputs: dict[int, Ran] = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-agw-", ignore_cleanup_errors=True) as folder:
+        for task, path, args in commands:
+            source = outputs.get(task.input_from) if task.input_from is not None else None
+            if source is not None and source.stdout_cut:
+                return Executed(tuple(results), f"task {task.input_from} wrote more than {limits.output} bytes")
+            stdin = source.stdout if source is not None else None
+            try:
+                ran = await run_tool(ToolCall(path, args, stdin, Path(folder), task.timeout), limits, clock)
+            except OSError as problem:
+                return Executed(tuple(results), f"task {task.number} cannot be started: {problem.strerror}")
+            outputs[task.number] = ran
+            results.append(result_of(task, ran))
+            if ran.timed_out:
+                return Executed(tuple(results), f"timeout: task {task.number} took more than {task.timeout} s")
+            if ran.exit_code != 0:
+                return Executed(tuple(results), f"task {task.number} ended with exit code {ran.exit_code}")
+    return Executed(tuple(results))
+
+
+def result_of(task: Task, ran: Ran) -> dict[str, Any]:
+    """A task's result as it is reported: text where the bytes are UTF-8, else base64, and what was cut off says so."""
+    return {
+        "task_number": task.number,
+        "command": task.command,
+        "exit_code": ran.exit_code,
+        "duration_ms": ran.duration_ms,
+        **_stream("stdout", ran.stdout, cut=ran.stdout_cut),
+        **_stream("stderr", ran.stderr, cut=ran.stderr_cut),
+        **({"timed_out": True} if ran.timed_out else {}),
+    }
+
+
+def _stream(name: str, data: bytes, *, cut: bool) -> dict[str, Any]:
+    cut = cut or len(data) > REPORTED
+    text = _text(data[:REPORTED], cut=cut)
+    told: dict[str, Any] = {f"{name}_truncated": True} if cut else {}
+    if text is None:
+        return {name: base64.b64encode(data[:REPORTED]).decode(), f"{name}_encoding": "base64", **told}
+    return {name: text, **told}
+
+
+def _text(data: bytes, *, cut: bool) -> str | None:
+    """The bytes as text that both databases can store; None if they are none. A cut may go through a character."""
+    if b"\0" in data:
+        return None
+    for shorter in range(4 if cut else 1):
+        try:
+            return data[: len(data) - shorter].decode()
+        except UnicodeDecodeError:
+            continue
+    return None

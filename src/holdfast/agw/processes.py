@@ -1,0 +1,210 @@
+"""Processes: one tool, started without a shell, fed and read at the same time, and gone when it ends.
+
+It leads a process group, which gets TERM and then KILL. A process that leaves the group is found by a mark in its
+environment once it is ours again: on Linux this process adopts what its descendants leave behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import resource
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.clock import Clock
+
+MARK = "HOLDFAST_TASK"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CHUNK = 65_536
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one tool may use."""
+
+    output: int = 16 << 20  # bytes of each stream that are kept
+    grace: float = 5.0  # seconds between TERM and KILL
+    memory: int | None = 2 << 30  # bytes of address space
+    files: int = 256  # open at once
+    file_size: int = 1 << 30  # bytes of one file
+    sandbox: str | None = None  # the path of bubblewrap
+
+
+class Ran(NamedTuple):
+    """How a tool ended. A negative code is the signal that ended it."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    duration_ms: int
+    timed_out: bool
+    stdout_cut: bool
+    stderr_cut: bool
+
+
+class ToolCall(NamedTuple):
+    """What is to be run: where, with what, and for how long."""
+
+    path: str
+    args: Sequence[str]
+    stdin: bytes | None
+    folder: Path
+    timeout: float  # seconds
+
+
+async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
+    """Run it to its end, or to the end of its time. Cancelled, it kills what it started."""
+    mark = secrets.token_hex(16)
+    begun = clock.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *_boxed(call.path, call.args, call.folder, limits.sandbox),
+        stdin=asyncio.subprocess.DEVNULL if call.stdin is None else asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=call.folder,
+        env=_environment(call.folder, mark),
+        start_new_session=True,
+    )
+    _limit(process.pid, limits, call.timeout)
+    out, err = _Kept(limits.output), _Kept(limits.output)
+    pumping = asyncio.gather(_feed(process, call.stdin), _drain(process.stdout, out), _drain(process.stderr, err))
+    timed_out = False
+    try:
+        async with asyncio.timeout(call.timeout):
+            await process.wait()
+            await asyncio.shield(pumping)
+    except TimeoutError:
+        timed_out = True
+        await _terminate(process, limits.grace)
+    finally:
+        _kill_group(process.pid)
+        _kill_strays(mark)
+        await _settle(process, pumping)
+    code = process.returncode if process.returncode is not None else -signal.SIGKILL
+    duration = int((clock.monotonic() - begun) * 1_000)
+    return Ran(code, bytes(out.data), bytes(err.data), duration, timed_out, out.cut, err.cut)
+
+
+def adopt_strays() -> None:
+    """Make this process the parent of what its descendants leave behind, where the system can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class _Kept:
+    """The beginning of a stream."""
+
+    def __init__(self, cap: int) -> None:
+        self.data, self._cap, self.cut = bytearray(), cap, False
+
+    def add(self, chunk: bytes) -> None:
+        room = self._cap - len(self.data)
+        self.data += chunk[:room]
+        self.cut = self.cut or len(chunk) > room
+
+
+async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> None:
+    if process.stdin is None or stdin is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it does not want all of it
+        for at in range(0, len(stdin), _CHUNK):
+            process.stdin.write(stdin[at : at + _CHUNK])
+            await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _drain(stream: asyncio.StreamReader | None, kept: _Kept) -> None:
+    """Read to the end: a tool that writes more than is kept must not stand still."""
+    assert stream is not None
+    while chunk := await stream.read(_CHUNK):
+        kept.add(chunk)
+
+
+async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
+    _signal_group(process.pid, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace):
+            await process.wait()
+
+
+async def _settle(process: asyncio.subprocess.Process, pumping: asyncio.Future[tuple[None, None, None]]) -> None:
+    """Collect what is left in the pipes; somebody who still holds them open is not waited for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await process.wait()
+            await asyncio.shield(pumping)
+    pumping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pumping
+    transport = process._transport  # type: ignore[attr-defined]  # its pipes may be held by a process that left
+    transport.close()
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _kill_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGKILL)
+
+
+def _kill_strays(mark: str) -> None:
+    """Kill processes of this task that have left its group."""
+    if sys.platform != "linux":
+        return
+    wanted = f"{MARK}={mark}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                os.waitpid(int(folder.name), 0)
+
+
+def _environment(folder: Path, mark: str) -> dict[str, str]:
+    """Nothing of ours: no key, no proxy, no locale but bytes."""
+    return {
+        "PATH": _PATH,
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        MARK: mark,
+    }
+
+
+def _limit(pid: int, limits: ProcessLimits, timeout: float) -> None:
+    """Set its limits from outside: code between fork and exec would run in a copy of this process."""
+    if not hasattr(resource, "prlimit"):
+        return
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: limits.files,
+        resource.RLIMIT_FSIZE: limits.file_size,
+        resource.RLIMIT_CPU: int(timeout) + 1,
+        **({} if limits.memory is None else {resource.RLIMIT_AS: limits.memory}),
+    }
+    for kind, most in wanted.items():
+        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+            resource.prlimit(pid, kind, (most, most))
+
+
+def _boxed(path: str, args: Sequence[str], folder: Path, sandbox: str | None) -> list[str]:
+    """The command, inside of bubblewrap if there is one: without a network, and with one folder to write to."""
+    if sandbox is None:
+        return [path, *args]
+    place = str(folder)
+    seen = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--bind", place, place]
+    return [sandbox, *seen, "--unshare-all", "--die-with-parent", "--chdir", place, "--", path, *args]

@@ -1,0 +1,60 @@
+"""The tools of a worker: names that plans may use, each resolved to one absolute path when the worker starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.errors import UsageError
+
+CARD_CAP = 65_536
+
+
+class NotAllowed(UsageError):
+    """The plan names a command that this worker does not have; nothing of it was run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """`cards` are what agentic units say of themselves when they are called with --describe."""
+
+    paths: Mapping[str, str]
+    units: tuple[str, ...] = ()
+    cards: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> list[str]:
+        return [name for name in self.paths if name not in self.units]
+
+    def path_of(self, command: str) -> str:
+        path = self.paths.get(command)
+        if path is None:
+            raise NotAllowed(f"{command[:64]!r} is not a tool of this worker")
+        return path
+
+
+def find_tools(names: Iterable[str], *, search: str | None = None) -> dict[str, str]:
+    """Where each tool is. `search` is a PATH; default: the one of this process."""
+    found: dict[str, str] = {}
+    for name in names:
+        if not name or "/" in name:
+            raise UsageError(f"a tool is given by its name, not by a path: {name!r}.")
+        path = shutil.which(name, path=search)
+        if path is None:
+            raise UsageError(f"there is no tool {name!r} on PATH.")
+        found[name] = str(Path(path).absolute())
+    return found
+
+
+def read_card(name: str, output: bytes) -> object:
+    """The description that a unit has printed."""
+    try:
+        card = json.loads(output[:CARD_CAP])
+    except ValueError:
+        raise UsageError(f"{name} --describe does not print JSON, so it is not an agentic unit.") from None
+    if not isinstance(card, dict) or not isinstance(card.get("name"), str):
+        raise UsageError(f"{name} --describe prints no card with a name.")
+    return card

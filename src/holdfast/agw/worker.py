@@ -1,0 +1,256 @@
+"""The worker: registers, takes jobs, runs them, and delivers what came of them.
+
+Heartbeats and results have a connection of their own, so a pop that waits delays neither. When the connection is lost
+the jobs continue: the worker comes back after 1, 2, 4 … 60 seconds, registers again under the same id, which keeps its
+leases, and delivers what has finished meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agw.execution import Executed, execute
+from holdfast.agw.link import Address, Link, Refusal
+from holdfast.agw.processes import ProcessLimits, adopt_strays
+from holdfast.agw.stats import Tally, platform_name, stats
+from holdfast.agw.tools import Toolbox
+from holdfast.clock import Ports
+from holdfast.errors import UsageError
+from holdfast.resp.plan import read_plan
+from holdfast.version import VERSION
+
+log = logging.getLogger("holdfast.agw")
+
+FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    address: Address
+    key: str
+    worker_id: str
+    queues: tuple[str, ...] = ("ready",)
+    max_jobs: int = 1
+    tags: Mapping[str, str] | None = None
+    drain_seconds: float = 300.0
+    heartbeat_seconds: float | None = None  # None: as the gateway says
+    pop_seconds: float = 5.0  # for which a pop waits, and so a drain
+
+
+class AgwWorker:
+    """`await worker.run()` until `worker.stop()`, which drains."""
+
+    def __init__(self, options: WorkerOptions, toolbox: Toolbox, limits: ProcessLimits, ports: Ports) -> None:
+        self._options, self._toolbox, self._limits, self._ports = options, toolbox, limits, ports
+        self._stopping = asyncio.Event()
+        self._free = asyncio.Semaphore(options.max_jobs)
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._control: Link | None = None
+        self._registered = asyncio.Event()
+        self._interval = options.heartbeat_seconds or 30.0
+        self._tally = Tally()
+        self._begun = ports.clock.monotonic()
+
+    @property
+    def active(self) -> list[str]:
+        """The jobs under way."""
+        return sorted(self._jobs)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        adopt_strays()
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = self._ports.clock.monotonic()
+            try:
+                await self._session()
+            except (OSError, Refusal) as problem:
+                if isinstance(problem, Refusal) and not self._is_passing(problem):
+                    raise UsageError(f"the gateway refuses this worker: {problem}.") from None
+                if self._ports.clock.monotonic() - began > LAST_PAUSE:
+                    pause = FIRST_PAUSE
+                wait = pause_with_jitter(pause, self._ports.random)
+                log.warning("the gateway is gone (%s); the next try is in %.1f s", problem, wait)
+                pause = min(pause * 2, LAST_PAUSE)
+                await self._sleep(wait)
+        await self._drain()
+
+    @staticmethod
+    def _is_passing(refusal: Refusal) -> bool:
+        """Whether it may be otherwise in a moment: the store was away, or we were given up for dead."""
+        return str(refusal).startswith(("TRYAGAIN", "ERR Worker not registered"))
+
+    async def _session(self) -> None:
+        """One registration, until the connection is lost or the worker stops."""
+        self._control = await self._open()
+        try:
+            popping = await self._open()
+        except BaseException:
+            await self._control.close()
+            raise
+        try:
+            await self._register(self._control)
+            self._registered.set()
+            log.info("worker %s is registered", self._options.worker_id)
+            beating = asyncio.create_task(self._beat(self._control))
+            pulling = asyncio.create_task(self._pull(popping))
+            stopping = asyncio.create_task(self._stopping.wait())
+            done, others = await asyncio.wait({beating, pulling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                await asyncio.wait({pulling})  # never cancelled: a job may be on its way
+                others = {beating}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            for task in (pulling, beating):
+                if task in done or task not in others:
+                    task.result()
+        finally:
+            await popping.close()
+            if not self._stopping.is_set():
+                self._registered.clear()
+                await self._control.close()
+
+    async def _open(self) -> Link:
+        link = await Link.open(self._options.address)
+        try:
+            await link.call("AUTH", self._options.worker_id, self._options.key)
+            await link.call("CLIENT", "POPFORM", "BULK")
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def _register(self, link: Link) -> None:
+        said = {
+            "worker_id": self._options.worker_id,
+            "hostname": socket.gethostname(),
+            "platform": platform_name(),
+            "agw_version": VERSION,
+            "capabilities": {"tools": self._toolbox.tools, "agentic_units": list(self._toolbox.units)},
+            "max_concurrent_jobs": self._options.max_jobs,
+            "tags": dict(self._options.tags or {}),
+            **({"descriptions": dict(self._toolbox.cards)} if self._toolbox.cards else {}),
+        }
+        reply = await link.call("WORKER.REGISTER", json.dumps(said))
+        words = dict(word.split("=", 1) for word in str(reply).split() if "=" in word)
+        if self._options.heartbeat_seconds is None and words.get("heartbeat_interval", "").isdigit():
+            self._interval = float(words["heartbeat_interval"])
+
+    async def _beat(self, link: Link) -> None:
+        while True:
+            said = stats(self._tally, len(self._jobs), self._ports.clock.monotonic() - self._begun)
+            await link.call("WORKER.HEARTBEAT", self._options.worker_id, json.dumps(said))
+            await self._ports.clock.sleep(self._interval)
+
+    async def _pull(self, link: Link) -> None:
+        keys = [f"queue:{name}" for name in self._options.queues]
+        while not self._stopping.is_set():
+            if not await self._a_slot():
+                return
+            try:
+                popped = await link.call("BRPOP", *keys, str(self._options.pop_seconds))
+            except BaseException:
+                self._free.release()
+                raise
+            if not isinstance(popped, bytes):
+                self._free.release()
+                continue
+            job = json.loads(popped)
+            self._jobs[job["job_id"]] = asyncio.create_task(self._work(job), name=job["job_id"])
+
+    async def _a_slot(self) -> bool:
+        """Wait for a free slot; False if the worker stops first."""
+        taking = asyncio.create_task(self._free.acquire())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if taking.done():
+            return True
+        taking.cancel()
+        return False
+
+    async def _work(self, job: Mapping[str, Any]) -> None:
+        id = job["job_id"]
+        try:
+            await self._deliver(id, {"status": "running", "attempt": job["attempt"]})
+            begun = self._ports.clock.monotonic()
+            executed = await self._execute(job)
+            took = int((self._ports.clock.monotonic() - begun) * 1_000)
+            self._tally.add(executed.status, took)
+            ended: dict[str, Any] = {"status": executed.status, "task_results": list(executed.results)}
+            if executed.error:
+                ended["error"] = executed.error
+            await self._deliver(id, {**ended, "attempt": job["attempt"], "duration_ms": took})
+        except Refusal as refusal:
+            log.warning("the result of job %s is not wanted: %s", id, refusal)
+        finally:
+            del self._jobs[id]
+            self._free.release()
+
+    async def _execute(self, job: Mapping[str, Any]) -> Executed:
+        try:
+            plan = read_plan(job["plan"])
+        except UsageError as problem:
+            return Executed((), f"the plan cannot be run: {problem}")
+        return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+
+    async def _deliver(self, id: str, update: Mapping[str, Any]) -> None:
+        """Tell the gateway, however often the connection is lost; `Refusal` if it does not want to know."""
+        text = json.dumps(update)
+        while True:
+            await self._registered.wait()
+            link = self._control
+            assert link is not None
+            try:
+                await link.call("JOB.UPDATE", id, text)
+                return
+            except OSError:
+                if self._control is link:
+                    self._registered.clear()
+                    await link.close()
+            except Refusal as refusal:
+                if not str(refusal).startswith("TRYAGAIN"):
+                    raise
+                await self._sleep(FIRST_PAUSE)
+
+    async def _drain(self) -> None:
+        """Let the jobs under way finish, then leave; what takes too long is handed back."""
+        if self._jobs:
+            log.info("waiting for %d jobs", len(self._jobs))
+            await asyncio.wait(self._jobs.values(), timeout=self._options.drain_seconds)
+        left = self.active
+        if left:
+            log.warning("leaving with unfinished jobs, which others will do: %s", ", ".join(left))
+        leaving = [*self._jobs.values()]
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        if self._control is None or not self._registered.is_set():
+            return
+        with contextlib.suppress(OSError, Refusal):
+            await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
+        await self._control.close()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, unless the worker stops."""
+        sleeping = asyncio.create_task(self._ports.clock.sleep(seconds))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (sleeping, stopping):
+            task.cancel()
+
+
+def pause_with_jitter(pause: float, chance: random.Random) -> float:
+    """Half of it is certain: a fleet that lost its gateway does not come back all at once."""
+    return pause * (0.5 + chance.random() / 2)

@@ -1,0 +1,109 @@
+"""`holdfast agw`: the Unix-tool worker. It needs no database, only the gateway's address and a key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import click
+
+from holdfast.agw.link import Address
+from holdfast.agw.processes import ProcessLimits, ToolCall, run_tool
+from holdfast.agw.tools import CARD_CAP, Toolbox, find_tools, read_card
+from holdfast.agw.worker import AgwWorker, WorkerOptions
+from holdfast.cli.logs import LogFormat, set_up
+from holdfast.clock import Ports
+from holdfast.errors import UsageError
+
+_DESCRIBE_SECONDS = 10
+
+
+@click.command()
+@click.option("--connect", default="127.0.0.1:6380", show_default=True, metavar="HOST:PORT", help="The gateway.")
+@click.option("--tls", is_flag=True, help="Connect with TLS.")
+@click.option("--key-env", default="HOLDFAST_AGW_KEY", show_default=True, metavar="NAME", help="Variable with the key.")
+@click.option("--id", "worker_id", help="Worker id; default: worker-HOSTNAME.")
+@click.option("--tools", required=True, help="Tools that plans may use, as sort,uniq,grep: found on PATH at start.")
+@click.option("--units", default="", help="Agentic units: tools that answer --describe with a card.")
+@click.option("--queues", default="ready", show_default=True, help="Queues to take jobs from, the first first.")
+@click.option("--max-jobs", default=1, show_default=True, type=click.IntRange(1, 1_000), help="Jobs at once.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A tag, by which actions choose workers.")
+@click.option("--sandbox", type=click.Choice(["none", "bwrap"]), default="none", help="bwrap: tools run in bubblewrap.")
+@click.option("--drain", default=300.0, show_default=True, help="Seconds that jobs may take after SIGTERM.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How log lines look.")
+def command(  # noqa: PLR0913, PLR0917  the options of the command
+    connect: str,
+    tls: bool,
+    key_env: str,
+    worker_id: str | None,
+    tools: str,
+    units: str,
+    queues: str,
+    max_jobs: int,
+    tags: tuple[str, ...],
+    sandbox: str,
+    drain: float,
+    log_level: str,
+    log_format: LogFormat,
+) -> None:
+    """Run plans of Unix tools for a gateway, without a shell. SIGTERM lets the jobs under way finish."""
+    set_up(log_level, log_format)
+    if not (key := os.environ.get(key_env)):
+        raise UsageError(f"the environment variable {key_env} is not set; it holds the worker's key.")
+    host, separator, port = connect.rpartition(":")
+    if not separator or not port.isdigit():
+        raise UsageError(f"--connect is HOST:PORT, not {connect!r}.")
+    options = WorkerOptions(
+        Address(host.strip("[]"), int(port), tls),
+        key,
+        worker_id or f"worker-{socket.gethostname()}"[:64].replace(".", "-"),
+        queues=_names(queues),
+        max_jobs=max_jobs,
+        tags=dict(_tag(each) for each in tags),
+        drain_seconds=drain,
+    )
+    limits = ProcessLimits(sandbox=_sandbox(sandbox))
+    asyncio.run(_work(options, _names(tools), _names(units), limits))
+
+
+async def _work(options: WorkerOptions, tools: tuple[str, ...], units: tuple[str, ...], limits: ProcessLimits) -> None:
+    ports = Ports()
+    paths = find_tools([*tools, *units])
+    cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
+    worker = AgwWorker(options, Toolbox(paths, units, cards), limits, ports)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    await worker.run()
+
+
+async def _describe(unit: str, path: str, limits: ProcessLimits, ports: Ports) -> object:
+    with tempfile.TemporaryDirectory(prefix="holdfast-agw-") as folder:
+        call = ToolCall(path, ["--describe"], None, Path(folder), _DESCRIBE_SECONDS)
+        return read_card(unit, (await run_tool(call, limits, ports.clock)).stdout[:CARD_CAP])
+
+
+def _sandbox(wanted: str) -> str | None:
+    """The path of bubblewrap; a worker that should have it does not start without."""
+    if wanted == "none":
+        return None
+    path = shutil.which("bwrap")
+    if path is None:
+        raise UsageError("--sandbox bwrap needs bubblewrap, and there is no bwrap on PATH.")
+    return path
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise UsageError(f"--tag is NAME=VALUE, not {text!r}.")
+    return name, value

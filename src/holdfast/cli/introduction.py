@@ -1,0 +1,116 @@
+"""What a worker says of itself: what it is and serves when it starts, and what it has done when it stops.
+
+These lines show at every log level. They are records of the log like the others, so they become JSON with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.agents.definition import AGENT_KIND, TOOL_KIND
+from holdfast.agents.keys import agents_lacking
+from holdfast.agents.slots import BATCHED
+from holdfast.app import Holdfast, core_of
+from holdfast.cli.logs import LINES
+from holdfast.cli.target import database_label
+from holdfast.kernel.drivers import dialect_of
+from holdfast.kernel.migrate import code_version
+from holdfast.shown_text import shown
+from holdfast.version import VERSION
+from holdfast.workers.role import Role
+from holdfast.workers.telemetry import Tally
+
+log = logging.getLogger("holdfast.cli.worker")
+
+_GROUPS = {BATCHED.name: "runs in batch mode"}  # of slots, where the name alone would not do
+_NAMED = 12  # names of one list; more are counted
+
+
+class Part(NamedTuple):
+    """Which of several processes a worker is."""
+
+    number: int = 1
+    total: int = 1
+
+
+def always_show() -> None:
+    """Whatever level is chosen for the others, these lines show."""
+    log.setLevel(logging.INFO)
+
+
+def introduce(app: Holdfast, role: Role, part: Part) -> None:
+    """A worker has started: say what it serves, and that it is ready. Of several, the first says it for all."""
+    withheld = core_of(app).registry.withheld()
+    if part.number == 1:
+        _say_what_it_serves(app, role, part, withheld)
+        core_of(app).tell_doubts()
+    core_of(app).keys.reported(withheld)
+    log.info("ready%s", _which(part), extra={"ready": True, "part": part.number})
+
+
+def _say_what_it_serves(app: Holdfast, role: Role, part: Part, withheld: Mapping[str, str]) -> None:
+    settings, registry = app.settings, core_of(app).registry
+    kinds = sorted(kind for kind in registry.definitions if role.takes(kind) and kind not in withheld)
+    lacking = {kind: lack for kind, lack in withheld.items() if role.takes(kind)}
+    sorts = {layer.name: layer.kinds for layer in registry.layers}
+    jobs = [kind for kind in kinds if not kind.startswith(tuple(begin for each in sorts.values() for begin in each))]
+    agents, tools = _of(kinds, AGENT_KIND), _of(kinds, TOOL_KIND)
+    slots = {group.name: group.limit(settings) for group in registry.groups if group.name in registry.served_slots}
+    where = database_label(settings)
+    schema = code_version(dialect_of(settings.url))
+    schedules = [schedule.name for schedule in registry.schedules]
+    fields = {
+        "version": VERSION,
+        "database": where,
+        "schema": schema,
+        "queues": None if role.queues is None else list(role.queues),
+        "jobs": jobs,
+        "agents": agents,
+        "tools": tools,
+        "schedules": schedules,
+        "slots": slots,
+        "processes": part.total,
+        "without_key": lacking,
+    }
+    served = (
+        ("queues", "all" if role.queues is None else listed(role.queues)),
+        ("jobs", listed(jobs)),
+        ("agents", listed(agents)),
+        ("tools", listed(tools)),
+        ("schedules", listed(schedules)),
+        ("slots", _slots(slots, part)),
+        *(("left out", f"{listed(names)}: {shown(lack)}") for lack, names in agents_lacking(lacking).items()),
+    )
+    lines = [f"{title:10} {text}" for title, text in served if text]
+    log.info("holdfast %s, %s, schema %d", VERSION, where, schema, extra={**fields, LINES: lines})
+
+
+def say_goodbye(tally: Tally, part: Part) -> None:
+    """After a clean stop."""
+    seconds = tally.stopping
+    attempts = "1 attempt" if tally.finished == 1 else f"{tally.finished:,} attempts"
+    fields = {"finished": tally.finished, "handed_back": tally.handed_back, "lost": tally.lost, "part": part.number}
+    words = f"stopped{_which(part)}: {attempts} finished, {tally.handed_back:,} handed back"
+    lost = f", {tally.lost:,} lost" if tally.lost else ""
+    log.info("%s%s; stopping took %.1f s", words, lost, seconds, extra={**fields, "seconds": round(seconds, 3)})
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for people: the first ones, and how many more there are."""
+    some = ", ".join(shown(name) for name in names[:_NAMED])
+    return f"{some} and {len(names) - _NAMED} more" if len(names) > _NAMED else some
+
+
+def _of(kinds: Sequence[str], sort: str) -> list[str]:
+    return [kind.removeprefix(sort) for kind in kinds if kind.startswith(sort)]
+
+
+def _slots(slots: dict[str, int], part: Part) -> str:
+    each = ", ".join(f"{limit} for {_GROUPS.get(name, name)}" for name, limit in slots.items())
+    return f"{each}, in each of {part.total} processes" if part.total > 1 else each
+
+
+def _which(part: Part) -> str:
+    return f" (process {part.number} of {part.total})" if part.total > 1 else ""

@@ -1,0 +1,269 @@
+"""`holdfast machine`: check and draw machines, run and resume executions, list and show them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from holdfast import values
+from holdfast.app import Holdfast, core_of, machines_of
+from holdfast.cli.lists import look_at, wide_option
+from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
+from holdfast.cli.short_ids import whole
+from holdfast.cli.tables import Column, Look, Row, print_table
+from holdfast.cli.target import app_for, settings_for
+from holdfast.errors import UsageError
+from holdfast.kernel.states import State
+from holdfast.machines.api import ExecutionHandle, resume_execution, stored_order
+from holdfast.machines.bundle import Bundle, gather
+from holdfast.machines.drawing.mermaid import mermaid
+from holdfast.machines.drawing.svg import svg
+from holdfast.machines.files import Finder, load_file
+from holdfast.machines.hooks import Registry
+from holdfast.machines.orders import KIND, LAYER
+from holdfast.machines.problems import BadMachine, Findings, Problem
+from holdfast.machines.run import import_hooks, named_pair, play_here, read_input
+from holdfast.machines.stepping import Event
+from holdfast.values.jobs import JobRecord
+
+_EXECUTIONS = (
+    Column("ID", "id", of="job"),
+    Column("MACHINE"),
+    Column("STATE", "state"),
+    Column("AT"),
+    Column("STEP", "number", rank=2),
+    Column("CREATED", "time", rank=1),
+)
+_EVENTS = (Column("STEP", "number"), Column("EVENT", "state"), Column("STATE"), Column("DETAIL", "prose"))
+_MOST_PAGES = 20  # of all jobs, that are read for executions
+
+hooks_option = click.option(
+    "--hooks", "hooks", multiple=True, metavar="[NAME=]MODULE:OBJECT", help="Hooks that the machine names."
+)
+bind_option = click.option(
+    "--bind", "bound", multiple=True, metavar="NAME=FILE", help="The file that a name in the machine stands for."
+)
+
+
+@click.group()
+def command() -> None:
+    """Check, run, resume, list, show and draw machines."""
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@bind_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, files: Sequence[str], bound: Sequence[str], as_json: bool) -> None:
+    """Check machines and all that they run: every mistake, with file, line and column. Exits with 1 if there is one."""
+    found = [problem for file in files for problem in _problems(file, bound)]
+    if as_json:
+        print_json([{**each.at._asdict(), "message": each.message, "warning": each.is_warning} for each in found])
+    for problem in [] if as_json else found:
+        click.echo(str(problem))
+    wrong = any(not problem.is_warning for problem in found)
+    if not wrong and not as_json:
+        click.echo(f"{len(files)} checked, nothing wrong" if len(files) > 1 else f"{files[0]}: nothing wrong")
+    ctx.exit(1 if wrong else 0)
+
+
+def _problems(file: str, bound: Sequence[str]) -> list[Problem]:
+    found = Findings()
+    try:
+        bundle = gather(load_file(file), Finder(dict(map(named_pair, bound))).find, found, needed=False)
+    except BadMachine as problem:
+        return list(problem.problems)
+    warnings = [warning for machine in bundle.machines.values() for warning in machine.warnings]
+    return sorted({*found.problems, *warnings}, key=lambda each: each.at)
+
+
+@command.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--input", "given", default="{}", metavar="JSON", help="Its input, a JSON object.")
+@click.option("--execution-id", help="Names the execution: the same id and input is the same execution.")
+@hooks_option
+@bind_option
+@url_option
+@click.pass_context
+def run(ctx: click.Context, /, file: str, given: str, execution_id: str | None, url: str | None, **more: Any) -> None:
+    """Run a machine here and print its output. Killed, and run again with the same --execution-id, it continues.
+
+    It exits with 75 if the execution waits for a signal that nobody has sent: send it, and resume.
+    """
+    app = Holdfast(settings=settings_for(url))
+
+    async def running() -> int:
+        machine = app.machine(file, hooks=import_hooks(more["hooks"]), machines=dict(map(named_pair, more["bound"])))
+        try:
+            execution = await machine.enqueue(read_input(given), execution_id=execution_id)
+            click.echo(f"execution {execution.id}", err=True)
+            return await play_here(core_of(app), execution)
+        finally:
+            await app.close()
+
+    ctx.exit(asyncio.run(running()))
+
+
+@command.command()
+@click.argument("id")
+@click.option(
+    "--new", "file", type=click.Path(dir_okay=False), help="Continue with the machine that this file has now."
+)
+@hooks_option
+@bind_option
+@url_option
+@click.pass_context
+def resume(ctx: click.Context, /, id: str, file: str | None, url: str | None, **more: Any) -> None:
+    """Continue an execution here, from its last checkpoint, with the machine that it began with.
+
+    One that failed or was cancelled continues as a new execution, in the state in which it failed. With --new, the
+    execution continues with what the file says now, and the old one is cancelled. One that a worker runs is refused.
+    """
+    app = app_for(url)
+
+    async def resuming() -> int:
+        try:
+            await core_of(app).opened()
+            found = await _resumed(app, await whole(app, id, "job"), file, more)
+            return await play_here(core_of(app), found, alone=True)
+        finally:
+            await app.close()
+
+    ctx.exit(asyncio.run(resuming()))
+
+
+async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any]) -> ExecutionHandle[Any]:
+    core, job = core_of(app), app.jobs[id].id
+    row, hooks = await app.jobs.get(id), import_hooks(more["hooks"])
+    order, bundle = await stored_order(core, job)
+    if file is not None:
+        bundle = app.machine(file, hooks=hooks, machines=dict(map(named_pair, more["bound"]))).bundle
+        if bundle.main != order.machine:
+            raise UsageError(f"execution {id} is of machine {order.machine!r}, and {file} is {bundle.main!r}.")
+        click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)
+    machines, registry = machines_of(app), Registry(hooks)
+    for machine in bundle.machines.values():
+        machines.serve(machine, registry, row.queue)
+    if file is None and row.state not in ("failed", "cancelled"):
+        return ExecutionHandle(core, job)
+    again = await resume_execution(core, job, None if file is None else bundle, row.queue)
+    click.echo(f"execution {again.id}", err=True)
+    return again
+
+
+class _Execution(NamedTuple):
+    job: JobRecord
+    at: str
+    step: int
+
+
+@command.command()
+@click.option("--machine", "name", help="Only executions of this machine.")
+@click.option("--state", type=click.Choice([str(state) for state in State]), help="Only executions in this state.")
+@limit_option
+@url_option
+@wide_option
+@json_option
+def ls(*, url: str | None, name: str | None, state: str | None, limit: int, wide: bool, as_json: bool) -> None:
+    """List executions, newest first, with the state of the machine that each is in."""
+
+    async def found(app: Holdfast) -> tuple[list[_Execution], list[Row], Look]:
+        executions = [await _located(app, job) for job in await _jobs(app, name, state, limit)]
+        rows: list[Row] = [
+            (each.job.id, each.job.kind.removeprefix(KIND), each.job.state, each.at, each.step, each.job.created_at)
+            for each in executions
+        ]
+        return executions, rows, await look_at(app, _EXECUTIONS, rows, wide=wide)
+
+    executions, rows, look = ask(url, found)
+    if as_json:
+        print_json([{**values.as_json(each.job), "at": each.at, "step": each.step} for each in executions])
+        return
+    print_table(_EXECUTIONS, rows, look, empty="no executions. Run one: `holdfast machine run FILE`.")
+
+
+async def _jobs(app: Holdfast, name: str | None, state: str | None, limit: int) -> list[JobRecord]:
+    kind = None if name is None else f"{KIND}{name}"
+    jobs: list[JobRecord] = []
+    after: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await app.jobs.list(state=state, kind=kind, limit=1_000, after=after)
+        jobs += [job for job in page if job.layer == LAYER]
+        if page.next is None or len(jobs) >= limit:
+            break
+        after = page.next
+    return jobs[:limit]
+
+
+async def _located(app: Holdfast, job: JobRecord) -> _Execution:
+    execution: ExecutionHandle[Any] = ExecutionHandle(core_of(app), app.jobs[job.id].id)
+    place = await execution.place()
+    return _Execution(job, "" if place is None else place.state, 0 if place is None else place.step)
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def show(id: str, url: str | None, as_json: bool) -> None:
+    """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
+
+    async def found(app: Holdfast) -> tuple[dict[str, Any], list[Event], list[Row], Look]:
+        job = await app.jobs.get(await whole(app, id, "job"))
+        execution: ExecutionHandle[Any] = ExecutionHandle(core_of(app), app.jobs[job.id].id)
+        order, _ = await stored_order(core_of(app), app.jobs[job.id].id)
+        place, events = await execution.place(), await execution.history()
+        told = {
+            "id": job.id,
+            "machine": order.machine,
+            "state": job.state,
+            "at": place and place.state,
+            "step": place and place.step,
+            "parent": order.parent,
+            "input": order.input,
+            "context": place and place.context,
+            "result": job.result,
+            "error": job.error,
+            "why": await execution.why(),
+        }
+        rows: list[Row] = [(each.step, each.name, each.state, each.detail) for each in events]
+        return told, events, rows, await look_at(app, _EVENTS, rows)
+
+    told, events, rows, look = ask(url, found)
+    if as_json:
+        print_json({**told, "events": events})
+        return
+    print_pairs(told)
+    print_table(_EVENTS, rows, look, empty="it has not begun")
+
+
+@command.command()
+@click.argument("what")
+@click.option("--mermaid", "as_text", is_flag=True, help="Print Mermaid instead of SVG.")
+@click.option("--output", type=click.Path(dir_okay=False), help="Write it into this file; default: print it.")
+@url_option
+def draw(what: str, as_text: bool, output: str | None, url: str | None) -> None:
+    """Draw a machine: WHAT is its file, or an execution, whose current state is marked."""
+    current: str | None = None
+    if Path(what).is_file():
+        machine = load_file(what)
+    else:
+        bundle, current = ask(url, lambda app: _where(app, what))
+        machine = bundle.machines[bundle.main]
+    picture = mermaid(machine, current) if as_text else svg(machine, current)
+    if output is None:
+        click.echo(picture, nl=False)
+    else:
+        Path(output).write_text(picture, "utf-8")
+
+
+async def _where(app: Holdfast, id: str) -> tuple[Bundle, str | None]:
+    job = app.jobs[await whole(app, id, "job")].id
+    order, bundle = await stored_order(core_of(app), job)
+    place = await ExecutionHandle[Any](core_of(app), job).place()
+    return bundle.of(order.machine), None if place is None else place.state

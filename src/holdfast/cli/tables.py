@@ -1,0 +1,290 @@
+"""Tables: columns that fit the terminal on a terminal, and everything as plain text elsewhere.
+
+A list of columns says what a table has; this module decides what each of them looks like. On a terminal, ids and times
+are short, and columns of less importance are left out where the terminal is narrow. What is piped has every column,
+whole ids and absolute times, so that a script can rely on it. What comes from outside cannot command the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import click
+
+from holdfast.cli.logs import is_colored
+from holdfast.cli.options import moment, spelled
+from holdfast.cli.top.cells import columns as width_of
+from holdfast.kernel.ids import is_id
+from holdfast.shown_text import escaped
+from holdfast.values.times import microseconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Kind = Literal["text", "prose", "id", "state", "number", "money", "time"]
+Row = Sequence[object]
+
+_GAP = 2
+_SELECTORS = dict.fromkeys([*range(0xFE00, 0xFE10)])  # they change how wide a terminal draws a sign
+_FLEXIBLE = ("text", "prose")
+_STYLES = {
+    "green": ("succeeded", "completed", "answered", "active", "ended", "approved", "applied"),
+    "cyan": (
+        "running",
+        "streaming",
+        "submitted",
+        "processing",
+        "batch_submitting",
+        "batch_pending",
+        "batch_processing",
+    ),
+    "yellow": (
+        *("waiting", "pending_tools", "awaiting_input", "open", "draining", "searching", "truncated", "limited"),
+        *("refused", "paused", "expired"),
+    ),
+    "bold red": ("failed", "lost", "errored", "denied", "processing_error"),
+    "dim": ("cancelled", "skipped", "stopped", "withdrawn", "-"),
+}
+_STYLE_OF = {state: style for style, states in _STYLES.items() for state in states}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `rank` 0 is always shown; of the others, the highest is left out first.
+
+    `of` names the noun whose ids it shows. A `text` is cut to no less than `least` columns; a `prose` is wrapped.
+    `late` is shown in place of a time that has passed.
+    """
+
+    title: str
+    kind: Kind = "text"
+    rank: int = 0
+    of: str = ""
+    least: int = 12
+    late: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """For whom a table is. Without a terminal, the rest means nothing."""
+
+    terminal: bool = False
+    wide: bool = False  # whole ids, absolute times, every column
+    width: int = 80
+    now: int = 0  # of the store
+    database: str = ""
+    ids: Mapping[str, int] = field(default_factory=dict)  # how long a short id is, by noun
+
+    @property
+    def short(self) -> bool:
+        return self.terminal and not self.wide
+
+
+class Either(NamedTuple):
+    """A cell that a pipe gets as `plain`. On a terminal, its parts are written one after the other."""
+
+    plain: str
+    parts: Sequence[object]
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    return get_terminal_size().columns
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Row], look: Look, *, empty: str) -> None:
+    """Print a table; `empty` if it has no rows."""
+    if not rows:
+        click.echo(empty)
+        return
+    texts = [[cell_text(column, cell, look) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    if not look.terminal:
+        _print_plain([column.title for column in columns], texts)
+        return
+    console = _console(look)
+    for line in styled_lines(columns, texts, look):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
+
+
+def heading(title: str, look: Look) -> str:
+    """What a list is of, and on a terminal of which database; the end of a long name says most."""
+    if not look.terminal:
+        return title
+    database = _one_line(look.database)
+    room = look.width - len(f"{title} in ")
+    if not look.wide and len(database) > room:
+        database = f"…{database[len(database) - max(0, room - 1) :]}"
+    return f"{title} in {database}"
+
+
+def cell_text(column: Column, cell: object, look: Look) -> str:
+    """A cell as it is shown, before it is cut."""
+    if isinstance(cell, Either):
+        return "".join(cell_text(column, part, look) for part in cell.parts) if look.short else _one_line(cell.plain)
+    if cell is None or cell == "" or (look.short and cell == "{}"):
+        return "-"
+    if isinstance(cell, datetime):
+        if look.short and column.late and microseconds(cell) <= look.now:
+            return column.late
+        return relative(cell, look.now) if look.short else moment(cell) or "-"
+    text = _one_line(str(cell))
+    if look.short and column.of in look.ids and is_id(text):
+        return text[: look.ids[column.of]]
+    return text
+
+
+def relative(at: datetime, now: int) -> str:
+    """A time as people say it: how long ago, or in how long."""
+    past = now - microseconds(at)
+    number, unit = spelled(abs(past))
+    if abs(past) < 1_000_000:
+        return "now"
+    return f"{number} {unit} ago" if past > 0 else f"in {number} {unit}"
+
+
+def _one_line(text: str) -> str:
+    return escaped(text.translate(_SELECTORS))
+
+
+# Plain text
+
+
+def _print_plain(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+    lines = [titles, *texts]
+    widths = [max(width_of(line[i]) for line in lines) for i in range(len(titles))]
+    for line in lines:
+        cells = (cell + " " * (width - width_of(cell)) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+# On a terminal
+
+
+def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look: Look) -> list[Text]:
+    """The lines of a table; none is wider than the terminal, unless the look is wide."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    texts = _aligned(columns, texts)
+    natural = [
+        max(cell_len(line[i]) for line in [[column.title for column in columns], *texts])
+        for i, column in enumerate(columns)
+    ]
+    widths = dict(enumerate(natural)) if look.wide else fitted(columns, natural, look.width)
+    shown = list(widths)
+
+    def cell(at: int, text: str, style: str) -> Text:
+        made = Text(text, style=style, no_wrap=True, end="")
+        if widths[at] < cell_len(text):
+            made.truncate(widths[at], overflow="ellipsis")
+        room = widths[at] - made.cell_len
+        right = columns[at].kind in ("number", "money")
+        if right:
+            made.pad_left(room)
+        elif at != shown[-1]:
+            made.pad_right(room)
+        return made
+
+    def line(cells: Mapping[int, Text]) -> Text:
+        joined = Text(" " * _GAP).join(cells.values())
+        joined.rstrip()
+        return joined
+
+    lines = [line({at: cell(at, columns[at].title, "bold") for at in shown})]
+    for row in texts:
+        for part in _wrapped(columns, row, widths):
+            lines.append(line({at: cell(at, part[at], _style(columns[at], part[at])) for at in shown}))
+    return lines
+
+
+def fitted(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """Which columns are shown, and how wide: less important ones are left out, then texts are cut."""
+
+    def least(at: int) -> int:
+        flexible = columns[at].kind in _FLEXIBLE
+        return min(natural[at], max(columns[at].least, len(columns[at].title))) if flexible else natural[at]
+
+    shown = list(range(len(columns)))
+    while sum(map(least, shown)) + _GAP * (len(shown) - 1) > width:
+        going = max(shown, key=lambda at: (columns[at].rank, at))
+        if columns[going].rank == 0:
+            break
+        shown.remove(going)
+    widths = {at: least(at) for at in shown}
+    _widen(columns, natural, widths, width - _GAP * (len(shown) - 1) - sum(widths.values()))
+    _narrow(columns, widths, sum(widths.values()) + _GAP * (len(shown) - 1) - width)
+    return widths
+
+
+def _widen(columns: Sequence[Column], natural: Sequence[int], widths: dict[int, int], room: int) -> None:
+    """Give what is left to the texts that were cut, the shortest first, so that most of them are whole. What can be
+    wrapped comes last."""
+    for prose in (False, True):
+        cut = [at for at in widths if widths[at] < natural[at] and (columns[at].kind == "prose") is prose]
+        for number, at in enumerate(sorted(cut, key=lambda at: natural[at])):
+            given = min(natural[at] - widths[at], max(0, room) // (len(cut) - number))
+            widths[at] += given
+            room -= given
+
+
+def _narrow(columns: Sequence[Column], widths: dict[int, int], over: int) -> None:
+    """On a terminal that is too narrow for what must be shown, cut texts first and ids last."""
+    order = sorted(widths, key=lambda at: (columns[at].kind == "id", columns[at].kind not in _FLEXIBLE))
+    for at in order:
+        taken = max(0, min(over, widths[at] - 1))
+        widths[at] -= taken
+        over -= taken
+
+
+def _aligned(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Amounts of money with their decimal points below each other."""
+    made = [list(row) for row in texts]
+    for at, column in enumerate(columns):
+        if column.kind == "money":
+            places = max(len(row[at].partition(".")[2]) for row in made)
+            for row in made:
+                have = len(row[at].partition(".")[2])
+                row[at] += " " * (places - have + (1 if places and not have else 0))
+    return made
+
+
+def _wrapped(columns: Sequence[Column], row: Sequence[str], widths: Mapping[int, int]) -> list[list[str]]:
+    """A row as lines: prose takes as many as it needs."""
+    import textwrap
+
+    parts = {
+        at: textwrap.wrap(row[at], max(1, widths[at])) or [""]
+        for at in widths
+        if columns[at].kind == "prose" and len(row[at]) > widths[at]
+    }
+    height = max([1, *map(len, parts.values())])
+    lines = [list(row) if not number else [""] * len(row) for number in range(height)]
+    for at, pieces in parts.items():
+        for number, line in enumerate(lines):
+            line[at] = pieces[number] if number < len(pieces) else ""
+    return lines
+
+
+def _style(column: Column, text: str) -> str:
+    if column.kind == "state":
+        return _STYLE_OF.get(text, "")
+    if column.kind == "time" or text == "-":
+        return "dim"
+    return ""
+
+
+def _console(look: Look) -> Console:
+    from rich.console import Console
+
+    colors: Literal["auto"] | None = "auto" if is_colored(sys.stdout) else None
+    width = max(1, look.width)
+    return Console(file=sys.stdout, width=width, color_system=colors, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,117 @@
+"""`holdfast tokens`: who may reach the web with a token of their own."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+import click
+
+from holdfast.access.principals import ROLES, SCOPES, Principal
+from holdfast.access.tokens import NewToken, TokenRecord
+from holdfast.app import Holdfast
+from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
+from holdfast.cli.tables import Column
+
+_TOKENS = Listing(
+    "tokens",
+    "Make one with `holdfast tokens create NAME --role operator`.",
+    (
+        Column("ID"),
+        Column("NAME"),
+        Column("ROLE"),
+        Column("TENANT", rank=2),
+        Column("SCOPES", rank=3),
+        Column("STATE"),
+        Column("EXPIRES", "time", rank=1),
+    ),
+)
+
+
+def caller() -> Principal:
+    """Who types: a command may do all that the user may do who opens the database."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        name = "somebody"
+    return Principal(f"{name} (command)", "admin")
+
+
+@click.group()
+def command() -> None:
+    """Create, list, rotate and revoke tokens for the web."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
+@click.option("--tenant", help="Only what this tenant has; default: everything.")
+@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="What it reaches; default: api.")
+@click.option("--lasts", metavar="DURATION", help="When it ends, such as 90d; default: when it is revoked.")
+@url_option
+@json_option
+def create(name: str, scopes: tuple[str, ...], url: str | None, as_json: bool, **given: Any) -> None:
+    """Create a token; it is printed once, and nobody can read it again."""
+
+    async def made(app: Holdfast) -> NewToken:
+        by = caller()
+        token = await app.access.tokens.create(name, scopes=scopes or ("api",), by=by.name, **given)
+        await app.access.audit.add(by, "tokens create", token.id, detail={"name": name, **given})
+        return token
+
+    _show(ask(url, made), as_json)
+
+
+@command.command()
+@url_option
+@wide_option
+@json_option
+def ls(url: str | None, as_json: bool, wide: bool) -> None:
+    """List tokens, with those that have ended."""
+
+    def cells(row: TokenRecord) -> tuple[Any, ...]:
+        return row.id, row.name, row.role, row.tenant, ",".join(row.scopes), row.state, row.expires_at
+
+    print_list(url, lambda app: all_of(app.access.tokens.list), _TOKENS, cells, as_json=as_json, wide=wide)
+
+
+@command.command()
+@click.argument("id")
+@click.option("--overlap", default="1h", show_default=True, help="How long the old one still works.")
+@url_option
+@json_option
+def rotate(id: str, overlap: str, url: str | None, as_json: bool) -> None:
+    """Create a token like this one; the old one ends after the overlap."""
+
+    async def rotated(app: Holdfast) -> NewToken:
+        by = caller()
+        token = await app.access.tokens.rotate(id, overlap=overlap, by=by.name)
+        await app.access.audit.add(by, "tokens rotate", id, detail={"new": token.id, "overlap": overlap})
+        return token
+
+    _show(ask(url, rotated), as_json)
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def revoke(id: str, url: str | None, as_json: bool) -> None:
+    """End a token now, with the logins that were made with it."""
+
+    async def revoked(app: Holdfast) -> TokenRecord:
+        token = await app.access.tokens.revoke(id)
+        await app.access.audit.add(caller(), "tokens revoke", id)
+        return token
+
+    token = ask(url, revoked)
+    print_json(token) if as_json else click.echo(f"token {token.id} is {token.state}")
+
+
+def _show(token: NewToken, as_json: bool) -> None:
+    if as_json:
+        print_json(token)
+        return
+    click.echo(token.secret)
+    click.echo(f"token {token.id}, {token.role}; it is not shown again", err=True)

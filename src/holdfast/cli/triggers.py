@@ -1,0 +1,89 @@
+"""`holdfast triggers`: run what is due, and let cron do so every minute."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.machine import bind_option
+from holdfast.cli.options import url_option
+from holdfast.cli.target import settings_for
+from holdfast.errors import UsageError
+from holdfast.facades.flatagents.triggers import Triggers, read_triggers
+from holdfast.machines.run import import_hooks, named_pair
+
+_MARK = "# holdfast triggers"
+file_argument = click.argument("file", type=click.Path(dir_okay=False), default="trigger_registry.yml")
+
+
+@click.group()
+def command() -> None:
+    """Run the machines that triggers start, and let cron do so."""
+
+
+@command.command()
+@file_argument
+@click.option("--hooks", "hooks", multiple=True, metavar="MODULE:OBJECT", help="The hooks of the machines.")
+@bind_option
+@url_option
+def tick(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None) -> None:
+    """Run what is due and start the processes that are missing, then exit. At one time, twice runs once."""
+    app = Holdfast(settings=settings_for(url), embedded=False)
+    imported = import_hooks(hooks)
+    made = imported[0]() if imported else None
+    triggers = Triggers(file, app=app, hooks=made, machines=dict(map(named_pair, bound)))
+
+    async def ticking() -> None:
+        try:
+            await triggers.tick()
+        finally:
+            await app.close()
+
+    asyncio.run(ticking())
+
+
+@command.command()
+@file_argument
+@click.option("--hooks", "hooks", multiple=True, metavar="MODULE:OBJECT", help="The hooks of the machines.")
+def install(file: str, hooks: Sequence[str]) -> None:
+    """Let your crontab run `holdfast triggers tick` every minute; again, it changes that line."""
+    count, path = len(read_triggers(file)), Path(file).absolute()
+    options = [part for each in hooks for part in ("--hooks", each)]
+    tick = shlex.join([sys.executable, "-m", "holdfast", "triggers", "tick", str(path), *options])
+    line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {tick} {_MARK} {path}".replace("%", "\\%")
+    _write([*_other_lines(path), line])
+    click.echo(f"{count} triggers of {file}: cron looks every minute")
+
+
+@command.command()
+@file_argument
+def remove(file: str) -> None:
+    """Take the line out of your crontab."""
+    _write(_other_lines(Path(file).absolute()))
+    click.echo(f"cron does not look at {file} any more")
+
+
+def _other_lines(path: Path) -> list[str]:
+    listed = _crontab("-l")
+    lines = listed.stdout.splitlines() if listed.returncode == 0 else []
+    return [line for line in lines if not line.endswith(f"{_MARK} {path}")]
+
+
+def _write(lines: Sequence[str]) -> None:
+    written = _crontab("-", "".join(f"{line}\n" for line in lines))
+    if written.returncode:
+        raise UsageError(f"crontab refused it: {written.stderr.strip()}")
+
+
+def _crontab(option: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(["crontab", option], input=text, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UsageError("there is no crontab here: let another scheduler run `holdfast triggers tick`.") from None

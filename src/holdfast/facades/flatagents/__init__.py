@@ -1,0 +1,56 @@
+"""FlatAgents' interface: registries of workers and pools of work, by the names of its document."""
+
+from holdfast.facades.flatagents.config import BackendConfig, Backends, create_backends
+from holdfast.facades.flatagents.hooks import DistributedWorkerHooks, MachineHooks
+from holdfast.facades.flatagents.install import install, uninstall
+from holdfast.facades.flatagents.launching import SubprocessInvoker, launch_machine
+from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
+from holdfast.facades.flatagents.records import (
+    UnknownWorker,
+    WorkerFilter,
+    WorkerRecord,
+    WorkerRegistration,
+    WorkerStatus,
+    WorkItem,
+)
+from holdfast.facades.flatagents.redis_backends import RedisRegistrationBackend, RedisWorkBackend
+from holdfast.facades.flatagents.registration import (
+    MemoryRegistrationBackend,
+    PostgresRegistrationBackend,
+    SQLiteRegistrationBackend,
+)
+from holdfast.facades.flatagents.runtime import SDKRuntimeWrapper
+from holdfast.facades.flatagents.triggers import Triggers, read_triggers
+from holdfast.facades.flatagents.work import MemoryWorkBackend, PostgresWorkBackend, SQLiteWorkBackend
+
+__all__ = [
+    "BackendConfig",
+    "Backends",
+    "DistributedWorkerHooks",
+    "MachineHooks",
+    "MemoryRegistrationBackend",
+    "MemoryWorkBackend",
+    "PostgresRegistrationBackend",
+    "PostgresWorkBackend",
+    "RedisRegistrationBackend",
+    "RedisWorkBackend",
+    "RegistrationBackend",
+    "SDKRuntimeWrapper",
+    "SQLiteRegistrationBackend",
+    "SQLiteWorkBackend",
+    "SubprocessInvoker",
+    "Triggers",
+    "UnknownWorker",
+    "WorkBackend",
+    "WorkItem",
+    "WorkPool",
+    "WorkerFilter",
+    "WorkerRecord",
+    "WorkerRegistration",
+    "WorkerStatus",
+    "create_backends",
+    "install",
+    "launch_machine",
+    "read_triggers",
+    "uninstall",
+]

@@ -1,0 +1,27 @@
+"""What the processes that an invoker starts are told: where the backends are, and where code is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.facades.flatagents.config import BackendConfig, config_of
+
+BACKENDS = "FLATAGENTS_BACKENDS"  # a configuration, as JSON
+
+
+def environment_config() -> BackendConfig | None:
+    """The backends that the environment names, if it does."""
+    text = os.environ.get(BACKENDS)
+    return None if text is None else config_of(json.loads(text))
+
+
+def child_environment(backends: Mapping[str, Any] | None) -> dict[str, str]:
+    """This process's environment, for one that is to find the same code and these backends."""
+    found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    if backends is not None:
+        found[BACKENDS] = json.dumps(dict(backends))
+    return {**os.environ, **found}

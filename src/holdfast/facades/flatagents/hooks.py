@@ -1,0 +1,236 @@
+"""Hooks of worker machines: `MachineHooks` to derive from, and `DistributedWorkerHooks` with all actions.
+
+`MachineHooks` registers machines that have a `heartbeat_interval`, lets no more workers be launched than the cap, and
+starts a process for each. Code in `on_action` finds `self.work_backend` and `self.registration_backend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from holdfast.facades.flatagents.config import BackendConfig, Backends, config_of, create_backends
+from holdfast.facades.flatagents.environment import environment_config
+from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvoker
+from holdfast.facades.flatagents.presence import Presence
+from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
+from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
+from holdfast.facades.flatagents.work import acting
+from holdfast.machines.admission import Admission
+from holdfast.machines.graph import Machine
+from holdfast.machines.hooks import MachineHooks as PlainHooks
+
+LAUNCHED = "flatagents.launched."  # the queue of the workers of a pool
+_STALE = 60.0  # seconds, for a registry that does not say
+
+
+class MachineHooks(PlainHooks):
+    """Hooks with a registry of workers and pools of work.
+
+    Without `backends` they are those of the environment, or of the machine's `settings.backends`.
+    """
+
+    _backends: Backends | None = None
+    _config: BackendConfig | None = None
+    _presence: Presence | None = None
+    _making = threading.Lock()
+
+    def __init__(self, backends: Backends | BackendConfig | Mapping[str, Any] | None = None) -> None:
+        if isinstance(backends, Backends):
+            self._backends = backends
+        elif backends is not None:
+            self._config = backends if isinstance(backends, BackendConfig) else config_of(backends)
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "on_action" in cls.__dict__:
+            cls.on_action = _acted(cls.__dict__["on_action"])  # type: ignore[attr-defined]
+
+    @property
+    def backends(self) -> Backends:
+        with self._making:
+            if self._backends is None:
+                self._config = self._config or environment_config() or BackendConfig()
+                self._backends = create_backends(self._config)
+            return self._backends
+
+    @property
+    def registration_backend(self) -> RegistrationBackend:
+        return self.backends.registration
+
+    @property
+    def work_backend(self) -> WorkBackend:
+        return self.backends.work
+
+    def on_attempt_start(self, execution_id: str, machine: Machine, input: Mapping[str, Any]) -> None:
+        """A machine with `heartbeat_interval` is a worker from now on."""
+        settings = machine.settings
+        if self._backends is None and self._config is None and environment_config() is None and settings.backends:
+            self._config = config_of({"backends": settings.backends})
+        if settings.heartbeat_interval is None:
+            return
+        self._presence = self._presence or Presence()
+        pool = settings.worker_pool or input.get("pool_id")
+        self._presence.begin(self.registration_backend, execution_id, pool, settings.heartbeat_interval)
+
+    def on_attempt_end(self, execution_id: str, how: str) -> None:
+        """It has ended, unless it only waits."""
+        if self._presence is not None and how != "parked":
+            self._presence.end(self.registration_backend, execution_id, interrupted=how == "interrupted")
+
+    def on_launch(self, names: Sequence[str], context: Mapping[str, Any]) -> Admission | None:
+        """No more workers than there is work for, and than `context.max_workers`; without that, there is no cap."""
+        if "max_workers" not in context or "pool_id" not in context:
+            return None
+        pool_id = str(context["pool_id"])
+        work = work_of(self.work_backend.pool(pool_id))
+        live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
+        return Admission(f"{LAUNCHED}{pool_id}", min(work, int(context["max_workers"])), live)
+
+    def on_launched(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
+        """Start a process for each; one that is missing is started by the next tick."""
+        self.invoker.play(execution_ids, queue, url)
+
+    @property
+    def invoker(self) -> SubprocessInvoker:
+        return SubprocessInvoker(self._target(), backends=self._shared())
+
+    def _target(self) -> str:
+        """Where a process finds these hooks; those that were made by hand are not to be found."""
+        kind = type(self)
+        module = inspect.getmodule(kind)
+        named = f"{kind.__module__}:{kind.__qualname__}"
+        return named if module is not None and getattr(module, kind.__qualname__, None) is kind else SHIPPED_HOOKS
+
+    def _shared(self) -> Mapping[str, Any] | None:
+        _ = self.backends
+        return None if self._config is None else self._config.absolute()
+
+
+def _acted(method: Any) -> Any:
+    """Let the pools know for which worker an action runs, so that `complete` finds its claim in any process."""
+
+    @functools.wraps(method)
+    def action(self: MachineHooks, *args: Any) -> Any:
+        with _acting_for(args):
+            return method(self, *args)
+
+    @functools.wraps(method)
+    async def awaited(self: MachineHooks, *args: Any) -> Any:
+        with _acting_for(args):
+            return await method(self, *args)
+
+    return awaited if inspect.iscoroutinefunction(method) else action
+
+
+@contextlib.contextmanager
+def _acting_for(args: Sequence[Any]) -> Iterator[None]:
+    context = args[-1] if args else None
+    before = acting.set(context.get("worker_id") if isinstance(context, Mapping) else None)
+    try:
+        yield
+    finally:
+        acting.reset(before)
+
+
+def work_of(pool: WorkPool) -> int:
+    """How many workers a pool could use: one for each item that waits, or is worked on."""
+    claimed = getattr(pool, "claimed", None)
+    return pool.size() + (claimed() if claimed is not None else 0)
+
+
+def live_workers(registry: RegistrationBackend, pool_id: str | None) -> list[WorkerRecord]:
+    """Active workers of a pool that are heard of."""
+    threshold = getattr(registry, "stale_threshold_seconds", _STALE)
+    stale = {each.worker_id for each in registry.list(WorkerFilter(stale_threshold_seconds=threshold))}
+    active = [each for each in registry.list(status="active") if each.worker_id not in stale]
+    return [each for each in active if pool_id is None or each.pool_id in (None, pool_id)]
+
+
+class DistributedWorkerHooks(MachineHooks):
+    """The actions of the checker, the worker and the reaper."""
+
+    def on_action(self, action: str, context: dict[str, Any]) -> Any:
+        method = ACTIONS.get(action)
+        return context if method is None else method(self, context)
+
+    def _pool(self, context: Mapping[str, Any]) -> WorkPool:
+        return self.work_backend.pool(str(context["pool_id"]))
+
+    def get_pool_state(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        pool, live = self._pool(context), live_workers(self.registration_backend, context.get("pool_id"))
+        return {"queue_depth": pool.size(), "active_workers": len(live), "claimed": work_of(pool) - pool.size()}
+
+    def calculate_spawn(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """How many workers are missing: one for each item, no more than the cap, without those that live."""
+        work = min(work_of(self._pool(context)), int(context.get("max_workers", MAX_WORKERS)))
+        live = live_workers(self.registration_backend, context.get("pool_id"))
+        return {"workers_to_spawn": max(0, work - len(live))}
+
+    def spawn_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        machine = str(context.get("worker_config_path") or context.get("worker_machine") or "job_worker")
+        count = int(context.get("workers_to_spawn") or 0)
+        ids = [self.invoker.launch(machine, {"pool_id": context["pool_id"]}) for _ in range(count)]
+        return {"spawned": len(ids), "spawned_ids": ids}
+
+    def claim_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        item = self._pool(context).claim(context["worker_id"])
+        return {"job": None if item is None else item.data, "job_id": None if item is None else item.id}
+
+    def complete_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """`late`: it was taken back from this worker, and its result is ignored."""
+        return {"late": self._pool(context).complete(context["job_id"], context.get("result")) is False}
+
+    def fail_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        error = context.get("error") or context.get("last_error")
+        return {"late": self._pool(context).fail(context["job_id"], error) is False}
+
+    def register_worker(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        id = context.get("worker_id") or context["machine"]["execution_id"]
+        me = WorkerRegistration(id, capabilities=context.get("capabilities") or (), pool_id=context.get("pool_id"))
+        known = self.registration_backend.get(id)
+        if known is None or known.status in ("terminated", "lost"):
+            self.registration_backend.register(me)
+        return {"worker_id": id}
+
+    def deregister_worker(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        self.registration_backend.update_status(context["worker_id"], "terminated")
+        return {"worker_id": context["worker_id"]}
+
+    def heartbeat(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        self.registration_backend.heartbeat(context["worker_id"])
+        return {"worker_id": context["worker_id"]}
+
+    def list_stale_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        own = getattr(self.registration_backend, "stale_threshold_seconds", _STALE)
+        threshold = context.get("stale_threshold_seconds") or own
+        found = self.registration_backend.list(WorkerFilter(stale_threshold_seconds=float(threshold)))
+        pool = context.get("pool_id")
+        return {"workers": [asdict(each) for each in found if pool is None or each.pool_id in (None, pool)]}
+
+    def reap_worker(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Take back what a worker has, and give it up. Released before and after: one that lives may claim between."""
+        worker, pool = context["worker"], self._pool(context)
+        id = worker["worker_id"] if isinstance(worker, Mapping) else str(worker)
+        released = pool.release_by_worker(id)
+        self.registration_backend.update_status(id, "lost")
+        return {"worker_id": id, "released": released + pool.release_by_worker(id)}
+
+    def reap_stale_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        stale = self.list_stale_workers(context)["workers"]
+        reaped = [self.reap_worker({**context, "worker": worker}) for worker in stale]
+        return {"reaped_count": len(reaped), "reaped": reaped}
+
+
+ACTIONS: dict[str, Any] = {
+    name: cast(Any, getattr(DistributedWorkerHooks, name))
+    for name in (
+        *("get_pool_state", "claim_job", "complete_job", "fail_job", "register_worker", "deregister_worker"),
+        *("heartbeat", "list_stale_workers", "reap_worker", "reap_stale_workers", "calculate_spawn", "spawn_workers"),
+    )
+}

@@ -1,0 +1,72 @@
+"""Presence: a machine with `heartbeat_interval` is a worker, registered while it runs and heard of on a timer.
+
+The timer is a thread of its own, so that a state may take as long as it likes. It runs in the process that plays the
+machine, and ends with it: that is how others learn that it died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+
+from holdfast.errors import DuplicateWorker, Unavailable
+from holdfast.facades.flatagents.protocols import RegistrationBackend
+from holdfast.facades.flatagents.records import UnknownWorker, WorkerRegistration
+
+log = logging.getLogger("holdfast.flatagents")
+
+
+class Presence:
+    """The workers that this process is."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, threading.Event] = {}
+        self._turn = threading.Lock()
+
+    def begin(self, registry: RegistrationBackend, worker_id: str, pool_id: str | None, interval: float) -> None:
+        """Register, or come back from a pause; from now on heartbeats are sent."""
+        with self._turn:
+            if worker_id in self._timers:
+                return
+            _register(registry, worker_id, pool_id)
+            stop = self._timers[worker_id] = threading.Event()
+        thread = threading.Thread(
+            target=_beat, args=(registry, worker_id, interval, stop), name=f"heartbeat of {worker_id}", daemon=True
+        )
+        thread.start()
+
+    def end(self, registry: RegistrationBackend, worker_id: str, *, interrupted: bool = False) -> None:
+        """It has ended, and says so. `interrupted`: it was told to."""
+        with self._turn:
+            stop = self._timers.pop(worker_id, None)
+        if stop is not None:
+            stop.set()
+        with contextlib.suppress(KeyError):  # somebody else has given it up
+            if interrupted:
+                registry.update_status(worker_id, "terminating")
+            registry.update_status(worker_id, "terminated")
+
+
+def _register(registry: RegistrationBackend, worker_id: str, pool_id: str | None) -> None:
+    me = WorkerRegistration(worker_id, socket.gethostname(), os.getpid(), pool_id=pool_id)
+    try:
+        registry.register(me)
+    except DuplicateWorker:  # another process played this execution before, and was its worker
+        try:
+            registry.heartbeat(worker_id)
+        except UnknownWorker:
+            registry.register(me)
+
+
+def _beat(registry: RegistrationBackend, worker_id: str, interval: float, stop: threading.Event) -> None:
+    while not stop.wait(interval):
+        try:
+            registry.heartbeat(worker_id)
+        except KeyError:
+            log.warning("worker %s was given up; what it says of its item is ignored", worker_id)
+            return
+        except Unavailable as problem:
+            log.warning("worker %s: its heartbeat failed: %s", worker_id, problem)

@@ -1,0 +1,220 @@
+"""Pools of work: `SQLiteWorkBackend` and its siblings, which differ in where they keep their rows.
+
+Each call returns what it says; its form for async code ends in `_async`. `complete` and `fail` name no worker: a pool
+remembers the claims that were made through it. Code that claimed elsewhere gives `fence` or `worker_id`, and in the
+hooks of a machine the worker is known. What comes too late is ignored, logged, and answered with False.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from holdfast import validation
+from holdfast.errors import BadSetting, UsageError
+from holdfast.facades.flatagents import item_rows as rows
+from holdfast.facades.flatagents.records import MAX_RETRIES, WorkerRegistration, WorkItem
+from holdfast.facades.flatagents.registration import check_id, registration_of
+from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, Store, Stored, sqlite_url
+from holdfast.kernel import codec
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.rows import Held, NewJob
+
+log = logging.getLogger("holdfast.flatagents")
+
+acting: ContextVar[str | None] = ContextVar("holdfast_flatagents_worker", default=None)  # for whom code runs now
+
+_REMEMBERED = 10_000  # claims of one backend
+_PUSH_OPTIONS = {"max_retries"}
+
+
+class HoldfastWorkBackend(Stored):
+    """Pools by name, in one database."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._pools: dict[str, HoldfastWorkPool] = {}
+        self.on_push: Callable[[str], None] | None = None  # is told the pool, once an item is stored
+
+    def pool(self, name: str) -> HoldfastWorkPool:
+        """The pool of this name; it exists from the first item on."""
+        if name not in self._pools:
+            codec.check_text(name, what="the name of a pool")
+            self._pools[name] = HoldfastWorkPool(self._store, name, self)
+        return self._pools[name]
+
+
+class HoldfastWorkPool:
+    """Items that workers claim, the oldest first, each by one worker at a time."""
+
+    def __init__(self, store: Store, name: str, backend: HoldfastWorkBackend) -> None:
+        self._store = store
+        self._backend = backend
+        self._claims: OrderedDict[str, Held] = OrderedDict()
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"WorkPool({self.name!r})"
+
+    def push(self, item: Any, options: Mapping[str, Any] | None = None, **more: Any) -> str:
+        """Add an item, and return its id. `max_retries` (3) is how many tries it has in all."""
+        return self._store.call(self.push_async(item, options, **more))
+
+    async def push_async(self, item: Any, options: Mapping[str, Any] | None = None, **more: Any) -> str:
+        asked = {**(options or {}), **more}
+        if unknown := sorted(asked.keys() - _PUSH_OPTIONS):
+            raise UsageError(f"{unknown[0]!r} is not an option of push; there is max_retries.")
+        tries = asked.get("max_retries")
+        job = self._new(item, MAX_RETRIES if tries is None else validation.whole(tries, "max_retries", least=1))
+        await self._store.transact(rows.push, [job], rows.route_of(self.name))
+        if self._backend.on_push is not None:
+            self._backend.on_push(self.name)
+        return str(job.id)
+
+    def _new(self, item: Any, tries: int) -> NewJob:
+        core, route = self._store.core, rows.route_of(self.name)
+        return NewJob(
+            id=new_id(core.ports),
+            kind=rows.KIND,
+            queue=route.queue,
+            route=route.id,
+            tenant="",
+            priority=100,
+            delay_us=None,
+            due_at=None,
+            timeout_us=None,
+            deadline_us=None,
+            deadline_at=None,
+            max_attempts=tries,
+            max_rescues=core.settings.max_rescues,
+            parent=None,
+            retry_of=None,
+            payload=codec.encode(item, what="a work item", cap=core.settings.payload_cap),
+            metadata="{}",
+        )
+
+    def claim(self, worker_id: str) -> WorkItem | None:
+        """The oldest item that nobody has; None when there is none. `UnknownWorker` for one that was given up."""
+        return self._store.call(self.claim_async(worker_id, again=acting.get() == worker_id))
+
+    async def claim_async(self, worker_id: str, *, again: bool = False) -> WorkItem | None:
+        """`again`: the worker has one item at most, and one that it has already is claimed no second time."""
+        who = registration_of(self._store, WorkerRegistration(check_id(worker_id)), known=False)
+        item = await self._store.transact(rows.claim, self.name, who, again=again)
+        if item is not None:
+            self._claims[item.id] = _held(item.fence or "")
+            while len(self._claims) > _REMEMBERED:
+                self._claims.popitem(last=False)
+        return item
+
+    def complete(self, item_id: str, result: Any = None, **claim: str | None) -> bool:
+        """The item is done. False, and nothing is changed, when it was taken back from its worker."""
+        return self._store.call(self.complete_async(item_id, result, **self._by(claim)))
+
+    async def complete_async(self, item_id: str, result: Any = None, **claim: str | None) -> bool:
+        text = codec.encode(result, what="the result of a work item", cap=self._store.core.settings.result_cap)
+        return await self._end(item_id, "succeeded", text, claim)
+
+    def fail(self, item_id: str, error: str | None = None, **claim: str | None) -> bool:
+        """A try has failed: the item goes back to the pool, or after its last try is poisoned."""
+        return self._store.call(self.fail_async(item_id, error, **self._by(claim)))
+
+    async def fail_async(self, item_id: str, error: str | None = None, **claim: str | None) -> bool:
+        return await self._end(item_id, "failed", None if error is None else str(error), claim)
+
+    def release(self, item_id: str, **claim: str | None) -> bool:
+        """Hand an item back unworked: that costs no try."""
+        return self._store.call(self.release_async(item_id, **self._by(claim)))
+
+    async def release_async(self, item_id: str, **claim: str | None) -> bool:
+        return await self._end(item_id, "released", None, claim)
+
+    def size(self) -> int:
+        """How many items could be claimed now."""
+        return self._store.call(self.size_async())
+
+    async def size_async(self) -> int:
+        return (await self._store.transact(rows.size, self.name)).pending
+
+    def claimed(self) -> int:
+        """How many items workers have now."""
+        return self._store.call(self.claimed_async())
+
+    async def claimed_async(self) -> int:
+        return (await self._store.transact(rows.size, self.name)).running
+
+    def release_by_worker(self, worker_id: str) -> int:
+        """Take back what a worker has in this pool: each costs a try, and one on its last is poisoned."""
+        return self._store.call(self.release_by_worker_async(worker_id))
+
+    async def release_by_worker_async(self, worker_id: str) -> int:
+        return await self._store.transact(rows.release_by_worker, self.name, check_id(worker_id))
+
+    def get(self, item_id: str) -> WorkItem:
+        """An item as it stands; `NotFound` when there is none."""
+        return self._store.call(self.get_async(item_id))
+
+    async def get_async(self, item_id: str) -> WorkItem:
+        return await self._store.transact(rows.seen, item_id)
+
+    def items(self, status: str | None = None, *, limit: int = 1_000) -> list[WorkItem]:
+        """The items of a status, or all; the newest first."""
+        return self._store.call(self.items_async(status, limit=limit))
+
+    async def items_async(self, status: str | None = None, *, limit: int = 1_000) -> list[WorkItem]:
+        if status is not None and status not in rows.STATES:
+            raise BadSetting(f"an item is {', '.join(rows.STATES)}, not {status!r}.")
+        return await self._store.transact(rows.list_items, self.name, status, limit)
+
+    releaseByWorker = release_by_worker  # noqa: N815  as the document has it
+
+    def _by(self, claim: Mapping[str, str | None]) -> dict[str, str | None]:
+        """The caller's thread knows for whom it acts; the store's does not."""
+        return {"acting_for": acting.get(), **claim}
+
+    async def _end(self, item_id: str, outcome: str, text: str | None, claim: Mapping[str, str | None]) -> bool:
+        if unknown := sorted(claim.keys() - {"fence", "worker_id", "acting_for"}):
+            raise UsageError(f"{unknown[0]!r} is no option here; a claim is named by fence or worker_id.")
+        fence, worker = claim.get("fence"), claim.get("worker_id")
+        held = _held(fence) if fence else worker or self._claims.get(item_id) or claim.get("acting_for") or acting.get()
+        ended = await self._store.transact(rows.end, item_id, held, outcome, text=text)
+        if not ended:
+            log.warning(
+                "pool %s: what was said of item %s (%s) is ignored: %s",
+                *(self.name, item_id, outcome),
+                "it was taken back from its worker" if held else "no claim of it is known here: give its fence",
+                extra={"item": item_id, "pool": self.name},
+            )
+        return ended
+
+
+def _held(fence: str) -> Held:
+    parts = fence.split(".")
+    if len(parts) != len(Held._fields) or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"{fence!r:.80} is not the fence of a work item: claim returns one.")
+    return Held(*map(int, parts))
+
+
+class SQLiteWorkBackend(HoldfastWorkBackend):
+    """Pools in a SQLite file."""
+
+    def __init__(self, path: str | os.PathLike[str] = DEFAULT_PATH) -> None:
+        super().__init__(Store(sqlite_url(path)))
+
+
+class PostgresWorkBackend(HoldfastWorkBackend):
+    """Pools in a PostgreSQL database."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Store(url))
+
+
+class MemoryWorkBackend(HoldfastWorkBackend):
+    """Pools in this process, for tests: threads may share them, and they are gone with it."""
+
+    def __init__(self) -> None:
+        super().__init__(Store(MEMORY))

@@ -1,0 +1,246 @@
+"""The gateway in this process: sessions are Holdfast's sessions, a turn is a run of an agent in one.
+
+What a session may do at a time, how a turn is repeated and how it ends is decided there. A caller that stops reading
+does not stop the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.options import RunOptions
+from holdfast.agents.api.run import Run
+from holdfast.agents.values.sessions import SessionRecord
+from holdfast.app import Holdfast, core_of
+from holdfast.errors import AlreadyDecided, NotFound, UsageError
+from holdfast.facades.universal_agent import handling, protocol, workspaces
+from holdfast.facades.universal_agent.gateway_values import (
+    AgentEvent,
+    EventCallback,
+    EventType,
+    GatewayRequest,
+    GatewayResult,
+    GatewaySession,
+    GatewaySessionSummary,
+    collected,
+)
+from holdfast.facades.universal_agent.refusals import BadName, UnknownSession
+from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
+from holdfast.facades.universal_agent.turn_events import agent_event
+from holdfast.values.times import moment
+
+_MARK = {"gateway": "universal_agent"}  # in the metadata of sessions that were made here
+_YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})
+_SHOWN = 50
+
+
+class InProcessGateway:
+    """Sessions and turns, served by agents of this process and by whichever workers share its database.
+
+    Inside a handler of a worker it uses that worker's database; elsewhere `runtime`, or `runtime.db`. `agent` answers;
+    without one it is the app's agent named `universal_agent`.
+    """
+
+    def __init__(
+        self,
+        runtime: RuntimeDb | Holdfast | None = None,
+        *,
+        agent: Agent[Any] | None = None,
+        workspace_base: str | Path | None = None,
+    ) -> None:
+        handled = handling.current()
+        self._owned = isinstance(runtime, Holdfast) or (runtime is None and handled is None)
+        if runtime is None:
+            self._runtime = connect_runtime_db() if handled is None else handled.runtime
+        else:
+            self._runtime = connect_runtime_db(runtime) if isinstance(runtime, Holdfast) else runtime
+        self._agent = agent
+        self._base = Path(workspace_base or workspaces.DEFAULT_BASE)
+
+    @property
+    def _app(self) -> Holdfast:
+        return self._runtime.app
+
+    async def create_session(
+        self, user_id: str, workspace_dir: str | None = None, session_id: str | None = None
+    ) -> GatewaySession:
+        """A session for a user. Without an id it is named after its workspace, or by the time.
+
+        A session that is there already is returned if it has this user and this workspace.
+        """
+        given = workspaces.check_workspace(workspace_dir)
+        workspaces.check_text(user_id, "user_id")
+        for name in self._names(user_id, given, session_id):
+            path = await asyncio.to_thread(workspaces.place, self._base, given, name)
+            wanted = {**_MARK, "user_id": user_id, "workspace_dir": str(path), "status": "active"}
+            record = await (await self._app.session(name, metadata=wanted)).refresh()
+            if (record.metadata.get("user_id"), record.metadata.get("workspace_dir")) == (user_id, str(path)):
+                return await self._prepared(record)
+        raise BadName(f"session {session_id!r} has another user or workspace; resume_session opens it.")
+
+    def _names(self, user_id: str, given: str | None, session_id: str | None) -> list[str]:
+        """By what a session may be called: the next is tried when another user or workspace has the one before."""
+        if session_id is not None:
+            return [workspaces.check_name(session_id, "session_id")]
+        if given is None:
+            ports = core_of(self._app).ports
+            now = moment(ports.clock.wall_us()).strftime("%Y%m%d_%H%M%S")
+            return [f"session_{now}_{ports.random.getrandbits(32):08x}"]
+        name = workspaces.name_from(Path(given))
+        own = hashlib.sha256(f"{user_id}\0{given}".encode()).hexdigest()[:8]
+        return [name, f"{name[:119]}_{own}"]
+
+    async def _prepared(self, record: SessionRecord) -> GatewaySession:
+        session = _session_of(record)
+        manifest = {**_MARK, "session_id": session.session_id, "user_id": session.user_id, "at": self._now()}
+        await asyncio.to_thread(workspaces.prepare, Path(session.workspace_dir), manifest)
+        await self._note(session, "session_opened", user_id=session.user_id)
+        return session
+
+    async def resume_session(self, session_id: str) -> GatewaySession:
+        """A session that is there; `UnknownSession`, a `ValueError`, when there is none."""
+        record = await self._record(session_id)
+        if record.metadata.get("status") != "active":
+            record = await self._app.sessions.update(record.id, metadata={**record.metadata, "status": "active"})
+        return await self._prepared(record)
+
+    async def _record(self, session_id: str) -> SessionRecord:
+        if not workspaces.is_name(session_id):
+            raise UnknownSession(str(session_id)[:200])
+        try:
+            record = await self._app.sessions.get(session_id)
+        except NotFound:
+            raise UnknownSession(session_id) from None
+        if record.metadata.get("gateway") != _MARK["gateway"] or record.key != session_id:
+            raise UnknownSession(session_id)
+        return record
+
+    async def execute(self, session: GatewaySession, request: GatewayRequest) -> AsyncIterator[AgentEvent]:
+        """The events of one turn, until it has ended. Turns of a session come one after the other.
+
+        The same `client_turn_id` again is the same turn: its events are given again, and nothing is run.
+        """
+        run = await self._begin(session, request)
+        info = {"session_id": session.session_id, "workspace_dir": session.workspace_dir, "run_id": run.id}
+        yield AgentEvent(EventType.SESSION_INFO, info)
+        last: AgentEvent | None = None
+        async with aclosing(run.stream()) as events:
+            async for event in events:
+                last = agent_event(event)
+                if last is not None:
+                    yield last
+        ended = "failed" if last is not None and last.type is EventType.ERROR else "completed"
+        await self._note(session, "turn_ended", run_id=run.id, status=ended)
+
+    async def _begin(self, session: GatewaySession, request: GatewayRequest) -> Run[Any]:
+        protocol.execute(request)  # what no client could send is refused here too
+        record = await self._record(session.session_id)
+        agent = self._agent or self._runtime.agent
+        core = core_of(self._app)
+        core.require_key(agent.spec.model, agent.spec.kind)
+        await self._app.ensure_worker()
+        run = await agent.enqueue(request.user_input, **self._options(agent, record, session, request))
+        await self._note(session, "turn_started", run_id=run.id, client_turn_id=request.turn_id)
+        return run
+
+    def _options(
+        self, agent: Agent[Any], record: SessionRecord, session: GatewaySession, request: GatewayRequest
+    ) -> RunOptions:
+        handled, turn = handling.current(), request.turn_id
+        if turn is None and handled is not None:
+            turn = handled.turn_id(session.session_id, request.user_input)
+        options: RunOptions = {
+            "session": self._app.sessions[record.id],
+            "variables": {"workspace_dir": session.workspace_dir, "session_id": session.session_id},
+        }
+        if turn is not None:
+            options["key"] = f"universal_agent/{session.session_id}/{turn}"
+        limits = agent.spec.limits
+        if (most := request.metadata.get("max_turns")) is not None:
+            limits = replace(limits, turns=int(most))
+        if (seconds := request.metadata.get("turn_timeout_seconds")) is not None:
+            limits = replace(limits, time=f"{float(seconds)}s")
+        if limits != agent.spec.limits:
+            options["limits"] = limits
+        return options
+
+    async def run_query(
+        self, session: GatewaySession, request: GatewayRequest, event_callback: EventCallback | None = None
+    ) -> GatewayResult:
+        """One turn, and what it came to."""
+        return await collected(self.execute(session, request), core_of(self._app).ports.clock, event_callback)
+
+    async def cancel(self, session_id: str) -> int:
+        """Cancel every turn of a session that has not ended; how many they were."""
+        record = await self._record(session_id)
+        runs = await self._app.sessions[record.id].runs(limit=_SHOWN)
+        open_runs = [run for run in runs if run.finalized_at is None]
+        for run in open_runs:
+            await self._app.runs[run.id].cancel("cancelled through its gateway")
+        return len(open_runs)
+
+    async def resolve_input(self, session_id: str, input_id: str, response: str) -> bool:
+        """Give a person's answer to what a turn of this session asked; False when it asks nothing of that id.
+
+        A question is answered with the text. Whatever else is asked is approved by "yes" and denied by any other text.
+        """
+        record = await self._record(session_id)
+        try:
+            inquiry = await self._app.inquiries.get(input_id)
+            if inquiry.session_id != record.id:
+                return False
+            if inquiry.kind == "question":
+                await self._app.answer(inquiry.id, response)
+            elif response.strip().lower() in _YES:
+                await self._app.approve(inquiry.id, digest=inquiry.digest)
+            else:
+                await self._app.deny(inquiry.id, digest=inquiry.digest, message=response)
+        except (NotFound, AlreadyDecided):
+            return False
+        return True
+
+    async def close_session(self, session_id: str) -> None:
+        """Mark a session as closed. Its conversation and its files stay, and `resume_session` opens it again."""
+        record = await self._record(session_id)
+        await self._app.sessions.update(record.id, metadata={**record.metadata, "status": "closed"})
+
+    async def list_sessions_async(self) -> list[GatewaySessionSummary]:
+        """The newest sessions."""
+        found = await self._app.sessions.list(metadata=_MARK, limit=_SHOWN)
+        return [_summary_of(record) for record in found]
+
+    def list_sessions(self) -> list[GatewaySessionSummary]:
+        """`list_sessions_async`, for code that cannot await it."""
+        return self._app.sync(self.list_sessions_async())
+
+    async def close(self) -> None:
+        """Close the connection, if this gateway opened it; an app that you brought stays open."""
+        if self._owned:
+            await self._runtime.aclose()
+
+    def _now(self) -> str:
+        return moment(core_of(self._app).ports.clock.wall_us()).isoformat()
+
+    async def _note(self, session: GatewaySession, event: str, **facts: object) -> None:
+        await asyncio.to_thread(workspaces.note, Path(session.workspace_dir), self._now(), event, facts)
+
+
+def _session_of(record: SessionRecord) -> GatewaySession:
+    known = dict(record.metadata)
+    if record.key is None:
+        raise UsageError(f"session {record.id} has no key, so no gateway made it.")
+    return GatewaySession(record.key, str(known["user_id"]), str(known["workspace_dir"]), known)
+
+
+def _summary_of(record: SessionRecord) -> GatewaySessionSummary:
+    known = dict(record.metadata)
+    return GatewaySessionSummary(
+        record.key or record.id, str(known.get("workspace_dir", "")), str(known.get("status", "")), known
+    )

@@ -1,0 +1,110 @@
+"""Workspaces: the folder of a session or a run, with a manifest and a log of what happened in it.
+
+A folder that is derived from a name or given as a relative path lies inside the base; an absolute path is taken as it
+is. Nothing here decides anything: the store does, and these files are for people and tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.facades.universal_agent.refusals import BadName
+
+DEFAULT_BASE = "AGENT_RUN_WORKSPACES"
+MANIFEST, ACTIVITY, PRODUCTS, ATTEMPTS = "run_manifest.json", "activity.jsonl", "work_products", "attempts"
+_LONGEST_TEXT = 512
+_OTHER = re.compile(r"[^A-Za-z0-9_:@-]+")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
+
+
+def is_name(name: object) -> bool:
+    """Whether this may name a session, a run or a folder."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def check_name(name: object, what: str) -> str:
+    """A name that is also the name of a folder, or `BadName`."""
+    if not isinstance(name, str) or not is_name(name):
+        shown = repr(name) if isinstance(name, str) and len(name) < 80 else f"{type(name).__name__}"
+        raise BadName(
+            f"{what} has 1 to 128 letters, digits and _ . : @ -, and begins with a letter or digit; not {shown}."
+        )
+    return name
+
+
+def name_from(path: Path) -> str:
+    """A name for what lies there: that of the folder, if it may be one, else one that shows where it came from."""
+    if is_name(path.name):
+        return path.name
+    own = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    return f"{_OTHER.sub('_', path.name).strip('_:@-')[:119] or 'workspace'}_{own}"
+
+
+def check_text(given: object, what: str) -> str:
+    """A text that is kept beside something: not empty, and not a page long."""
+    if not isinstance(given, str) or not 1 <= len(given) <= _LONGEST_TEXT or "\0" in given:
+        raise BadName(f"{what} is a text of 1 to {_LONGEST_TEXT} characters without NUL.")
+    return given
+
+
+def check_workspace(given: object) -> str | None:
+    """A path as a caller gave it, or nothing; `BadName` for what no folder can have."""
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike):
+        raise BadName(f"workspace_dir is a path, not {type(given).__name__}.")
+    path = os.fspath(given)
+    if not isinstance(path, str) or not path.strip() or "\0" in path or len(path) > 4_096:
+        raise BadName("workspace_dir is a path of 1 to 4,096 characters without NUL.")
+    if not Path(path).is_absolute() and Path(os.path.normpath(path)).parts[:1] in ((), (os.pardir,)):
+        raise _outside(path, DEFAULT_BASE)
+    return path
+
+
+def _outside(given: str | None, base: object) -> BadName:
+    return BadName(f"workspace_dir {given!r:.200} is not inside {base}; give an absolute path to have it elsewhere.")
+
+
+def place(base: Path, given: str | None, name: str) -> Path:
+    """Where a workspace lies: as given, or named `name` below the base; `BadName` when it would leave the base."""
+    wanted = Path(given) if given is not None else Path(check_name(name, "the name of a workspace"))
+    if wanted.is_absolute():
+        return wanted
+    root = base.resolve()
+    found = (root / wanted).resolve()
+    if found == root or not found.is_relative_to(root):
+        raise _outside(given, base)
+    return found
+
+
+def prepare(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Make the folder, and write its manifest unless it has one."""
+    (path / PRODUCTS).mkdir(parents=True, exist_ok=True)
+    if not (path / MANIFEST).exists():
+        _write(path / MANIFEST, manifest)
+
+
+def note(path: Path, at: str, event: str, facts: Mapping[str, Any]) -> None:
+    """Append a line to the log, by one write."""
+    line = json.dumps({"at": at, "event": event, **facts}, ensure_ascii=False, default=str) + "\n"
+    with (path / ACTIVITY).open("a", encoding="utf-8") as log:
+        log.write(line)
+
+
+def write_attempt(path: Path, number: int, facts: Mapping[str, Any]) -> None:
+    """What is known of one attempt, in a folder of its own."""
+    folder = path / ATTEMPTS / f"{number:03}"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "attempt_meta.json", facts)
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(dict(content), indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    unfinished.replace(file)

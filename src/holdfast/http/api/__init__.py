@@ -1,0 +1,1 @@
+"""The JSON API: a module for each noun, over the public calls of the app."""

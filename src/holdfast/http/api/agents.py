@@ -1,0 +1,79 @@
+"""Agents over HTTP: those that are stored, their versions, and new ones from plain values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+from starlette.responses import Response
+
+from holdfast.agents.values.agents import AgentRecord, VersionRecord
+from holdfast.errors import UsageError
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.runs import Body
+from holdfast.http.api.seen import Sight
+from holdfast.values import Page
+
+routes = Routes("agents")
+
+
+class NewAgent(Body):
+    """An agent of plain values: `fields` are those of `hf.agents.create`, its tools are names."""
+
+    name: str
+    model: str
+    description: str = ""
+    metadata: dict[str, Any] | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class ChangedAgent(Body):
+    description: str | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+
+
+@routes.get("/agents")
+async def list_agents(
+    seen: Sight, page: Paged, name: str | None = None, metadata: str | None = None, tenant: str | None = None
+) -> Page[AgentRecord]:
+    """List agents by name. `metadata` is a JSON object that theirs contain."""
+    try:
+        wanted = json.loads(metadata or "{}")
+    except (ValueError, RecursionError):
+        raise UsageError("metadata is a JSON object.") from None
+    return await seen.agents.list(name=name, metadata=wanted, tenant=seen.chosen(tenant), **page.place)
+
+
+@routes.post("/agents", creates=True)
+async def create_agent(seen: Sight, new: NewAgent) -> AgentRecord:
+    """Write an agent; whichever worker has the code of its tools serves it."""
+    fields: Any = {**new.fields, "model": new.model}
+    return await seen.agents.create(new.name, metadata=new.metadata, description=new.description, **fields)
+
+
+@routes.get("/agents/{id}")
+async def show_agent(seen: Sight, id: str) -> AgentRecord:
+    """Show one agent, by its id or its name."""
+    return await seen.agents.get(id)
+
+
+@routes.patch("/agents/{id}")
+async def update_agent(seen: Sight, id: str, change: ChangedAgent) -> AgentRecord:
+    """Write a new version of an agent; runs that have begun keep theirs."""
+    fields: Any = change.fields
+    return await seen.agents.update(id, description=change.description, **fields)
+
+
+@routes.delete("/agents/{id}")
+async def delete_agent(seen: Sight, id: str) -> Response:
+    """Remove an agent that no run has used."""
+    await seen.agents.delete(id)
+    return Response(status_code=204)
+
+
+@routes.get("/agents/{id}/versions")
+async def list_versions(seen: Sight, id: str, page: Paged) -> Page[VersionRecord]:
+    """List the versions of an agent, newest first."""
+    return await seen.agents.versions(id, **page.place)

@@ -1,0 +1,60 @@
+"""Answers: what a route returns becomes JSON in the form that `--json` prints, and openapi.json says its type."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, get_args, get_origin, get_type_hints
+
+from starlette.responses import Response
+
+from holdfast.http.api.paging import PageOf
+from holdfast.http.api.routes import Endpoint, Handler
+from holdfast.redaction import Redactor
+from holdfast.values import Page, as_json
+
+# What a program or a model was given, and what it gave: a viewer sees it without its secrets.
+_ARGUMENTS = frozenset({"payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"})
+
+
+def answering(endpoint: Endpoint) -> Handler:
+    """The route as the framework calls it."""
+
+    @functools.wraps(endpoint.function)
+    async def answer(*args: Any, **options: Any) -> Response:
+        value = await endpoint.function(*args, **options)
+        if isinstance(value, Response):
+            return value
+        seen = options.get("seen")
+        told = as_json(value)
+        if seen is not None and seen.principal.role == "viewer":
+            told = without_secrets(told)
+        return json_response(told, 201 if endpoint.creates else 200)
+
+    return answer
+
+
+def json_response(told: object, status: int = 200) -> Response:
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
+    return Response(text.encode(errors="replace"), status, {"cache-control": "no-store"}, "application/json")
+
+
+def without_secrets(told: Any) -> Any:
+    if isinstance(told, list):
+        return [without_secrets(each) for each in told]
+    if isinstance(told, dict):
+        redactor = Redactor()
+        return {
+            name: redactor.value(value, "arguments") if name in _ARGUMENTS else without_secrets(value)
+            for name, value in told.items()
+        }
+    return told
+
+
+def model_of(endpoint: Endpoint) -> Any:
+    """The type of the answer, for openapi.json."""
+    declared = get_type_hints(endpoint.function, include_extras=True).get("return")
+    if get_origin(declared) is Page:
+        (item,) = get_args(declared)
+        return PageOf.__class_getitem__(item)
+    return None if declared is Response else declared

@@ -1,0 +1,94 @@
+"""Jobs over HTTP: what is in the store, why it does not run, again, and no more."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.runs import Body, Reason
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.values import Page
+from holdfast.values.bulk import Bulk
+from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+
+routes = Routes("jobs")
+
+
+class ManyJobs(Body):
+    """Which jobs; `dry_run` only counts them. Continue with `next` as `after`."""
+
+    dry_run: bool = False
+    state: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    after: str | None = None
+    reason: Annotated[str, Field(max_length=2_000)] = "cancelled by its owner"
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        return {"queue": self.queue, "kind": self.kind, "state": self.state}
+
+
+@routes.get("/jobs")
+async def list_jobs(
+    seen: Sight,
+    page: Paged,
+    state: str | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    tenant: str | None = None,
+) -> Page[JobRecord]:
+    """List jobs, newest first. A page may be short and still have a `next`."""
+    whose = seen.chosen(tenant)
+    return await seen.hf.jobs.list(state=state, queue=queue, kind=kind, tenant=whose, **page.place, look=10_000)
+
+
+@routes.post("/jobs/retry")
+async def retry_jobs(seen: Sight, many: ManyJobs) -> Bulk:
+    """Enqueue ended jobs again, at most 1,000 a call, each once; failed ones unless `state` says otherwise."""
+    return await seen.hf.jobs.retry_some(**many.choice, after=many.after, tenant=seen.tenant, dry_run=many.dry_run)
+
+
+@routes.post("/jobs/cancel")
+async def cancel_jobs(seen: Sight, many: ManyJobs) -> Bulk:
+    """Cancel jobs that have not ended, with their families, at most 1,000 a call."""
+    return await seen.hf.jobs.cancel_some(**many.choice, tenant=seen.tenant, dry_run=many.dry_run, reason=many.reason)
+
+
+async def _find(seen: Seen, id: str) -> JobRecord:
+    return await (seen.hf.jobs if seen.part is None else seen.part.jobs).get(id)
+
+
+@routes.get("/jobs/{id}")
+async def show_job(seen: Sight, id: str) -> JobRecord:
+    """Show one job."""
+    return await _find(seen, id)
+
+
+@routes.get("/jobs/{id}/attempts")
+async def list_attempts(seen: Sight, id: str) -> list[AttemptRecord]:
+    """List the attempts of a job that have ended."""
+    return list(await seen.hf.jobs.attempts((await _find(seen, id)).id))
+
+
+@routes.get("/jobs/{id}/why")
+async def explain_job(seen: Sight, id: str) -> list[ReasonRecord]:
+    """Explain why no worker runs the job; empty when nothing holds it back."""
+    return list(await seen.hf.jobs.why((await _find(seen, id)).id))
+
+
+@routes.post("/jobs/{id}/retry", creates=True)
+async def retry_job(seen: Sight, id: str) -> JobRecord:
+    """Enqueue an ended job again, as a new one that names it."""
+    again = await seen.hf.jobs.retry((await _find(seen, id)).id)
+    return await seen.hf.jobs.get(again.id)
+
+
+@routes.post("/jobs/{id}/cancel")
+async def cancel_job(seen: Sight, id: str, why: Reason | None = None) -> dict[str, str]:
+    """Cancel a job and its family; answers its state now."""
+    job = await _find(seen, id)
+    return {"id": job.id, "state": await seen.hf.jobs[job.id].cancel((why or Reason()).reason)}

@@ -1,0 +1,27 @@
+"""Every noun of the API. A new noun is a module, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.http.api import agents, calls, fleet, inquiries, jobs, money, runs, sessions, streams, system
+from holdfast.http.api.routes import Routes
+
+NOUNS: Sequence[Routes] = (
+    runs.routes,
+    sessions.routes,
+    agents.routes,
+    jobs.routes,
+    inquiries.routes,
+    calls.routes,
+    fleet.queues,
+    fleet.lanes,
+    fleet.workers,
+    fleet.schedules,
+    fleet.batches,
+    fleet.scale,
+    money.usage,
+    money.budgets,
+    system.routes,
+    streams.routes,
+)

@@ -1,0 +1,51 @@
+"""Routes: what a noun answers, declared as data, so that one place composes and guards them all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+Handler = Callable[..., Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
+
+
+class Endpoint(NamedTuple):
+    """One method of one path. `creates`: it takes an Idempotency-Key, and answers 201."""
+
+    noun: str
+    method: str
+    path: str
+    function: Handler
+    creates: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Routes:
+    """The routes of one noun: `@routes.get("/runs/{id}")`."""
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+        self.endpoints: list[Endpoint] = []
+
+    def get(self, path: str) -> Callable[[H], H]:
+        return partial(self._add, "GET", path, False)
+
+    def post(self, path: str, *, creates: bool = False) -> Callable[[H], H]:
+        return partial(self._add, "POST", path, creates)
+
+    def put(self, path: str) -> Callable[[H], H]:
+        return partial(self._add, "PUT", path, False)
+
+    def patch(self, path: str) -> Callable[[H], H]:
+        return partial(self._add, "PATCH", path, False)
+
+    def delete(self, path: str) -> Callable[[H], H]:
+        return partial(self._add, "DELETE", path, False)
+
+    def _add(self, method: str, path: str, creates: bool, function: H) -> H:
+        self.endpoints.append(Endpoint(self.noun, method, path, function, creates))
+        return function

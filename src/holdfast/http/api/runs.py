@@ -1,0 +1,312 @@
+"""Runs over HTTP: see them, start them, follow what they do, decide about them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, Response
+
+from holdfast import durations
+from holdfast.agents.api.options import RunOptions
+from holdfast.agents.api.waterfall import Span
+from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.runs.inbox import During
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.agents.values.sessions import Message
+from holdfast.errors import ResultTimeout
+from holdfast.events import wire
+from holdfast.http.api.answers import json_response
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.kernel import stored_json
+from holdfast.values import Page, as_json
+from holdfast.values.bulk import Bulk
+
+routes = Routes("runs")
+
+_LONGEST_WAIT = durations.microseconds("1m")
+Prompt = str | list[str | dict[str, Any]]
+
+
+class Body(BaseModel):
+    """What a request says. A field that is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewRun(Body):
+    """A run to start: `agent` is a name or an id, `session` a key or an id."""
+
+    agent: str
+    prompt: Prompt
+    session: str | None = None
+    during: During | None = None
+    variables: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    priority: int | None = None
+    delay: str | None = None
+    at: datetime | None = None
+    limits: dict[str, Any] | None = None
+    model: str | None = None
+    mode: Mode | None = None
+    answer_within: str | None = None
+    require_worker: bool = False
+
+
+class Reason(Body):
+    reason: Annotated[str, Field(max_length=2_000)] = "cancelled by its owner"
+
+
+class Said(Body):
+    prompt: Prompt
+
+
+class Forking(Body):
+    at: int | None = None
+    prompt: Prompt | None = None
+    model: str | None = None
+    mode: Mode = "streaming"
+
+
+class ManyRuns(Body):
+    """Which runs; `dry_run` only counts them. Continue with `next` as `after`."""
+
+    dry_run: bool = False
+    agent: str | None = None
+    session: str | None = None
+    state: str | None = None
+    after: str | None = None
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        return {"agent": self.agent, "session": self.session, "after": self.after, **self.in_state}
+
+    @property
+    def in_state(self) -> dict[str, str]:
+        return {} if self.state is None else {"state": self.state}
+
+
+@routes.get("/runs")
+async def list_runs(
+    seen: Sight,
+    page: Paged,
+    agent: str | None = None,
+    session: str | None = None,
+    state: str | None = None,
+    parent: str | None = None,
+    tenant: str | None = None,
+    mode: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Page[RunRecord]:
+    """List runs, newest first. `agent` is a name or an id, `session` a key or an id."""
+    chosen = seen.chosen(tenant)
+    where: dict[str, Any] = {"agent": agent, "session": session, "parent": parent, "tenant": chosen}
+    how: dict[str, Any] = {"state": state, "mode": mode, "since": since, "until": until}
+    found = await seen.runs.list(**where, **how, **page.place)
+    if not seen.pinned:
+        return found
+    return Page([run for run in found if await seen.shows(run.session)], next=found.next, looked=found.looked)
+
+
+async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:
+    """Start a run, as one noun or another asks for it; returns it as it stands."""
+    limits = new.pop("limits", None)
+    given = None if limits is None else stored_json.read(Limits, limits, what="limits")
+    options: RunOptions = {**new, "limits": given, "session": session}  # type: ignore[typeddict-item]
+    if seen.tenant is not None:
+        options["tenant"] = seen.tenant
+    run = await (await seen.agents.named(agent)).enqueue(prompt, **options)
+    return await seen.runs.get(run.id)
+
+
+@routes.post("/runs", creates=True)
+async def create_run(seen: Sight, new: NewRun) -> RunRecord:
+    """Start a run. With an Idempotency-Key the same request again is the same run."""
+    session: Any = new.session
+    if seen.pinned:
+        session = await _pinned_session(seen, new.session)
+    options = new.model_dump(exclude={"agent", "prompt", "session"}, exclude_none=True)
+    return await start(seen, new.agent, new.prompt, session, options)
+
+
+async def _pinned_session(seen: Seen, key: str | None) -> Any:
+    """A session that has what is pinned: a new one, or one that has it already."""
+    made = await (seen.part or seen.hf).session(key, metadata=seen.with_pinned(None))
+    await seen.find_session(made.id)
+    return made
+
+
+@routes.get("/runs/compare")
+async def compare_runs(seen: Sight, a: str, b: str) -> dict[str, Any]:
+    """Compare two runs: outcome, answers, tools, tokens, cost."""
+    sides = [await seen.run(a), await seen.run(b)]
+    told: dict[str, Any] = as_json(await seen.runs.compare(*sides))
+    return told
+
+
+@routes.post("/runs/retry")
+async def retry_runs(seen: Sight, many: ManyRuns) -> Bulk:
+    """Enqueue ended runs again, at most 1,000 a call, each once; failed ones unless `state` says otherwise."""
+    await _check_bulk(seen, many)
+    return await seen.runs.retry_some(dry_run=many.dry_run, **many.choice)
+
+
+@routes.post("/runs/cancel")
+async def cancel_runs(seen: Sight, many: ManyRuns) -> Bulk:
+    """Cancel runs that have not ended, at most 1,000 a call."""
+    await _check_bulk(seen, many)
+    return await seen.runs.cancel_some(dry_run=many.dry_run, reason=many.reason, **many.choice)
+
+
+async def _check_bulk(seen: Seen, many: ManyRuns) -> None:
+    """Where sessions are pinned, a bulk call is about one of them."""
+    if seen.pinned:
+        await seen.find_session(many.session or "")
+
+
+@routes.get("/runs/{id}")
+async def show_run(seen: Sight, id: str) -> RunRecord:
+    """Show one run."""
+    return await (await seen.run(id)).refresh()
+
+
+@routes.get("/runs/{id}/result")
+async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
+    """Show how a run ended; `wait` for it up to a minute ("30s"). 202 while it has not ended."""
+    run = await seen.run(id)
+    span = min(durations.microseconds(wait), _LONGEST_WAIT)
+    try:
+        return json_response(as_json(await run.result(timeout=f"{max(span, 1)}us")))
+    except ResultTimeout:
+        return json_response({"id": run.id, "state": (await run.refresh()).state}, 202)
+
+
+@routes.get("/runs/{id}/tree")
+async def show_tree(seen: Sight, id: str) -> list[RunRecord]:
+    """List the run and all runs below it, oldest first; at most 1,000."""
+    return list(await seen.runs.tree((await seen.run(id)).id))
+
+
+@routes.get("/runs/{id}/turns")
+async def list_turns(seen: Sight, id: str, page: Paged) -> Page[Turn]:
+    """List the turns of a run, in their order."""
+    return await (await seen.run(id)).turns(**page.place)
+
+
+@routes.get("/runs/{id}/calls")
+async def list_calls(seen: Sight, id: str, page: Paged) -> Page[CallRecord]:
+    """List the tool calls of a run, in the order in which they were asked for."""
+    return await (await seen.run(id)).calls(**page.place)
+
+
+@routes.get("/runs/{id}/children")
+async def list_children(seen: Sight, id: str, page: Paged) -> Page[RunRecord]:
+    """List the runs that its tool calls started, newest first."""
+    return await (await seen.run(id)).children(**page.place)
+
+
+@routes.get("/runs/{id}/inquiries")
+async def list_asked(seen: Sight, id: str, page: Paged) -> Page[Inquiry]:
+    """List what the run and the runs below it wait for a person to decide."""
+    return await (await seen.run(id)).inquiries(**page.place)
+
+
+@routes.get("/runs/{id}/messages")
+async def list_run_messages(seen: Sight, id: str, page: Paged, archived: bool = False) -> Page[Message]:
+    """List the messages of the run's session that belong to this run."""
+    run = await (await seen.run(id)).refresh()
+    found = await (await seen.session(run.session)).messages(**page.place, archived=archived)
+    return Page([each for each in found if each.run_id == run.id], next=found.next, looked=found.looked)
+
+
+@routes.get("/runs/{id}/events")
+async def list_events(seen: Sight, id: str, page: Paged) -> Page[dict[str, Any]]:
+    """List the events that are stored so far."""
+    run = await seen.run(id)
+    found = await run.events(page.after or 0, limit=page.limit)
+    return Page([{"type": kind, **data} for kind, data in map(wire, found)], next=found.next)
+
+
+@routes.get("/runs/{id}/usage")
+async def show_usage(seen: Sight, id: str) -> dict[str, Any]:
+    """Show what the run and all runs below it have used."""
+    return (await (await seen.run(id)).usage()).as_json()
+
+
+@routes.get("/runs/{id}/why")
+async def explain_run(seen: Sight, id: str) -> dict[str, str]:
+    """Explain why the run does not continue; empty when nothing holds it back."""
+    return {"id": id, "why": await (await seen.run(id)).why()}
+
+
+@routes.get("/runs/{id}/waterfall")
+async def show_waterfall(seen: Sight, id: str) -> list[Span]:
+    """List the turns, calls and runs below a run, with when each began and ended."""
+    return list(await (await seen.run(id)).waterfall())
+
+
+@routes.get("/runs/{id}/export")
+async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
+    """Download a run as a capsule: one SQLite file, without secrets."""
+    run = await seen.run(id)
+    folder = Path(mkdtemp(prefix="holdfast-"))
+    file = folder / f"{run.id}.capsule"
+
+    def remove() -> None:
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+
+    try:
+        await run.export(file, partial=partial)
+    except BaseException:
+        remove()
+        raise
+    named = {"content-disposition": f'attachment; filename="{run.id}.db"', "cache-control": "no-store"}
+    return FileResponse(file, headers=named, media_type="application/vnd.sqlite3", background=BackgroundTask(remove))
+
+
+@routes.post("/runs/{id}/cancel")
+async def cancel_run(seen: Sight, id: str, why: Reason | None = None) -> dict[str, str]:
+    """Cancel the run, its tool calls and every run below it; answers its state now."""
+    return {"id": id, "state": await (await seen.run(id)).cancel((why or Reason()).reason)}
+
+
+@routes.post("/runs/{id}/interrupt")
+async def interrupt_run(seen: Sight, id: str) -> RunRecord:
+    """End the run where it is, and keep what the model has written."""
+    run = await seen.run(id)
+    await run.interrupt(seen.principal.name)
+    return await run.refresh()
+
+
+@routes.post("/runs/{id}/steer")
+async def steer_run(seen: Sight, id: str, said: Said) -> RunRecord:
+    """Send a message to the active run: the model reads it with its next turn."""
+    run = await seen.run(id)
+    await run.steer(said.prompt)
+    return await run.refresh()
+
+
+@routes.post("/runs/{id}/fork", creates=True)
+async def fork_run(seen: Sight, id: str, fork: Forking | None = None) -> RunRecord:
+    """Continue from where a run was before turn `at`, in a new session."""
+    wish = fork or Forking()
+    forked = await (await seen.run(id)).fork(wish.at, prompt=wish.prompt, model=wish.model, mode=wish.mode)
+    return await seen.runs.get(forked.id)
+
+
+@routes.post("/runs/{id}/retry", creates=True)
+async def retry_run(seen: Sight, id: str) -> RunRecord:
+    """Enqueue an ended run again: same prompt, same options, same session."""
+    again = await seen.runs.retry((await seen.run(id)).id)
+    return await seen.runs.get(again.id)

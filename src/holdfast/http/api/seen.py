@@ -1,0 +1,105 @@
+"""What one principal sees of an app: all of it, one tenant of it, or one tenant's sessions with given metadata.
+
+Every route reaches the app through this. What is outside of it is not there: 404, never 403.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from holdfast.access.principals import Principal
+from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
+from holdfast.agents.people.rulings import InquiriesList
+from holdfast.agents.values.sessions import SessionRecord
+from holdfast.app import Holdfast
+from holdfast.errors import NotFound, UsageError
+
+
+class Seen:
+    def __init__(self, hf: Holdfast, principal: Principal, tenant: str | None, pinned: Mapping[str, Any]) -> None:
+        """`pinned` are metadata that every session must have; those made here have them."""
+        self.hf = hf
+        self.principal = principal
+        self.tenant = tenant
+        self.pinned = pinned
+        self.part: Tenant | None = None if tenant is None else hf.tenant(tenant)
+
+    @property
+    def runs(self) -> RunsList:
+        return (self.part or self.hf).runs
+
+    @property
+    def sessions(self) -> SessionsList:
+        return (self.part or self.hf).sessions
+
+    @property
+    def agents(self) -> AgentsList:
+        return (self.part or self.hf).agents
+
+    @property
+    def inquiries(self) -> InquiriesList:
+        return (self.part or self.hf).inquiries
+
+    async def session(self, id: str) -> Session:
+        """A handle on a session that is there for this principal."""
+        return self.sessions[(await self.find_session(id)).id]
+
+    async def find_session(self, id: str) -> SessionRecord:
+        found = await self.sessions.get(id)
+        if not self._has_pinned(found):
+            raise NotFound(f"there is no session {id} in this database.")
+        return found
+
+    async def run(self, id: str) -> Run[Any]:
+        """A handle on a run that is there for this principal."""
+        run = self.runs[id]
+        if self.pinned:
+            await self._within(run, id)
+        else:
+            await run.check()
+        return run
+
+    async def _within(self, run: Run[Any], id: str) -> None:
+        try:
+            await self.find_session((await run.refresh()).session)
+        except NotFound:
+            raise NotFound(f"there is no run {id} in this database.") from None
+
+    async def shows(self, session: str) -> bool:
+        """Whether what is in this session is there for this principal."""
+        if not self.pinned:
+            return True
+        try:
+            return self._has_pinned(await self.sessions.get(session))
+        except NotFound:
+            return False
+
+    def with_pinned(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Metadata for a session; those that are pinned cannot be given otherwise."""
+        for name, value in (metadata or {}).items():
+            if name in self.pinned and self.pinned[name] != value:
+                raise UsageError(f"metadata {name!r} is pinned here: leave it out.")
+        return {**(metadata or {}), **self.pinned}
+
+    def chosen(self, tenant: str | None) -> str | None:
+        """The tenant that a filter asks for; who is a tenant asks for itself."""
+        if self.tenant is not None and tenant not in (None, self.tenant):
+            raise NotFound(f"there is no tenant {tenant} in this database.")
+        return self.tenant if self.tenant is not None else tenant
+
+    def _has_pinned(self, session: SessionRecord) -> bool:
+        return all(session.metadata.get(name) == value for name, value in self.pinned.items())
+
+
+async def seen_of(request: Request) -> Seen:
+    seen: Seen = request.state.seen
+    return seen
+
+
+Sight = Annotated[Seen, Depends(seen_of)]

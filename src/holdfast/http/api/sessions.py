@@ -1,0 +1,184 @@
+"""Sessions over HTTP: conversations, what was said in them, and what is said next."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.responses import Response
+
+from holdfast.agents.compaction.compactor import CompactionStats
+from holdfast.agents.compaction.config import Compaction
+from holdfast.agents.runs.inbox import During
+from holdfast.agents.values.runs import RunRecord
+from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
+from holdfast.errors import UsageError
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.runs import Body, NewRun, start
+from holdfast.http.api.seen import Sight
+from holdfast.kernel import stored_json
+from holdfast.values import Page
+
+routes = Routes("sessions")
+
+
+class NewSession(Body):
+    """A session to make, or to find by its key."""
+
+    key: str | None = None
+    parent: str | None = None
+    metadata: dict[str, Any] | None = None
+    during: During | None = None
+
+
+class ChangedSession(Body):
+    metadata: dict[str, Any] | None = None
+    during: During | None = None
+
+
+class Sending(NewRun):
+    """A message to an agent in this session."""
+
+    session: None = None
+
+
+class Compacting(Body):
+    """How to compact; what is left out is as the session's agent says."""
+
+    config: dict[str, Any] | None = None
+
+
+class ForkingSession(Body):
+    at: int | None = None
+    key: str | None = None
+
+
+class Preserving(Body):
+    message: str
+    preserved: bool = True
+
+
+@routes.get("/sessions")
+async def list_sessions(
+    seen: Sight, page: Paged, metadata: str | None = None, parent: str | None = None, tenant: str | None = None
+) -> Page[SessionRecord]:
+    """List sessions, newest first. `metadata` is a JSON object that theirs contain."""
+    wanted = seen.with_pinned(_object(metadata, "metadata"))
+    return await seen.sessions.list(metadata=wanted, parent=parent, tenant=seen.chosen(tenant), **page.place)
+
+
+def _object(text: str | None, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(f"{what} is a JSON object.")
+    return found
+
+
+@routes.post("/sessions", creates=True)
+async def create_session(seen: Sight, new: NewSession) -> SessionRecord:
+    """Make a session. With a `key`, the session that has it, if there is one."""
+    parent = None if new.parent is None else (await seen.find_session(new.parent)).id
+    options: dict[str, Any] = {"metadata": seen.with_pinned(new.metadata), "parent": parent, "during": new.during}
+    made = await (seen.part or seen.hf).session(new.key, **options)
+    return await seen.find_session(made.id)
+
+
+@routes.get("/sessions/values")
+async def list_values(seen: Sight, key: str, page: Paged) -> Page[dict[str, Any]]:
+    """List the values that sessions have under a key of their metadata, each with how many have it."""
+    if seen.pinned:
+        raise UsageError("metadata are pinned here: the values of other sessions are not shown.")
+    found = await seen.sessions.values(key, **page.place)
+    return Page([{"value": value, "count": count} for value, count in found], next=found.next)
+
+
+@routes.get("/sessions/{id}")
+async def show_session(seen: Sight, id: str) -> SessionRecord:
+    """Show one session, by its id or its key."""
+    return await seen.find_session(id)
+
+
+@routes.patch("/sessions/{id}")
+async def update_session(seen: Sight, id: str, change: ChangedSession) -> SessionRecord:
+    """Change the metadata, or what becomes of messages that come while a run is under way."""
+    session = await seen.session(id)
+    metadata = None if change.metadata is None else seen.with_pinned(change.metadata)
+    return await session.update(metadata=metadata, during=change.during)
+
+
+@routes.delete("/sessions/{id}")
+async def delete_session(seen: Sight, id: str) -> Response:
+    """Remove a session with its messages and runs."""
+    await (await seen.session(id)).delete()
+    return Response(status_code=204)
+
+
+@routes.get("/sessions/{id}/messages")
+async def list_messages(seen: Sight, id: str, page: Paged, archived: bool = False) -> Page[Message]:
+    """List what was said, in its order. `archived`: also what a compaction took out."""
+    return await (await seen.session(id)).messages(**page.place, archived=archived)
+
+
+@routes.get("/sessions/{id}/runs")
+async def list_session_runs(seen: Sight, id: str, page: Paged) -> Page[RunRecord]:
+    """List the runs of the session, newest first."""
+    return await (await seen.session(id)).runs(**page.place)
+
+
+@routes.get("/sessions/{id}/usage")
+async def show_session_usage(seen: Sight, id: str) -> dict[str, Any]:
+    """Show what the session's runs and compactions have used."""
+    return (await (await seen.session(id)).usage()).as_json()
+
+
+@routes.get("/sessions/{id}/compactions")
+async def list_compactions(seen: Sight, id: str, page: Paged) -> Page[CompactionRecord]:
+    """List the compactions of the session, newest first."""
+    return await (await seen.session(id)).compactions(**page.place)
+
+
+@routes.get("/sessions/{id}/stats")
+async def show_session_stats(seen: Sight, id: str) -> CompactionStats:
+    """Show how full the session is, and how much of it could be compacted."""
+    return await (await seen.session(id)).compaction_stats()
+
+
+@routes.post("/sessions/{id}/send", creates=True)
+async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
+    """Send a message to an agent in this session; answers the run that will answer it."""
+    session = await seen.session(id)
+    options = message.model_dump(exclude={"agent", "prompt", "session"}, exclude_none=True)
+    return await start(seen, message.agent, message.prompt, session, options)
+
+
+@routes.post("/sessions/{id}/compact")
+async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -> CompactionRecord:
+    """Compact the history that is sent to models; the originals are kept."""
+    given = None if how is None or how.config is None else stored_json.read(Compaction, how.config, what="config")
+    return await (await seen.session(id)).compact(given)
+
+
+@routes.post("/sessions/{id}/restore")
+async def restore_session(seen: Sight, id: str) -> CompactionRecord:
+    """Undo the latest compaction."""
+    return await (await seen.session(id)).restore()
+
+
+@routes.post("/sessions/{id}/fork", creates=True)
+async def fork_session(seen: Sight, id: str, fork: ForkingSession | None = None) -> SessionRecord:
+    """Make a session with a copy of this conversation, up to a message or all of it."""
+    wish = fork or ForkingSession()
+    made = await (await seen.session(id)).fork(wish.at, key=wish.key)
+    return await seen.find_session(made.id)
+
+
+@routes.post("/sessions/{id}/preserve")
+async def preserve_message(seen: Sight, id: str, which: Preserving) -> SessionRecord:
+    """Mark a message so that no compaction touches it, or remove the mark."""
+    session = await seen.session(id)
+    await session.preserve(which.message, which.preserved)
+    return await session.refresh()

@@ -1,0 +1,72 @@
+"""Streams over HTTP: a run, a session, the fleet, as server-sent events that continue behind Last-Event-ID."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.agents.events.reader import ENDED
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.seen import Sight
+from holdfast.http.live.live import Live
+from holdfast.http.live.vigil import Watched
+
+routes = Routes("live")
+
+
+async def live_of(request: Request) -> Live:
+    live: Live = request.state.live
+    return live
+
+
+async def watched_of(request: Request) -> Watched:
+    watched: Watched = request.state.watched
+    return watched
+
+
+async def last_seen(request: Request, after: str = "") -> str:
+    """What the reader has seen last: a browser says it when it comes back."""
+    return request.headers.get("last-event-id", "").strip() or after
+
+
+Alive = Annotated[Live, Depends(live_of)]
+Reader = Annotated[Watched, Depends(watched_of)]
+LastSeen = Annotated[str, Depends(last_seen)]
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+@routes.get("/runs/{id}/stream")
+async def stream_run(seen: Sight, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
+    """Follow a run until it has ended; 204 for who has read it to its end."""
+    now = await (await seen.run(id)).refresh()
+    after = _number(last)
+    if now.state in ENDED and after >= now.events:
+        return Response(status_code=204)
+    return live.respond(live.run(now.id, after), reader)
+
+
+@routes.get("/sessions/{id}/stream")
+async def stream_session(seen: Sight, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
+    """Follow the runs of a session, one after the other. An event's id is `ordinal.seq`."""
+    session = await seen.session(id)
+    ordinal, _, seq = last.partition(".")
+    return live.respond(live.session(session, (_number(ordinal), _number(seq))), reader)
+
+
+@routes.get("/events")
+async def stream_fleet(
+    live: Alive,
+    reader: Reader,
+    last: LastSeen,
+    agent: str | None = None,
+    session: str | None = None,
+    run: str | None = None,
+) -> Response:
+    """Follow what happens to all runs, from a cursor on (`after=now`: from now on), with a sample every two seconds."""
+    return live.respond(live.fleet(last, agent=agent, session=session, run=run), reader)

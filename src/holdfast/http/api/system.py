@@ -1,0 +1,89 @@
+"""The system over HTTP: what serves this, whether it is well, how it is set, who changed what."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from holdfast.access.audit import AuditRecord
+from holdfast.access.tokens import TokenRecord
+from holdfast.agents.doctor import examine_app
+from holdfast.app import core_of
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.runs import Body
+from holdfast.http.api.seen import Sight
+from holdfast.kernel.drivers import describe_url
+from holdfast.kernel.retention import Keep, Pruner
+from holdfast.values import Page
+from holdfast.values.settings import shown_setting
+from holdfast.version import VERSION
+
+routes = Routes("system")
+
+_TOGETHER = 1_000
+
+
+class Pruning(Body):
+    """Finished jobs that are old enough, as queues and settings say; `dry_run` only counts them."""
+
+    queue: str | None = None
+    dry_run: bool = False
+
+
+@routes.get("/system")
+async def show_system(seen: Sight) -> dict[str, Any]:
+    """Show which release answers, and who you are."""
+    you = {"name": seen.principal.name, "role": seen.principal.role, "tenant": seen.tenant}
+    where = {} if seen.tenant is not None else {"database": describe_url(seen.hf.settings.url)}
+    return {"version": VERSION, "you": you, **where}
+
+
+@routes.get("/system/doctor")
+async def show_findings(seen: Sight) -> list[dict[str, Any]]:
+    """Check the database and the work in it for problems."""
+    return [finding._asdict() for finding in await examine_app(core_of(seen.hf))]
+
+
+@routes.get("/system/settings")
+async def list_settings(seen: Sight) -> list[dict[str, Any]]:
+    """List every setting, its value and what it means."""
+    settings = seen.hf.settings
+    return [
+        {
+            "name": each.name,
+            "value": shown_setting(each.name, getattr(settings, each.name)),
+            "doc": each.metadata["doc"],
+        }
+        for each in fields(settings)
+    ]
+
+
+@routes.get("/system/audit")
+async def list_audit(seen: Sight, page: Paged) -> Page[AuditRecord]:
+    """List what was changed, and by whom, newest first."""
+    return await seen.hf.access.audit.list(**page.place)
+
+
+@routes.get("/system/tokens")
+async def list_tokens(seen: Sight, page: Paged) -> Page[TokenRecord]:
+    """List tokens, without what is secret of them."""
+    return await seen.hf.access.tokens.list(**page.place)
+
+
+@routes.post("/system/prune")
+async def prune_jobs(seen: Sight, which: Pruning | None = None) -> dict[str, Any]:
+    """Remove finished jobs that are no longer kept, about 1,000 a call; `more`: call again."""
+    wish = which or Pruning()
+    core = core_of(seen.hf)
+    settings = seen.hf.settings
+    keep = Keep(round(settings.retention.total_seconds() * 1e6), settings.retention_jobs)
+    pruner = Pruner(await core.opened(), keep)
+    if wish.dry_run:
+        return {"prunable": await pruner.prunable(cap=10_000, queue=wish.queue)}
+    removed = 0
+    async for gone in pruner.thoroughly(queue=wish.queue):
+        removed += gone
+        if removed >= _TOGETHER:
+            return {"removed": removed, "more": True}
+    return {"removed": removed, "more": False}

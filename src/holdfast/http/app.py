@@ -1,0 +1,148 @@
+"""The web: composes routes, gate and shield into one ASGI app. It decides nothing.
+
+The app needs no lifespan and works under any path: what it opens, it opens at the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.access.principals import Principal
+from holdfast.app import Holdfast
+from holdfast.asgi import AsgiApp
+from holdfast.errors import HoldfastError
+from holdfast.http.api import problems
+from holdfast.http.api.answers import answering, json_response, model_of
+from holdfast.http.api.nouns import NOUNS
+from holdfast.http.api.routes import Endpoint
+from holdfast.http.metrics import CONTENT_TYPE, exposition
+from holdfast.http.security.denials import unknown
+from holdfast.http.security.gate import Gate, WebOptions, Who
+from holdfast.http.security.logging_in import add_logins
+from holdfast.http.security.roles import METRICS, TABLE
+from holdfast.http.security.shield import Shield
+from holdfast.version import VERSION
+
+log = logging.getLogger("holdfast.http")
+
+API = "/api/v1"
+
+
+def web(
+    hf: Holdfast,
+    *,
+    who: Who | None = None,
+    tenant: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    read_only: bool = False,
+    hosts: Collection[str] | None = None,
+) -> AsgiApp:
+    """The JSON API as an ASGI app: `app.mount("/ops", hf.web(who=current_user))`.
+
+    `who` is given a request and returns a `Principal`, or None for nobody; without it only tokens and logins count.
+    `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only` refuses
+    every change. `hosts` are the names under which it answers; None leaves that to the app around it.
+    """
+    allowed = None if hosts is None else tuple(hosts)
+    options = WebOptions(who=who, tenant=tenant, metadata=metadata or {}, read_only=read_only, hosts=allowed)
+    return Shield(framework(Gate(hf, options)), allowed)
+
+
+def framework(gate: Gate) -> FastAPI:
+    """The routes in FastAPI, without its own pages: those load scripts from elsewhere."""
+    app = FastAPI(
+        title="Holdfast", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    for noun in NOUNS:
+        for endpoint in noun.endpoints:
+            _serve(app, gate, endpoint)
+    add_logins(app, gate)
+    _add_descriptions(app, gate)
+    app.add_exception_handler(HoldfastError, problems.on_refusal)
+    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
+    app.add_exception_handler(HTTPException, problems.on_http)
+    app.add_exception_handler(Exception, problems.on_fault)
+    return app
+
+
+def _serve(app: FastAPI, gate: Gate, endpoint: Endpoint) -> None:
+    app.router.route_class = _guarded(gate, endpoint)
+    app.add_api_route(
+        API + endpoint.path,
+        answering(endpoint),
+        methods=[endpoint.method],
+        tags=[endpoint.noun],
+        status_code=201 if endpoint.creates else 200,
+        response_model=model_of(endpoint),
+        name=endpoint.name,
+        operation_id=endpoint.function.__name__,
+    )
+
+
+def _guarded(gate: Gate, endpoint: Endpoint) -> type[APIRoute]:
+    """A route that answers who passes the gate."""
+
+    class Guarded(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            answer = super().get_route_handler()
+
+            async def guarded(request: Request) -> Response:
+                return await gate.pass_through(request, endpoint, TABLE.get(endpoint.name), answer)
+
+            return guarded
+
+    return Guarded
+
+
+def _add_descriptions(app: FastAPI, gate: Gate) -> None:
+    """What there is: the description of the API for who is known, and whether we live for everybody."""
+
+    async def described(request: Request) -> Response:
+        if await gate.principal(request) is None:
+            raise unknown()
+        return json_response(app.openapi())
+
+    async def known(request: Request) -> Response:
+        principal: Principal | None = await gate.principal(request)
+        if principal is None:
+            raise unknown()
+        return json_response({"name": "holdfast", "version": VERSION, "api": "api/v1", "you": principal.name})
+
+    async def alive(_: Request) -> Response:
+        return json_response({"ok": True})
+
+    async def ready(_: Request) -> Response:
+        try:
+            await gate.hf.queues.list(limit=1)
+        except HoldfastError as problem:
+            log.warning("not ready: %s", problem)
+            return json_response({"ok": False}, 503)
+        return json_response({"ok": True})
+
+    async def measured(request: Request) -> Response:
+        """For Prometheus: a principal with the scope metrics, and no tenant."""
+        principal = await gate.principal(request)
+        if principal is None:
+            raise unknown()
+        gate.check(principal, METRICS, request)
+        sample = await gate.live.sampler.sample()
+        return Response(exposition(sample, gate.live.counts.open), media_type=CONTENT_TYPE)
+
+    plain: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/": known,
+        "/metrics": measured,
+        "/openapi.json": described,
+        "/healthz": alive,
+        "/readyz": ready,
+    }
+    for path, function in plain.items():
+        app.router.add_route(path, function, methods=["GET"], include_in_schema=False)

@@ -1,0 +1,1 @@
+"""Live: events as they happen, to as many readers as there are."""

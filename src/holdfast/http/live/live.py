@@ -1,0 +1,110 @@
+"""What is live in one process: channels, samples, the vigil, and how many streams are open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+
+from holdfast.agents.api.session import Session
+from holdfast.agents.events.topics import TopicEvent
+from holdfast.app import Holdfast, core_of
+from holdfast.errors import NotFound
+from holdfast.http.live.channels import Channels
+from holdfast.http.live.frames import frame
+from holdfast.http.live.responses import LiveResponse
+from holdfast.http.live.sampler import Sampler
+from holdfast.http.live.vigil import Vigil, Watched
+from holdfast.http.security.caps import StreamCounts
+from holdfast.values import as_json
+
+_ID = re.compile(rb"^id: (\d+)$", re.M)
+_REMEMBERED = 10_000  # runs whose agents one stream knows
+_NEXT_RUN = 0.5  # seconds between two looks for the next run of a session
+
+
+class Live:
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._clock = core_of(hf).ports.clock
+        self.channels = Channels(lambda id: hf.runs[id])
+        self.sampler = Sampler(hf)
+        self.counts = StreamCounts()
+        self._vigil = Vigil(hf.access, self._clock)
+
+    def respond(self, frames: AsyncIterator[bytes], watched: Watched) -> LiveResponse:
+        return LiveResponse(frames, self._clock, watched, self._vigil, self.counts)
+
+    def run(self, id: str, after: int) -> AsyncIterator[bytes]:
+        return self.channels.follow(id, after)
+
+    async def session(self, session: Session, after: tuple[int, int]) -> AsyncIterator[bytes]:
+        """The root runs of a session, one after the other; an event's id is the run's place and its own number."""
+        ordinal, seq = after
+        following = ordinal - 1 if seq else ordinal
+        while True:
+            run = await session.run_after(following)
+            if run is None:
+                await self._clock.sleep(_NEXT_RUN)
+                continue
+            begin = seq if run.ordinal == ordinal else 0
+            marked = b"id: %d.\\1" % run.ordinal
+            async with contextlib.aclosing(self.channels.follow(run.id, begin)) as frames:
+                async for data in frames:
+                    yield _ID.sub(marked, data)
+            following = run.ordinal
+
+    async def fleet(self, after: str, **wanted: str | None) -> AsyncIterator[bytes]:
+        """What happens to all runs, and every two seconds a sample of the fleet. A sample has no id."""
+        waiting: asyncio.Queue[bytes] = asyncio.Queue(1_000)
+        agents: dict[str, str] = {}
+
+        async def topics() -> None:
+            async for event in self._hf.events(after=after):
+                if await self._fits(event, wanted, agents):
+                    await waiting.put(frame(event.cursor, event.topic, as_json(event)))
+
+        async def samples() -> None:
+            async for sample in self.sampler.samples():
+                await waiting.put(frame(None, "sample", as_json(sample)))
+
+        tasks = [asyncio.create_task(each()) for each in (topics, samples)]
+        try:
+            while True:
+                getting = asyncio.ensure_future(waiting.get())
+                await asyncio.wait({getting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    getting.cancel()
+                    for task in tasks:
+                        if task.done():
+                            task.result()
+                    return
+                parts = [getting.result()]
+                while not waiting.empty():
+                    parts.append(waiting.get_nowait())
+                yield b"".join(parts)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fits(self, event: TopicEvent, wanted: dict[str, str | None], agents: dict[str, str]) -> bool:
+        """Whether an event is of the agent, the session and the run that are asked for.
+
+        Not every topic names the agent: `agents` are the names of those whose runs were looked up.
+        """
+        agent, session, run = wanted.get("agent"), wanted.get("session"), wanted.get("run")
+        if (session is not None and event.payload.get("session_id") != session) or run not in (None, event.run):
+            return False
+        if agent is None:
+            return True
+        if event.payload.get("agent_id") is not None:
+            return agent in (event.payload.get("agent_name"), event.payload["agent_id"])
+        if event.run not in agents:
+            if len(agents) >= _REMEMBERED:
+                agents.clear()
+            with contextlib.suppress(NotFound):
+                found = await self._hf.runs.get(event.run)
+                agents[event.run] = agent if agent in (found.agent_name, found.agent) else ""
+        return agents.get(event.run) == agent

@@ -1,0 +1,73 @@
+"""Samples of the fleet: one look every two seconds for all who watch, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from holdfast.agents.values.activity import AgentNow, fleet_now
+from holdfast.app import Holdfast, core_of
+from holdfast.errors import HoldfastError
+from holdfast.values.queues import QueueCounts
+
+EVERY = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The fleet at one moment. What ended is of the last minute."""
+
+    at: datetime
+    queues: list[QueueCounts]
+    agents: list[AgentNow]
+    inquiries: int
+    workers: int
+    slots: int
+    active: int
+    closed_lanes: int
+    lapsed_leases: int
+    oldest_pending: dict[str, float]  # seconds, by queue
+
+
+class Sampler:
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._last: Sample | None = None
+        self._looked = float("-inf")
+        self._looking = asyncio.Lock()
+
+    async def sample(self) -> Sample:
+        """The fleet as it is, or was less than two seconds ago."""
+        clock = core_of(self._hf).ports.clock
+        async with self._looking:
+            if self._last is None or clock.monotonic() - self._looked >= EVERY:
+                self._last = await self._look()
+                self._looked = clock.monotonic()
+        return self._last
+
+    async def samples(self) -> AsyncIterator[Sample]:
+        """One now, and then one every two seconds; none while the store is away."""
+        while True:
+            with contextlib.suppress(HoldfastError):
+                yield await self.sample()
+            await core_of(self._hf).ports.clock.sleep(EVERY)
+
+    async def _look(self) -> Sample:
+        hf = self._hf
+        now = await core_of(hf).runtime().transact(fleet_now)
+        workers = await hf.workers.list(limit=1_000)
+        return Sample(
+            at=now.at,
+            queues=list(await hf.queues.stats()),
+            agents=now.agents,
+            inquiries=now.inquiries,
+            workers=len(workers),
+            slots=sum(each.slots for each in workers),
+            active=sum(each.active for each in workers),
+            closed_lanes=len(await hf.lanes.list()),
+            lapsed_leases=now.lapsed,
+            oldest_pending=now.oldest_pending,
+        )

@@ -1,0 +1,79 @@
+"""Metrics for Prometheus, from the samples that streams show. A tenant is never a label: there may be thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast.http.live.sampler import Sample
+from holdfast.values.queues import QueueCounts
+
+CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+_STATES = ("pending", "blocked", "running", "later")
+_ENDED = ("succeeded", "failed", "cancelled")
+
+
+def exposition(sample: Sample, streams: int) -> bytes:
+    """A sample as Prometheus reads it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Sampled(sample, streams))
+    return generate_latest(registry)
+
+
+class _Sampled(Collector):
+    def __init__(self, sample: Sample, streams: int) -> None:
+        self._sample = sample
+        self._streams = streams
+
+    def collect(self) -> Iterator[Metric]:
+        yield from queue_metrics(self._sample.queues, self._sample.oldest_pending)
+        yield from agent_metrics(self._sample)
+        for name, about, value in (
+            ("holdfast_workers", "Live workers.", self._sample.workers),
+            ("holdfast_worker_slots", "Jobs that the live workers can run at once.", self._sample.slots),
+            ("holdfast_worker_active", "Jobs that the live workers run.", self._sample.active),
+            ("holdfast_inquiries_open", "Inquiries that wait for a person.", self._sample.inquiries),
+            ("holdfast_lanes_closed", "Lanes to model providers that are closed.", self._sample.closed_lanes),
+            ("holdfast_leases_lapsed", "Leases that ended and nobody has noticed.", self._sample.lapsed_leases),
+            ("holdfast_streams_open", "Streams that this process has open.", self._streams),
+        ):
+            yield GaugeMetricFamily(name, about, value=float(value))
+
+
+def queue_metrics(queues: list[QueueCounts], oldest: dict[str, float]) -> Iterator[Metric]:
+    depth = GaugeMetricFamily(
+        "holdfast_jobs", "Jobs by queue and state; counts stop at 10,000.", labels=["queue", "state"]
+    )
+    ended = GaugeMetricFamily(
+        "holdfast_jobs_ended_last_minute", "Jobs that ended in the last minute.", labels=["queue", "state"]
+    )
+    paused = GaugeMetricFamily("holdfast_queue_paused", "1 for a queue that is paused.", labels=["queue"])
+    age = GaugeMetricFamily(
+        "holdfast_oldest_pending_seconds", "For how long the oldest job has waited for a worker.", labels=["queue"]
+    )
+    for queue in queues:
+        for state in _STATES:
+            depth.add_metric([queue.name, state], float(getattr(queue, state)))
+        for state in _ENDED:
+            ended.add_metric([queue.name, state], float(getattr(queue, state)))
+        paused.add_metric([queue.name], float(queue.paused_at is not None))
+        age.add_metric([queue.name], oldest.get(queue.name, 0.0))
+    yield from (depth, ended, paused, age)
+
+
+def agent_metrics(sample: Sample) -> Iterator[Metric]:
+    parts = {
+        "open": GaugeMetricFamily("holdfast_runs_open", "Runs that have not ended.", labels=["agent"]),
+        "asking": GaugeMetricFamily("holdfast_runs_asking", "Runs that wait for a person.", labels=["agent"]),
+        "ended": GaugeMetricFamily("holdfast_runs_ended_last_minute", "Runs that ended.", labels=["agent"]),
+        "failed": GaugeMetricFamily("holdfast_runs_failed_last_minute", "Runs that failed.", labels=["agent"]),
+        "turns": GaugeMetricFamily("holdfast_turns_last_minute", "Turns that ended.", labels=["agent"]),
+        "cost": GaugeMetricFamily("holdfast_cost_usd_last_minute", "What they cost, in USD.", labels=["agent"]),
+    }
+    for agent in sample.agents:
+        for name, metric in parts.items():
+            metric.add_metric([agent.agent], float(getattr(agent, name)))
+    yield from parts.values()

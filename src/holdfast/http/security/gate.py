@@ -1,0 +1,184 @@
+"""The gate: every request passes it before a route is called. It finds out who asks, and denies what no rule allows.
+
+A changing request is written into the audit before it is done and again with its outcome. One that creates something
+and names a key is done once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.access.principals import Principal
+from holdfast.app import Holdfast, core_of
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.http.api.problems import response_to
+from holdfast.http.api.routes import Endpoint
+from holdfast.http.api.seen import Seen
+from holdfast.http.live.live import Live
+from holdfast.http.live.vigil import Watched
+from holdfast.http.security.browser import SAFE, is_forged
+from holdfast.http.security.caps import Rate
+from holdfast.http.security.denials import absent, forbidden, unknown
+from holdfast.http.security.roles import Rule
+from holdfast.http.security.texts import check_texts
+
+Who = Callable[[Request], Principal | Awaitable[Principal | None] | None]
+Answering = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions:
+    """How an app is served. `tenant` and `metadata` bind everybody who comes here."""
+
+    who: Who | None = None
+    tenant: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    read_only: bool = False
+    hosts: tuple[str, ...] | None = None
+
+
+class Gate:
+    def __init__(self, hf: Holdfast, options: WebOptions) -> None:
+        self.hf = hf
+        self.options = options
+        self.live = Live(hf)
+        clock = core_of(hf).ports.clock
+        self.rate = Rate(clock, burst=200, a_second=50, what="requests")
+        self.logins = Rate(clock, burst=10, a_second=1 / 6, what="logins")
+
+    async def pass_through(
+        self, request: Request, endpoint: Endpoint, rule: Rule | None, answer: Answering
+    ) -> Response:
+        """The answer of a route, or why it is not given."""
+        principal = await self.principal(request)
+        if principal is None:
+            self.logins.take(address_of(request))
+            raise unknown()
+        self.rate.take(principal.name)
+        self.check(principal, rule, request)
+        request.state.seen = self.seen(principal)
+        request.state.live = self.live
+        request.state.watched = watched(request, principal)
+        if request.method in SAFE:
+            check_texts(request, b"")
+            return await answer(request)
+        return await self._changed(request, principal, endpoint, answer)
+
+    def check(self, principal: Principal, rule: Rule | None, request: Request) -> None:
+        """`Denied` unless the table lets this principal do this."""
+        if rule is None:
+            raise forbidden("no rule allows this route.", "It is not served.")
+        if rule.fleet and self.tenant_of(principal) is not None:
+            raise absent()
+        if not principal.scopes & {rule.scope, "api" if rule.scope == "scale" else rule.scope}:
+            raise forbidden(f"this needs the scope {rule.scope}.", "Use a token that has it.")
+        if not principal.may(rule.role):
+            raise forbidden(
+                f"this needs the role {rule.role}, and {principal.name} is {principal.role}.",
+                "Ask an admin for a token.",
+            )
+        if request.method not in SAFE:
+            self.check_change(request)
+
+    def check_change(self, request: Request) -> None:
+        """`Denied` for a change that nobody may make here, or that another site may have caused."""
+        if self.options.read_only:
+            raise forbidden("this is read-only.", "Use another server to change something.")
+        self.check_origin(request)
+
+    def check_origin(self, request: Request) -> None:
+        """`Denied` for what another site may have made a browser send."""
+        if is_forged(request.headers, bearer=bearer_of(request) is not None):
+            raise forbidden(
+                "this request may come from another site.",
+                "Send it from this origin, or with a token and without cookies.",
+            )
+
+    def tenant_of(self, principal: Principal) -> str | None:
+        return principal.tenant if self.options.tenant is None else self.options.tenant
+
+    def seen(self, principal: Principal) -> Seen:
+        fixed = self.options.tenant
+        if fixed is not None and principal.tenant not in (None, fixed):
+            raise absent()
+        return Seen(self.hf, principal, self.tenant_of(principal), self.options.metadata)
+
+    async def principal(self, request: Request) -> Principal | None:
+        """Who asks: by a token, by a login, or as the host app says."""
+        secret = bearer_of(request)
+        if secret is not None:
+            return await self.hf.access.tokens.principal(secret)
+        cookie = request.cookies.get(cookie_name(request))
+        if cookie is not None and (found := await self.hf.access.logins.principal(cookie)) is not None:
+            return found
+        if self.options.who is None:
+            return None
+        said = self.options.who(request)
+        return await said if inspect.isawaitable(said) else said
+
+    async def _changed(self, request: Request, by: Principal, endpoint: Endpoint, answer: Answering) -> Response:
+        body = await request.body()
+        check_texts(request, body)
+        digest = hashlib.sha256(body).hexdigest()
+        key = request.headers.get("idempotency-key") if endpoint.creates else None
+        asked = f"{request.method} {request.url.path}?{request.url.query}"
+        owner = self.tenant_of(by) or ""
+        if key is not None:
+            if not 1 <= len(key) <= 255 or not key.isprintable():
+                raise UsageError("an Idempotency-Key has 1 to 255 printable characters.")
+            whole = hashlib.sha256(f"{asked}\n{digest}".encode()).hexdigest()
+            before = await self.hf.access.requests.take(owner, key, whole)
+            if before is not None:
+                return Response(before.answer, 200, {"idempotency-replayed": "true"}, "application/json")
+        response = await self._recorded(request, by, endpoint, answer, {"sha256": digest, "bytes": len(body)})
+        if key is not None and response.status_code < 300:
+            text = bytes(response.body).decode()
+            await self.hf.access.requests.answered(owner, key, response.status_code, text)
+        elif key is not None:
+            await self.hf.access.requests.free(owner, key)
+        return response
+
+    async def _recorded(
+        self, request: Request, by: Principal, endpoint: Endpoint, answer: Answering, detail: Mapping[str, Any]
+    ) -> Response:
+        """The answer, with what was to be done in the audit before it, and what came of it after."""
+        audit, path = self.hf.access.audit, request.url.path
+        intent = await audit.add(by, endpoint.name, path, phase="intent", detail=detail)
+        status = 500
+        try:
+            response = await answer(request)
+            status = response.status_code
+        except HoldfastError as problem:
+            response = response_to(problem)
+            status = response.status_code
+        finally:
+            await audit.add(by, endpoint.name, path, phase="outcome", about=intent, status=status)
+        return response
+
+
+def watched(request: Request, principal: Principal) -> Watched:
+    """By what a stream of this principal is held open."""
+    cookie = None if bearer_of(request) is not None else request.cookies.get(cookie_name(request))
+    return Watched(principal.name, principal.token, cookie)
+
+
+def bearer_of(request: Request) -> str | None:
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "somewhere"
+
+
+def cookie_name(request: Request) -> str:
+    """A `__Host-` cookie is for a whole host, so its name says under which path this app is mounted."""
+    mount = str(request.scope.get("root_path", ""))
+    return f"__Host-holdfast-{hashlib.sha256(mount.encode()).hexdigest()[:8]}"

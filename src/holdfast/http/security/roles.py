@@ -1,0 +1,122 @@
+"""Who may do what: one table of route and method. What is not in it is denied.
+
+A route is `fleet` if it shows or changes what belongs to no single tenant; for a principal with a tenant it is not
+there. An operator may do what a viewer may, an admin everything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.access.principals import Role
+
+
+class Rule(NamedTuple):
+    role: Role
+    fleet: bool = False
+    scope: str = "api"
+
+
+_SEE = Rule("viewer")
+_ACT = Rule("operator")
+_FLEET = Rule("viewer", fleet=True)
+_RUN_FLEET = Rule("operator", fleet=True)
+_ADMIN = Rule("admin", fleet=True)
+
+METRICS = Rule("viewer", fleet=True, scope="metrics")
+TABLE: dict[str, Rule] = {
+    "GET /runs": _SEE,
+    "POST /runs": _ACT,
+    "POST /runs/retry": _ACT,
+    "POST /runs/cancel": _ACT,
+    "GET /runs/compare": _SEE,
+    "GET /runs/{id}": _SEE,
+    "GET /runs/{id}/result": _SEE,
+    "GET /runs/{id}/tree": _SEE,
+    "GET /runs/{id}/turns": _SEE,
+    "GET /runs/{id}/calls": _SEE,
+    "GET /runs/{id}/children": _SEE,
+    "GET /runs/{id}/inquiries": _SEE,
+    "GET /runs/{id}/messages": _SEE,
+    "GET /runs/{id}/events": _SEE,
+    "GET /runs/{id}/stream": _SEE,
+    "GET /runs/{id}/usage": _SEE,
+    "GET /runs/{id}/why": _SEE,
+    "GET /runs/{id}/waterfall": _SEE,
+    "GET /runs/{id}/export": _ACT,
+    "POST /runs/{id}/cancel": _ACT,
+    "POST /runs/{id}/interrupt": _ACT,
+    "POST /runs/{id}/steer": _ACT,
+    "POST /runs/{id}/fork": _ACT,
+    "POST /runs/{id}/retry": _ACT,
+    "GET /sessions": _SEE,
+    "POST /sessions": _ACT,
+    "GET /sessions/values": _SEE,
+    "GET /sessions/{id}": _SEE,
+    "PATCH /sessions/{id}": _ACT,
+    "DELETE /sessions/{id}": _ACT,
+    "GET /sessions/{id}/messages": _SEE,
+    "GET /sessions/{id}/runs": _SEE,
+    "GET /sessions/{id}/usage": _SEE,
+    "GET /sessions/{id}/compactions": _SEE,
+    "GET /sessions/{id}/stats": _SEE,
+    "GET /sessions/{id}/stream": _SEE,
+    "POST /sessions/{id}/send": _ACT,
+    "POST /sessions/{id}/compact": _ACT,
+    "POST /sessions/{id}/restore": _ACT,
+    "POST /sessions/{id}/fork": _ACT,
+    "POST /sessions/{id}/preserve": _ACT,
+    "GET /agents": _SEE,
+    "POST /agents": Rule("admin"),
+    "GET /agents/{id}": _SEE,
+    "PATCH /agents/{id}": Rule("admin"),
+    "DELETE /agents/{id}": Rule("admin"),
+    "GET /agents/{id}/versions": _SEE,
+    "GET /jobs": _SEE,
+    "POST /jobs/retry": _ACT,
+    "POST /jobs/cancel": _ACT,
+    "GET /jobs/{id}": _SEE,
+    "GET /jobs/{id}/attempts": _SEE,
+    "GET /jobs/{id}/why": _SEE,
+    "POST /jobs/{id}/retry": _ACT,
+    "POST /jobs/{id}/cancel": _ACT,
+    "GET /inquiries": _SEE,
+    "GET /inquiries/{id}": _SEE,
+    "POST /inquiries/{id}/approve": _ACT,
+    "POST /inquiries/{id}/deny": _ACT,
+    "POST /inquiries/{id}/answer": _ACT,
+    "GET /calls/{id}": _SEE,
+    "GET /queues": _FLEET,
+    "GET /queues/{name}": _FLEET,
+    "POST /queues/{name}/pause": _RUN_FLEET,
+    "POST /queues/{name}/resume": _RUN_FLEET,
+    "GET /lanes": _FLEET,
+    "GET /lanes/closed": _FLEET,
+    "POST /lanes/{name}/open": _RUN_FLEET,
+    "GET /workers": _FLEET,
+    "GET /workers/duties": _FLEET,
+    "GET /workers/{id}": _FLEET,
+    "GET /workers/{id}/jobs": _FLEET,
+    "POST /workers/{id}/drain": _RUN_FLEET,
+    "GET /schedules": _FLEET,
+    "GET /schedules/{name}": _FLEET,
+    "POST /schedules/{name}/pause": _RUN_FLEET,
+    "POST /schedules/{name}/resume": _RUN_FLEET,
+    "POST /schedules/{name}/run": _RUN_FLEET,
+    "DELETE /schedules/{name}": _ADMIN,
+    "GET /batches": _FLEET,
+    "GET /batches/{id}": _FLEET,
+    "GET /batches/{id}/requests": _FLEET,
+    "GET /usage": _SEE,
+    "GET /budgets": _SEE,
+    "PUT /budgets": _ADMIN,
+    "DELETE /budgets/{id}": _ADMIN,
+    "GET /system": _SEE,
+    "GET /system/doctor": _FLEET,
+    "GET /system/settings": _ADMIN,
+    "GET /system/audit": _ADMIN,
+    "GET /system/tokens": _ADMIN,
+    "POST /system/prune": _ADMIN,
+    "GET /events": _FLEET,
+    "GET /scale/{queue}": Rule("viewer", fleet=True, scope="scale"),
+}

@@ -1,0 +1,69 @@
+"""The shield around the whole app, as plain ASGI: hosts, sizes, headers. It looks at no route."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from holdfast.asgi import AsgiApp, Receive, Scope, Send
+from holdfast.http.api.problems import response_to
+from holdfast.http.security.browser import HEADERS, host_of
+from holdfast.http.security.caps import BODY
+from holdfast.http.security.caps import HEADERS as MOST_HEADERS
+from holdfast.http.security.denials import Denied, too_large
+
+_ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class Shield:
+    def __init__(self, app: AsgiApp, hosts: Collection[str] | None) -> None:
+        """`hosts` are the names under which this may be asked for; None: the app around it looks."""
+        self._app = app
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        problem = self._problem(scope)
+        if problem is not None:
+            await response_to(problem)(scope, receive, _with_headers(send))
+            return
+        await self._app(scope, _capped(receive), _with_headers(send))
+
+    def _problem(self, scope: Scope) -> Denied | None:
+        headers = scope.get("headers") or []
+        if sum(len(name) + len(value) for name, value in headers) > MOST_HEADERS:
+            return too_large("the headers are too long.", f"Send at most {MOST_HEADERS:,} bytes.", 431)
+        named = {name: value.decode("latin-1") for name, value in headers}
+        if self._hosts is not None and host_of(named.get(b"host", "")) not in self._hosts:
+            return Denied(421, "UnknownHost", "this server does not answer for that host.", "Add it with --host.")
+        length = named.get(b"content-length", "0")
+        if not length.isdigit() or int(length) > BODY:
+            return too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
+        return None
+
+
+def _capped(receive: Receive) -> Receive:
+    """A body that says nothing of its length is counted."""
+    seen = 0
+
+    async def received() -> Scope:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body") or b"")
+        if seen > BODY:
+            raise too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
+        return message
+
+    return received
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Scope) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message.get("headers") or []}
+            added = [(name, value) for name, value in _ADDED if name not in given]
+            message = {**message, "headers": [*(message.get("headers") or []), *added]}
+        await send(message)
+
+    return sent

@@ -1,0 +1,201 @@
+"""Rows of those who hold leases: workers, brokers and owners. A record's fields are in its statement's order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Held, Lease
+
+
+class WorkerRow(NamedTuple):
+    seq: int
+    id: str
+    name: str
+    hostname: str
+    pid: int
+    version: str
+    status: str
+    capabilities: str
+    queues: str
+    slots: int
+    active: int
+    presence: int
+    started_at: int
+    heartbeat_at: int
+    ttl_us: int
+    stopped_at: int | None
+    reason: str | None
+    now: int
+    leases: int
+    code: int | None = None  # the schema version of its code; None: older than 6
+    lines: str | None = None  # its slots, as JSON: {group: [slots, taken]}
+    boot_by: int | None = None  # until when its process has to come up
+    idle_since: int | None = None  # None: it runs something, or does not say
+    pool: str | None = None
+    principal: str | None = None  # who registered it
+    metadata: str | None = None  # as JSON
+    host: int | None = None  # in whose process it lives: None: its own; NOWHERE: in none that we know
+
+
+class StaleWorker(NamedTuple):
+    """A worker that has been silent for long."""
+
+    seq: int
+    id: str
+    status: str
+    pool: str | None
+    heartbeat_at: int
+
+
+class LiveOwner(NamedTuple):
+    seq: int
+    principal: str | None
+    host: int | None
+    hostname: str
+    pid: int
+
+
+class OwnerBeat(NamedTuple):
+    """What one of many says in a heartbeat."""
+
+    seq: int
+    active: int
+    idle_us: int | None = None  # for how long it has been idle; None: it is not
+    metadata: str | None = None  # None: as it was
+
+
+class Beaten(NamedTuple):
+    """One of many whose heartbeat the store took."""
+
+    seq: int
+    status: str
+    now: int
+
+
+class Renewal(NamedTuple):
+    """A lease to extend, and for how long."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    ttl_us: int
+
+    @property
+    def held(self) -> Held:
+        return Held(*self[:4])
+
+
+class Want(NamedTuple):
+    """How many jobs a party wants: those who wait for the same routes. There is one for each of its routes."""
+
+    party: int
+    route: int
+    n: int
+
+
+class Offer(NamedTuple):
+    """A job that is locked for one of those who wait."""
+
+    seq: int
+    route: int
+    priority: int
+    slot: int
+    lane: str | None
+    cost: int | None
+
+
+class Taking(NamedTuple):
+    seq: int
+    worker: int
+    ttl_us: int
+
+
+class Sought(NamedTuple):
+    """A job that somebody wants by its id, and where it stands."""
+
+    seq: int
+    parent: int | None
+    route: int
+    queue: str
+    capabilities: str
+    lane: str | None
+    cost: int
+    priority: int
+    slot: int
+    paused: bool
+    ready: bool  # it can be claimed
+    lapsed: bool  # its lease has run out
+    due: bool  # it waits in `later`, for a moment that has come
+
+
+class OwnedLease(NamedTuple):
+    """A lease that was found by its job and its owner."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    tenant: str
+    priority: int
+    slot: int
+    worker: int
+    epoch: int
+    token: int
+    attempts: int
+    max_attempts: int
+    rescues: int
+    timeout_us: int | None
+    deadline_at: int | None
+    claimed_at: int
+    lease_until: int
+    created_at: int
+    parent: int | None
+    lane: str | None
+    payload: str
+    metadata: str
+    layer: str | None
+    cancel_requested_at: int | None
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(*self[:-1])
+
+
+class Transferred(NamedTuple):
+    """A lease that has another holder now."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    lease_until: int
+
+
+class RouteDemand(NamedTuple):
+    """What waits on a route, or runs."""
+
+    route: int
+    pending: int
+    running: int
+
+
+class LaneDemand(NamedTuple):
+    """How many claimable jobs a lane has, and how many of them it lets start now."""
+
+    lane: str
+    pending: int
+    room: int
+
+
+class Alias(NamedTuple):
+    """A public name, and the job that it stands for since the last change."""
+
+    scope: str
+    name: str
+    number: int  # from 1: how many jobs the name has had
+    job: JobId
+    digest: str
+    attempts: int  # of the jobs before this one
+    created_at: int

@@ -1,0 +1,188 @@
+"""Leases for code that is no worker of ours: taken by id, shared out among many who wait, found and moved by owner.
+
+A token binds to the lease, not to a process: any caller that names it may write. The statement that takes a job tests
+that its holder is active, so nobody takes anything after it was told to drain.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from holdfast.kernel.broker_rows import Offer, OwnedLease, Sought, Taking, Transferred, Want
+from holdfast.kernel.complete import complete_and_settle, error_json, release
+from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.families import lock_anchors, lock_jobs, settle
+from holdfast.kernel.flow_rows import Candidate
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.lanes import admitted
+from holdfast.kernel.leases import ERRORS
+from holdfast.kernel.rows import Ended, Lease, Moved, Route
+from holdfast.kernel.statements import BrokersSql, LeasesSql
+from holdfast.kernel.states import State
+
+MOST = 1_000  # jobs that one call gives out
+
+_AT_ONCE = {"backoff_us": 0, "jitter": 0, "at_once": 1}
+_REAPED = ERRORS | {"attempts_error": error_json("rescue_failed", "its holder was given up on its last attempt")}
+
+
+class Claimer(NamedTuple):
+    """Somebody who waits for jobs of these routes. `n` is how many it may have, so its slots are its own business."""
+
+    worker: int
+    routes: frozenset[int]
+    n: int
+    ttl_us: int
+
+
+async def claim_for(tx: Transaction, claimers: Sequence[Claimer]) -> list[Lease]:
+    """Serve many who wait, in their order, by statements whose number does not depend on theirs.
+
+    A job goes to the first who can take it. A short answer does not mean that nothing is left: ask `heads`.
+    """
+    wants = _wants(claimers)
+    if not wants:
+        return []
+    most = min(MOST, sum(claimer.n for claimer in claimers))
+    offers = await tx.many(BrokersSql.offers, wants=wants, most=most)
+    takings = shared_out(offers, claimers)
+    if any(offer.lane is not None for offer in offers):
+        takings = await _let_through(tx, offers, takings)
+    leases = await tx.many(BrokersSql.take_for, takings=takings) if takings else []
+    return sorted(leases, key=attrgetter("place"))
+
+
+def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Taking]:
+    """Who gets which job: the most urgent and then the oldest first, each to the first who waits for it. Pure.
+
+    Within a route the order is that of the offers.
+    """
+    lines: dict[int, list[Offer]] = {}
+    for offer in sorted(offers, key=lambda offer: (offer.priority, offer.slot, offer.seq)):
+        lines.setdefault(offer.route, []).append(offer)
+    waiting: dict[int, list[int]] = {}
+    for place, claimer in enumerate(claimers):
+        for route in claimer.routes & lines.keys():
+            waiting.setdefault(route, []).append(place)
+    left = [claimer.n for claimer in claimers]
+    heads = [(line[0].priority, line[0].seq, route, 0) for route, line in lines.items()]
+    heapq.heapify(heads)
+    takings: list[Taking] = []
+    while heads:
+        _, seq, route, place = heapq.heappop(heads)
+        line = waiting.get(route, [])
+        while line and not left[line[0]]:
+            del line[0]
+        if not line:
+            continue  # nobody is left who could take one of this route
+        left[line[0]] -= 1
+        takings.append(Taking(seq, claimers[line[0]].worker, claimers[line[0]].ttl_us))
+        if place + 1 < len(lines[route]):
+            following = lines[route][place + 1]
+            heapq.heappush(heads, (following.priority, following.seq, route, place + 1))
+    return takings
+
+
+def _wants(claimers: Sequence[Claimer]) -> list[Want]:
+    parties: dict[frozenset[int], int] = {}
+    for claimer in claimers:
+        parties[claimer.routes] = parties.get(claimer.routes, 0) + claimer.n
+    return [
+        Want(party, route, min(n, MOST))
+        for party, (routes, n) in enumerate(parties.items())
+        for route in sorted(routes)
+        if n > 0
+    ]
+
+
+async def _let_through(tx: Transaction, offers: Sequence[Offer], takings: Sequence[Taking]) -> list[Taking]:
+    """Without those that their lanes hold back; these wait there from now on."""
+    by_seq = {offer.seq: offer for offer in offers}
+    laned = [_candidate(by_seq[taking.seq]) for taking in takings if by_seq[taking.seq].lane is not None]
+    through = set(await admitted(tx, laned, len(laned)))
+    return [taking for taking in takings if by_seq[taking.seq].lane is None or taking.seq in through]
+
+
+def _candidate(job: Offer | Sought) -> Candidate:
+    return Candidate(job.seq, job.priority, job.slot, job.lane or "", job.cost or 1)
+
+
+async def take(
+    tx: Transaction, worker: int, id: JobId, ttl_us: int, *, serves: Callable[[Route], bool] = lambda _: True
+) -> Lease | None:
+    """Take that very job if it can be claimed now; None when it cannot.
+
+    A lease of it that has run out is expired first, and the job is to be had at once: nobody else has
+    to be alive for that. So is a job whose pause is over. `serves` judges its route.
+    """
+    job = await tx.one(BrokersSql.seek, id=id)
+    if job is None or job.paused or not serves(Route(job.route, job.queue, job.capabilities)):
+        return None
+    if (job.lapsed or job.due or job.lane is not None) and not await _made_claimable(tx, id, job):
+        return None
+    taken = await tx.many(BrokersSql.take_for, takings=[Taking(job.seq, worker, ttl_us)])
+    return taken[0] if taken else None
+
+
+async def _made_claimable(tx: Transaction, id: JobId, seen: Sought) -> bool:
+    """Lock the job, and bring it to where it can be claimed, if it may be. It may have moved since it was seen."""
+    if seen.parent is not None:
+        await lock_anchors(tx, [seen.parent])
+    await lock_jobs(tx, [seen.seq])
+    job = await tx.one(BrokersSql.seek, id=id)
+    if job is None or not (job.ready or job.due or job.lapsed):
+        return False
+    if job.due:
+        await tx.one(BrokersSql.wake_one, seq=job.seq)
+    if job.lapsed:
+        seqs = {"seqs": [job.seq], "gone": []}
+        lost = await tx.many(LeasesSql.expire, **seqs, **_AT_ONCE, charge=0, **ERRORS)
+        await settle(tx, [each.moved for each in lost])
+        if [each.state for each in lost] != [State.PENDING]:
+            return False
+    return job.lane is None or bool(await admitted(tx, [_candidate(job)], 1))
+
+
+@reading
+async def find_lease(tx: Transaction, id: JobId, owner: str) -> OwnedLease | None:
+    """The lease of this job that an owner of this name holds, also when it has run out and nobody has noticed yet."""
+    return await tx.one(BrokersSql.find_lease, id=id, owner=owner)
+
+
+@reading
+async def leases_of(tx: Transaction, worker: int, *, queue: str | None = None, limit: int = MOST) -> list[OwnedLease]:
+    return await tx.many(BrokersSql.leases_of, worker=worker, queue=queue, limit=limit)
+
+
+@single
+async def transfer_leases(tx: Transaction, old: int, new: int, *, limit: int = MOST) -> list[Transferred]:
+    """Give what one holder has to another that is active; what the old one writes from now on is refused.
+
+    Call it again while it returns `limit` leases.
+    """
+    return await tx.many(BrokersSql.transfer_leases, old=old, new=new, limit=limit)
+
+
+async def release_by_worker(
+    tx: Transaction, worker: int, *, queue: str | None = None, charge: bool = False, limit: int = MOST
+) -> list[Ended] | list[Moved]:
+    """Take back what a holder has, of one queue or of all; returns each job with its state now.
+
+    `charge`: the leases are lost, as those of a holder that was given up are, and each counts as an attempt. Call it
+    again while it returns `limit` jobs.
+    """
+    held = [owned.lease for owned in await leases_of(tx, worker, queue=queue, limit=limit)]
+    if not held:
+        return []
+    parents = sorted({lease.parent for lease in held if lease.parent is not None})
+    if not charge:
+        return await complete_and_settle(tx, [release(lease) for lease in held], parents)
+    await lock_anchors(tx, parents)
+    locked = [job.seq for job in await lock_jobs(tx, [lease.seq for lease in held])]
+    lost = await tx.many(LeasesSql.expire, seqs=locked, gone=[worker], **_AT_ONCE, charge=1, **_REAPED)
+    moved = [each.moved for each in lost]
+    await settle(tx, moved)
+    return moved

@@ -1,0 +1,113 @@
+"""Reading jobs: for handles, commands and people. Nothing here changes a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from holdfast.errors import NotFound
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import AttemptRow, Beside, EndedJob, JobRow, Seq
+from holdfast.kernel.statements import JobsSql, ListingSql
+from holdfast.kernel.states import TERMINAL, State
+
+NEWEST = 2**63 - 1
+LOOK = 100_000  # jobs that one call looks at for those that fit
+
+
+@reading
+async def now(tx: Transaction) -> int:
+    """The store's clock, which decides everything but self-fencing."""
+    moment = await tx.one(JobsSql.now)
+    assert moment is not None
+    return moment.at
+
+
+@reading
+async def find_job(tx: Transaction, id: JobId) -> JobRow:
+    job = await tx.one(JobsSql.find_job, id=id)
+    if job is None:
+        raise NotFound(f"there is no job {id} in this database.")
+    return job
+
+
+class JobPage(list[JobRow]):
+    """Jobs, newest first. `before` is where to continue: None when there is nothing older.
+
+    A page may be short, or empty, and yet have a `before`: so many jobs were looked at, and older ones may fit.
+    """
+
+    def __init__(self, rows: Iterable[JobRow] = (), *, before: int | None = None) -> None:
+        super().__init__(rows)
+        self.before = before
+
+
+@reading
+async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
+    tx: Transaction,
+    *,
+    state: str | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    tenant: str | None = None,
+    before: int = NEWEST,
+    limit: int = 100,
+    look: int = LOOK,
+) -> JobPage:
+    """Newest first; `before` is that of the previous page, or the seq of its last row.
+
+    At most `look` jobs are looked at for those that fit. What runs is found by an index, however old it is.
+    """
+    wanted = {"queue": queue, "kind": kind, "tenant": tenant, "before": before, "limit": limit}
+    if state == State.RUNNING:
+        found = await tx.many(ListingSql.find_running, **wanted)
+        rows = await tx.many(ListingSql.jobs_by_seq, seqs=[row.seq for row in found]) if found else []
+        rows = [row for row in rows if row.state == state]
+        return JobPage(rows, before=found[-1].seq if len(found) == limit else None)
+    filtered = (state, queue, kind, tenant) != (None, None, None, None)
+    oldest = await tx.one(ListingSql.seq_before, before=before, skipped=look) if filtered else None
+    after = 0 if oldest is None else oldest.seq
+    if state is None:
+        rows = await tx.many(ListingSql.list_jobs, **wanted, after=after)
+        last = rows[-1].seq if len(rows) == limit else None
+    else:
+        found = await _in_state(tx, state, **wanted, after=after)
+        rows = await tx.many(ListingSql.jobs_by_seq, seqs=[row.seq for row in found]) if found else []
+        rows = [row for row in rows if row.state == state]
+        last = found[-1].seq if len(found) == limit else None
+    if last is None and oldest is not None:
+        last = oldest.seq + 1
+    return JobPage(rows, before=last)
+
+
+async def _in_state(tx: Transaction, state: str, **wanted: Any) -> list[Seq]:
+    """The numbers of jobs in this state; one that is read a moment later may have moved on."""
+    if state in TERMINAL:
+        return await tx.many(ListingSql.ended_in_state, state=state, **wanted)
+    if state == State.PENDING:
+        return await tx.many(ListingSql.pending_in_order, **wanted)
+    return await tx.many(ListingSql.later_in_state, state=state, **wanted)
+
+
+@reading
+async def list_attempts(tx: Transaction, seq: int) -> list[AttemptRow]:
+    return await tx.many(JobsSql.list_attempts, seq=seq)
+
+
+@reading
+async def count_attempts(tx: Transaction, seq: int) -> int:
+    """How many attempts of a job have ended, however they did."""
+    row = await tx.one(JobsSql.count_attempts, seq=seq)
+    return 0 if row is None else row.number
+
+
+@reading
+async def find_ended(tx: Transaction, ids: Collection[JobId]) -> list[EndedJob]:
+    return await tx.many(JobsSql.find_ended, ids=sorted(ids))
+
+
+@reading
+async def jobs_beside(tx: Transaction, ids: Sequence[str]) -> list[Beside]:
+    """The ids of jobs before and after each of these, in the order of ids."""
+    return await tx.many(ListingSql.jobs_beside, ids=ids)

@@ -1,0 +1,220 @@
+-- Leases for code that is no worker of ours: many who wait are served at once, a job is taken by its id, and leases are
+-- found by their owner's name.
+
+-- name: offers :many on postgres
+-- What those who wait may have, locked. They are shared out in Python, and what nobody gets stays where it is. Nothing
+-- is offered of a queue that is paused. Who waits for the same routes is one party. As in `claim`: pick rows without
+-- locks, count how many of each route a party would get by the order of arrival, then lock that many there, and no more
+-- than are wanted in all. Otherwise one call for a job would lock the first job of every route, and others who claim
+-- beside it would find nothing.
+with pick as materialized (
+    select w.route, w.n, row_number() over (partition by w.party order by @arrival(k)) as place
+    from rows(:wants) as w (party bigint, route bigint, n bigint)
+    cross join lateral (
+        select @arrival(k) from holdfast.ready k where k.route = w.route
+        order by @place(k) limit least(w.n, cast(:most as bigint))
+    ) as k
+    where coalesce((select r.queue from holdfast.route r where r.id = w.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
+), quota as materialized (
+    select p.route, count(*) as n from pick p where p.place <= p.n group by p.route
+)
+select k.seq, quota.route, k.priority, k.slot, k.lane, k.cost
+from quota
+cross join lateral (
+    select k.seq, k.priority, k.slot, k.lane, k.cost from holdfast.ready k where k.route = quota.route
+    order by @place(k) limit quota.n for update skip locked
+) as k;
+
+-- name: offers :many on sqlite
+-- Forked: a limit in SQLite cannot name a column. With one writer it does not matter to look at more than one party
+-- wants, but nobody reads more than are wanted in all.
+select f.value ->> 2 as seq, w.route, f.value ->> 0 as priority, f.value ->> 1 as slot, f.value ->> 3 as lane,
+    f.value ->> 4 as cost
+from (select value ->> :wants.route as route, sum(value ->> :wants.n) as n
+    from json_each(:wants) group by 1) as w
+cross join json_each((
+    select json_group_array(json_array(@place(first), first.lane, first.cost)) from (
+        select @place(r), r.lane, r.cost from holdfast.ready r where r.route = w.route
+        order by @place(r) limit :most
+    ) as first
+)) as f
+where f.key < w.n and coalesce((select r.queue from holdfast.route r where r.id = w.route), '') not in (
+    select q.name from holdfast.queue q where q.paused_at is not null);
+
+-- name: take_for :many on postgres
+-- Takes jobs that are locked, each for its own holder, as `take` does for one. A holder that drains or was given up
+-- gets nothing.
+with asked as materialized (
+    select t.worker, t.ttl_us, j.route, @place(j)
+    from rows(:takings) as t (seq bigint, worker bigint, ttl_us bigint)
+    cross join lateral (
+        select k.route, @place(k) from holdfast.job k where k.seq = t.seq offset 0
+    ) as j
+    where (select w.seq from holdfast.worker w where w.seq = t.worker and w.status = 'active') is not null
+), taken as (
+    delete from holdfast.ready where ctid = any(array(
+        select r.ctid from asked a
+        cross join lateral (
+            select k.ctid from holdfast.ready k where k.route = a.route and (@place(k)) = (@place(a)) offset 0
+        ) as r
+    ))
+    returning *
+), claimed as materialized (
+    select j.*, t.attempts, t.rescues, t.token + 1 as token, (select c.epoch from holdfast.cluster c) as epoch,
+        a.worker, holdfast.now_us() as claimed_at, holdfast.now_us() + a.ttl_us as lease_until
+    from taken t
+    join asked a on a.seq = t.seq
+    cross join lateral (select k.* from holdfast.job k where k.seq = t.seq offset 0) as j
+), leased as (
+    insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind,
+        queue, parent, lane)
+    select seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane
+    from claimed
+)
+select :columns
+from claimed;
+
+-- name: take_for :many on sqlite
+-- Forked as `claim`: the jobs that are in both tables are the ones that were taken.
+insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
+    parent, lane)
+select j.seq, value ->> :takings.worker, (select c.epoch from holdfast.cluster c), r.token + 1,
+    holdfast.now_us() + (value ->> :takings.ttl_us), holdfast.now_us(), j.route, r.attempts, r.rescues, j.kind, j.queue,
+    j.parent, j.lane
+from json_each(:takings)
+cross join holdfast.job j on j.seq = value ->> :takings.seq
+cross join holdfast.ready r on r.route = j.route and (@place(r)) = (@place(j))
+where (select w.seq from holdfast.worker w where w.seq = value ->> :takings.worker and w.status = 'active') is not null;
+select l.seq, j.id, l.kind, l.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token, l.attempts,
+    j.max_attempts, l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, l.parent, l.lane,
+    j.payload, j.metadata, j.layer
+from json_each(:takings)
+cross join holdfast.lease l on l.seq = value ->> :takings.seq
+cross join holdfast.job j on j.seq = l.seq
+cross join holdfast.ready r on r.route = j.route and (@place(r)) = (@place(j));
+delete from holdfast.ready where (route, @place) in (
+    select j.route, @place(j) from json_each(:takings)
+    cross join holdfast.lease l on l.seq = value ->> :takings.seq
+    cross join holdfast.job j on j.seq = l.seq);
+
+-- name: seek :one
+-- Where a job stands that somebody wants by its id: only a hint, the statements that follow test it again.
+select j.seq, j.parent, j.route, j.queue,
+    coalesce((select r.capabilities from holdfast.route r where r.id = j.route), '[]') as capabilities, j.lane, j.cost,
+    j.priority, j.slot,
+    exists (select 1 from holdfast.queue q where q.name = j.queue and q.paused_at is not null) as paused,
+    exists (select 1 from holdfast.ready k where k.route = j.route and (@place(k)) = (@place(j))) as ready,
+    exists (select 1 from holdfast.lease l where l.seq = j.seq and l.lease_until <= holdfast.now_us()) as lapsed,
+    exists (select 1 from holdfast.later t where t.seq = j.seq and t.due_at <= holdfast.now_us()) as due
+from holdfast.job j where j.id = cast(:id as uuid);
+
+-- name: wake_one :one
+-- As `wake`, for one job that somebody wants.
+with gone as (
+    delete from holdfast.later where seq = :seq and due_at <= holdfast.now_us()
+    returning *
+)
+insert into holdfast.ready (@ready) select @ready(g) from gone g
+returning seq, route;
+
+-- name: find_lease :one
+-- By the name of its owner: a caller that knows it may speak for the owner, in any process.
+select l.seq, cast(j.id as text) as id, l.kind, l.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token,
+    l.attempts, j.max_attempts, l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, l.parent,
+    l.lane, j.payload, j.metadata, j.layer, l.cancel_requested_at
+from holdfast.job j
+join holdfast.lease l on l.seq = j.seq
+join holdfast.worker w on w.seq = l.worker
+where j.id = cast(:id as uuid) and w.id = :owner;
+
+-- name: leases_of :many
+-- Oldest first, of one queue or of any.
+select l.seq, cast(j.id as text) as id, l.kind, l.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token,
+    l.attempts, j.max_attempts, l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, l.parent,
+    l.lane, j.payload, j.metadata, j.layer, l.cancel_requested_at
+from holdfast.lease l join holdfast.job j on j.seq = l.seq
+where l.worker = :worker and (cast(:queue as text) is null or l.queue = :queue)
+order by l.seq limit :limit;
+
+-- name: transfer_leases :many
+-- Gives a holder's leases to another, under the tokens they have: the old holder is fenced by its number. Leases that
+-- have run out stay where they are, for the sweep.
+update holdfast.lease set worker = :new
+where seq = any(array(
+        select k.seq from holdfast.lease k where k.worker = :old and k.lease_until > holdfast.now_us()
+        order by k.seq limit :limit for update))
+    and (select w.seq from holdfast.worker w where w.seq = :new and w.status = 'active') is not null
+returning :columns;
+
+-- name: beat_many :many
+-- One statement for all who live in one process. A row that is not returned was given up. In the order of the list,
+-- which is sorted: everybody locks them in this order.
+with mine as materialized (
+    select k.seq as mine, b.active as busy, b.idle_us, b.metadata as told
+    from rows(:beats) as b (seq bigint, active integer, idle_us bigint, metadata text)
+    cross join lateral (
+        select k.seq from holdfast.worker k where k.seq = b.seq and k.status in ('active', 'draining') for update
+    ) as k
+)
+update holdfast.worker as w set heartbeat_at = holdfast.now_us(), active = mine.busy,
+    idle_since = holdfast.now_us() - mine.idle_us, metadata = coalesce(cast(mine.told as jsonb), w.metadata),
+    host = coalesce(cast(:host as bigint), w.host)
+from mine where w.seq = mine.mine
+returning :columns;
+
+-- name: find_live_owner :one
+select seq, principal, host, hostname, pid from holdfast.worker
+where id = :id and status in ('active', 'draining');
+
+-- name: refresh_owner :one
+-- An owner that shows itself again under its own name.
+update holdfast.worker set heartbeat_at = holdfast.now_us(), ttl_us = greatest(ttl_us, :ttl_us)
+where seq = :seq and status in ('active', 'draining') and host = 0
+returning seq;
+
+-- name: demand :many
+-- What can be claimed on each route, and what runs on it. A job that is due counts although nobody has woken it yet:
+-- perhaps there is no worker that could. Jobs with lanes are counted apart.
+select d.route,
+    (select count(*) from (select 1 from holdfast.ready k where k.route = d.route and k.lane is null limit :cap) as c)
+    + (select count(*) from (select 1 from holdfast.later t where t.route = d.route and t.state = 'scheduled'
+        and t.due_at <= holdfast.now_us() limit :cap) as c) as pending,
+    coalesce(h.jobs, 0) as running
+from rows(:routes) as d (route bigint)
+left join (select l.route, count(*) as jobs from holdfast.lease l group by l.route) as h on h.route = d.route
+where coalesce((select r.queue from holdfast.route r where r.id = d.route), '') not in (
+    select q.name from holdfast.queue q where q.paused_at is not null);
+
+-- name: lane_demand :many
+-- Claimable jobs of lanes, and how many of them may start beside those that run.
+select k.lane, count(*) as pending, coalesce((select case when l.concurrency is null then :cap else
+    l.concurrency - (select count(*) from holdfast.lease h where h.lane = l.name) end
+    from holdfast.lane l where l.name = k.lane), 1) as room
+from (select n.lane from rows(:routes) as d (route bigint)
+    cross join lateral (
+        select n.lane from holdfast.ready n where n.route = d.route limit :cap
+    ) as n
+    where n.lane is not null and coalesce((select r.queue from holdfast.route r where r.id = d.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)) as k
+group by k.lane;
+
+-- name: name_job :one
+-- The next job of a name; no row is returned if the name has had that many already.
+insert into holdfast.alias (scope, name, number, job, digest, attempts, created_at)
+values (:scope, :name, :number, cast(:job as uuid), :digest, :attempts, holdfast.now_us())
+on conflict do nothing
+returning scope, name, number, cast(job as text) as job, digest, attempts, created_at;
+
+-- name: find_alias :one
+select scope, name, number, cast(job as text) as job, digest, attempts, created_at from holdfast.alias
+where scope = :scope and name = :name order by number desc limit 1;
+
+-- name: list_aliases :many
+-- The jobs that a name has had after this number, the first first.
+select scope, name, number, cast(job as text) as job, digest, attempts, created_at from holdfast.alias
+where scope = :scope and name = :name and number > :after order by number limit :limit;
+
+-- name: alias_of :one
+select scope, name, number, cast(job as text) as job, digest, attempts, created_at from holdfast.alias
+where job = cast(:job as uuid) order by scope, name, number limit 1;

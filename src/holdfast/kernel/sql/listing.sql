@@ -1,0 +1,63 @@
+-- Lists of jobs, newest first.
+
+-- name: seq_before :one
+-- The next older job, or the job that many further back. Reads only the primary key.
+select seq from holdfast.job where seq < :before order by seq desc limit 1 offset :skipped;
+
+-- name: list_jobs :many
+-- Between two seqs, because there may be no job that matches.
+select :columns
+from holdfast.job_now
+where (cast(:queue as text) is null or queue = :queue) and (cast(:kind as text) is null or kind = :kind)
+    and (cast(:tenant as text) is null or tenant = :tenant) and seq < :before and seq > :after
+order by seq desc limit :limit;
+
+-- name: ended_in_state :many
+-- By state: reads the table that has jobs in this state, between two seqs. The job's own row says what it is.
+select e.seq from holdfast.ended e
+where e.state = :state and (cast(:queue as text) is null or e.queue = :queue)
+    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = e.seq) = :kind)
+    and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = e.seq) = :tenant)
+    and e.seq < :before and e.seq > :after
+order by e.seq desc limit :limit;
+
+-- name: later_in_state :many
+-- No index can answer `case`, so the jobs are read by their numbers.
+select t.seq from holdfast.later t
+where case t.state when :state then true else false end
+    and (cast(:queue as text) is null or (select j.queue from holdfast.job j where j.seq = t.seq) = :queue)
+    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = t.seq) = :kind)
+    and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = t.seq) = :tenant)
+    and t.seq < :before and t.seq > :after
+order by t.seq desc limit :limit;
+
+-- name: pending_in_order :many
+-- No index has the rows of `ready` in this order, so each job is looked up.
+select j.seq from holdfast.job j
+where ((select r.seq from holdfast.ready r where r.route = j.route and r.priority = j.priority and r.slot = j.slot
+        and r.seq = j.seq) is not null
+    or (select t.state from holdfast.later t where t.seq = j.seq) = 'blocked')
+    and (cast(:queue as text) is null or j.queue = :queue) and (cast(:kind as text) is null or j.kind = :kind)
+    and (cast(:tenant as text) is null or j.tenant = :tenant) and j.seq < :before and j.seq > :after
+order by j.seq desc limit :limit;
+
+-- name: find_running :many
+-- Running jobs are few and have a table of their own. They are collected before they are sorted, whatever the
+-- planner thinks of `limit`.
+with found as materialized (
+    select l.seq from holdfast.lease l
+    where (cast(:queue as text) is null or l.queue = :queue) and (cast(:kind as text) is null or l.kind = :kind)
+        and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = l.seq) = :tenant)
+)
+select seq from found where seq < :before order by seq desc limit :limit;
+
+-- name: jobs_by_seq :many
+select :columns
+from holdfast.job_now where seq = any(cast(:seqs as bigint[])) order by seq desc;
+
+-- name: jobs_beside :many
+-- The ids next to each of these, whether or not it exists: what a short form of it could be confused with.
+select g.id,
+    cast((select j.id from holdfast.job j where j.id < cast(g.id as uuid) order by j.id desc limit 1) as text) as before,
+    cast((select j.id from holdfast.job j where j.id > cast(g.id as uuid) order by j.id limit 1) as text) as after
+from rows(:ids) as g (id text);

@@ -1,0 +1,26 @@
+"""The statements of `lanes.sql`, as Python sees them."""
+
+from __future__ import annotations
+
+from holdfast.kernel.flow_rows import Candidate, Charge, FirstBlocked, LaneName, LaneState, OldLane
+from holdfast.kernel.rows import Lease, Woken
+from holdfast.kernel.sql import Exec, Many, Statements
+
+
+class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge}):
+    candidates: Many[Candidate]
+    lock_lanes: Many[LaneName]
+    restore_lanes: Exec
+    due_lanes: Many[LaneName]
+    lane_states: Many[LaneState]
+    lock_blocked: Many[FirstBlocked]
+    still_blocked: Many[LaneName]
+    take: Many[Lease]
+    block: Exec
+    unblock: Many[Woken]
+    charge: Exec
+    mend_lanes: Many[LaneName]
+    open_stranded: Exec
+    old_lanes: Many[OldLane]
+    keep_lanes: Exec
+    prune_lanes: Exec

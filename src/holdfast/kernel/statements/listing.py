@@ -1,0 +1,17 @@
+"""The statements of `listing.sql`, as Python sees them."""
+
+from __future__ import annotations
+
+from holdfast.kernel.rows import Beside, JobRow, Seq
+from holdfast.kernel.sql import Many, One, Statements
+
+
+class ListingSql(Statements, file="listing.sql"):
+    seq_before: One[Seq]
+    list_jobs: Many[JobRow]
+    ended_in_state: Many[Seq]
+    later_in_state: Many[Seq]
+    pending_in_order: Many[Seq]
+    find_running: Many[Seq]
+    jobs_by_seq: Many[JobRow]
+    jobs_beside: Many[Beside]

@@ -1,0 +1,47 @@
+"""Rows for people who watch the store. Each record's fields stand in the order of its statement's columns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.kernel.ids import JobId
+
+
+class Change(NamedTuple):
+    """A job in a state, and since when."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    state: str
+    at: int
+    error: str | None
+
+
+class Backlog(NamedTuple):
+    """What waits to be claimed on one route."""
+
+    id: int
+    queue: str
+    capabilities: str
+    pending: int
+    oldest_at: int | None
+
+
+class Symptoms(NamedTuple):
+    """How much should have been dealt with by now."""
+
+    lapsed: int
+    overdue: int
+    late_lanes: int
+    late_schedules: int
+    now: int
+
+
+class Misplaced(NamedTuple):
+    """A job that does not stand in exactly one of ready, later, lease and ended, or a row there without a job."""
+
+    seq: int
+    id: JobId | None  # None: there is no such job
+    places: int

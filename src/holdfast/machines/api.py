@@ -1,0 +1,281 @@
+"""Machines as a program sees them: `hf.machine("pipeline.yml", hooks=…)`, and handles on executions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from holdfast import validation
+from holdfast.agents.core import AgentsCore
+from holdfast.errors import IdempotencyConflict, UsageError
+from holdfast.jobs import Job
+from holdfast.kernel import codec, queries
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
+from holdfast.kernel.rows import JobRow, NewJob, Route
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.waiting import list_steps
+from holdfast.machines.asking import Agents
+from holdfast.machines.bundle import Bundle, gather, unpack
+from holdfast.machines.checkpoints import read_steps
+from holdfast.machines.engine import Engine
+from holdfast.machines.files import Finder, load_file
+from holdfast.machines.graph import AgentDefinition
+from holdfast.machines.graph import Machine as Graph
+from holdfast.machines.hooks import Registry
+from holdfast.machines.layer import MachineLayer, machine_definition
+from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order, new_job, read_order
+from holdfast.machines.problems import Findings
+from holdfast.machines.profiles import model_of
+from holdfast.machines.stepping import Event, Place
+
+T = TypeVar("T")
+
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+
+
+class MachineOptions(TypedDict, total=False):
+    """The options of `hf.machine`."""
+
+    hooks: Any
+    machines: Mapping[str, str | Path] | None
+    queue: str
+
+
+class ExecutionOptions(TypedDict, total=False):
+    """How one execution is enqueued, beside its input.
+
+    `execution_id` names it: the same id and input is the same execution, another input is refused. It may be any text.
+    """
+
+    execution_id: str | None
+    tenant: str
+    priority: int
+    metadata: Mapping[str, Any] | None
+
+
+class Machines:
+    """The machines of one program."""
+
+    def __init__(self, core: AgentsCore) -> None:
+        self._core = core
+        self.engine = Engine(Agents(core), lambda: core.ports)
+        self._declared: dict[str, str] = {}  # the file of each
+        core.registry.plug_in(MachineLayer())
+
+    def declare(self, path: str | Path, output: Any, **options: Unpack[MachineOptions]) -> Machine[Any]:
+        """Load a machine and all that it runs, and serve them here."""
+        validation.option_names(options, MachineOptions, "machine")
+        hooks, machines, queue = options.get("hooks"), options.get("machines"), options.get("queue", QUEUE)
+        found = Findings()
+        registry = hooks if isinstance(hooks, Registry) else Registry(hooks)
+        graph = load_file(path)
+        bundle = gather(graph, Finder({**self._declared, **(machines or {})}).find, found)
+        for each in bundle.machines.values():
+            registry.check(each, found)
+        found.raise_any()
+        for name, each in bundle.machines.items():
+            self._declared[name] = each.file
+            self.serve(each, registry, queue, declared=name == bundle.main)
+        return Machine(self._core, bundle, queue, output)
+
+    def serve(self, graph: Graph, hooks: Registry, queue: str, *, declared: bool = True) -> None:
+        """Let workers of this program play this machine."""
+        self.engine.register(graph.name, hooks, declared=declared)
+        self._core.registry.add(machine_definition(graph.kind, queue, self.engine))
+        for name, agent in graph.agents.items():
+            if isinstance(agent, AgentDefinition):
+                self._define(f"{graph.name}.{name}", agent, Path(graph.file).parent)
+
+    def _define(self, name: str, agent: AgentDefinition, folder: Path) -> None:
+        from holdfast.agents.api.declarations import declare_agent
+
+        if name not in self._core.defined:
+            declare_agent(self._core, name, model_of(agent.model, folder), None, instructions=agent.instructions)
+
+
+class Machine(Generic[T]):
+    """A machine of this program, checked, with all machines that it can run."""
+
+    def __init__(self, core: AgentsCore, bundle: Bundle, queue: str, output: Any) -> None:
+        self._core = core
+        self._queue = queue
+        self._output = output
+        self.bundle = bundle
+
+    def __repr__(self) -> str:
+        return f"Machine({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        return self.bundle.main
+
+    @property
+    def graph(self) -> Graph:
+        return self.bundle.machines[self.bundle.main]
+
+    async def enqueue(
+        self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]
+    ) -> ExecutionHandle[T]:
+        """Accept an execution durably. The machine's files may change then: it continues with what it began with."""
+        order = first_order(self.bundle, _input(input))
+        return await start_execution(self._core, order, self._queue, self._output, **options)
+
+    async def run(self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]) -> T:
+        """Enqueue, then wait for the result; starts a worker in this process if the app may embed one."""
+        await self._core.ensure_worker()
+        return await (await self.enqueue(input, **options)).result()
+
+    def enqueue_sync(
+        self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]
+    ) -> ExecutionHandle[T]:
+        return self._core.call(self.enqueue(input, **options))
+
+    def run_sync(self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]) -> T:
+        return self._core.call(self.run(input, **options))
+
+    def execution(self, id: str) -> ExecutionHandle[T]:
+        """A handle on an execution, without I/O."""
+        return ExecutionHandle(self._core, execution_job(id), self._output)
+
+
+class ExecutionHandle(Job[T]):
+    """One execution of a machine: a job, whose states can be followed."""
+
+    def __init__(self, core: AgentsCore, id: JobId, output: Any = None) -> None:
+        super().__init__(core, id, None)
+        self._core = core
+        self._output = output
+
+    def __repr__(self) -> str:
+        return f"Execution({self.id}, state={self.state})"
+
+    async def result(self, *, timeout: Any = None) -> T:
+        """The output of its final state. `RunFailed` when it failed or was cancelled."""
+        value = await super().result(timeout=timeout)
+        if self._output is None:
+            return value
+        from pydantic import TypeAdapter
+
+        made: T = TypeAdapter(self._output).validate_python(value)
+        return made
+
+    async def place(self) -> Place | None:
+        """Where the machine is by its last checkpoint; None: it has not begun."""
+        return (await self._read())[1]
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What happens to it, from its beginning until it has ended."""
+        seen, pause = -1, _FIRST_LOOK
+        while True:
+            row, _, told = await self._read()
+            fresh = [each for each in told if each.number > seen]
+            for each in fresh:
+                seen = each.number
+                for event in each.events:
+                    yield event
+            if row.state in TERMINAL:
+                return
+            pause = _FIRST_LOOK if fresh else min(pause * 1.5, _LAST_LOOK)
+            await self._core.ports.clock.sleep(pause)
+
+    async def history(self) -> list[Event]:
+        """What has happened to it so far."""
+        return [event for each in (await self._read())[2] for event in each.events]
+
+    async def why(self) -> str:
+        """Why it does not continue, in words; "" when nothing holds it back."""
+        return await self._core.why(self.id)
+
+    async def bundle(self) -> Bundle:
+        """The machines that it runs, as they were when it began."""
+        return (await stored_order(self._core, self.id))[1]
+
+    async def _read(self) -> tuple[JobRow, Place | None, list[Any]]:
+        row = await self._app.runtime().find(self.id)
+        steps = await self._app.runtime().transact(list_steps, row.seq)
+        place, told = read_steps((step.name, step.result) for step in steps)
+        return row, place, told
+
+
+async def stored_order(core: AgentsCore, id: JobId) -> tuple[Order, Bundle]:
+    """What an execution was asked to do, and its machines."""
+    row = await core.runtime().find(id)
+    if not row.kind.startswith(KIND):
+        raise UsageError(f"job {id} ({row.kind}) is not an execution of a machine.")
+    order = read_order(codec.decode(row.payload)["order"])
+    stored = order.bundle
+    if stored is None:
+        root = await core.runtime().find(JobId(order.of))
+        stored = codec.decode(root.payload)["order"]["bundle"]
+    return order, unpack(stored)
+
+
+async def start_execution(
+    core: AgentsCore, order: Order, queue: str, output: Any = None, **options: Unpack[ExecutionOptions]
+) -> ExecutionHandle[Any]:
+    """Enqueue an execution, or find the one that its id names already."""
+    given = options.get("execution_id")
+    settings = core.settings
+    metadata = codec.encode(dict(options.get("metadata") or {}), what="metadata", cap=settings.metadata_cap)
+    way = Way(queue, codec.check_tenant(options.get("tenant", "")), options.get("priority", 100), metadata)
+    id = new_id(core.ports) if given is None else execution_job(given)
+    job, route = new_job(id, order, way, settings)
+    fresh = await core.runtime().transact(_enqueue_once, job, route, given or "")
+    handle: ExecutionHandle[Any] = ExecutionHandle(core, id, output)
+    handle.fresh = fresh
+    return handle
+
+
+async def _enqueue_once(tx: Transaction, job: NewJob, route: Route, named: str) -> bool:
+    if await enqueue(tx, [job], [route]):
+        return True
+    there = await queries.find_job(tx, job.id)
+    mine, theirs = (read_order(codec.decode(text)["order"]) for text in (job.payload, there.payload))
+    if there.kind != job.kind or mine.input != theirs.input:
+        raise IdempotencyConflict(named, job.id)
+    return False
+
+
+async def resume_execution(core: AgentsCore, id: JobId, bundle: Bundle | None, queue: str) -> ExecutionHandle[Any]:
+    """Continue an execution that has failed or was cancelled, or with `bundle` any, as a new one.
+
+    It begins in the state in which the old one is, with the context that it has there. With `bundle` it has these
+    machines from then on, and the old execution is cancelled. Asked twice, the second call is refused.
+    """
+    old: ExecutionHandle[Any] = ExecutionHandle(core, id)
+    row, place, _ = await old._read()
+    order, stored = await stored_order(core, id)
+    machines = stored.of(order.machine) if bundle is None else bundle
+    if place is None or (place.has_ended and place.failure is None and row.state == State.SUCCEEDED):
+        raise UsageError(f"execution {id} is {row.state}, so there is nothing to resume.")
+    if place.state not in machines.machines[machines.main].states:
+        raise UsageError(f"execution {id} is in state {place.state!r}, which the new machine does not have.")
+    if row.state not in TERMINAL:
+        await old.cancel("it continues with another version of its machine")
+    again = first_order(
+        machines, order.input, start=Start(place.state, place.context, id), depth=order.depth, by=order.by
+    )
+    way = Way(queue, row.tenant, row.priority)
+    job, route = new_job(derived_id("resume", id), again, way, core.settings)
+    if not await core.runtime().transact(_insert, job, route):
+        raise UsageError(f"execution {id} was resumed already, as {job.id}.")
+    return ExecutionHandle(core, job.id)
+
+
+async def _insert(tx: Transaction, job: NewJob, route: Route) -> bool:
+    return bool(await enqueue(tx, [job], [route]))
+
+
+def execution_job(id: str) -> JobId:
+    """The job of an execution: its id is the job's if it is one, else the job's comes from it."""
+    codec.check_text(id, what="an execution id")
+    return JobId(id.lower()) if is_id(id) else derived_id("machine", id)
+
+
+def _input(input: Mapping[str, Any] | None) -> dict[str, Any]:
+    if input is not None and not isinstance(input, Mapping):
+        raise UsageError(f"the input of a machine is a mapping, not {input!r}.")
+    return dict(input or {})

@@ -1,0 +1,136 @@
+"""Agents in machines: an agent that a state asks answers in a run of its own, a child of the machine's job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+
+from holdfast.agents.api.options import chosen
+from holdfast.agents.api.run import Run
+from holdfast.agents.core import AgentsCore
+from holdfast.agents.definition import Limits
+from holdfast.agents.runs.create import Submission, create_run
+from holdfast.errors import ParentCancelled, UsageError
+from holdfast.kernel import leases, waiting
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Lease
+from holdfast.machines.graph import Execution, ToolLoop
+from holdfast.validation import did_you_mean
+from holdfast.workers.context import JobContext
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a state asks, whom, and within which limits."""
+
+    agent: str
+    input: Any
+    loop: ToolLoop
+
+
+class Asking(Protocol):
+    """Who asks agents for a machine."""
+
+    async def start(self, ctx: JobContext, id: JobId, step: str, question: Question) -> None:
+        """Start a run under this id, once; `step` notes that it was started."""
+
+    async def answer(self, id: JobId) -> Any:
+        """The answer of a run that has succeeded, as the output of its state."""
+
+
+class Agents:
+    """The agents of a program."""
+
+    def __init__(self, core: AgentsCore) -> None:
+        self._core = core
+
+    async def start(self, ctx: JobContext, id: JobId, step: str, question: Question) -> None:
+        known, agent, input = self._core.defined, question.agent, question.input
+        if agent not in known:
+            raise UsageError(f"this program has no agent {agent!r}.{did_you_mean(agent, known)}")
+        options = chosen(
+            {"limits": limits_of(question.loop), "variables": input if isinstance(input, Mapping) else None}
+        )
+        intake = self._core.intake(None)
+        wish = known[agent]._submission(intake, prompt_of(input), options)
+        wish = wish._replace(job=wish.job._replace(id=id, tenant=ctx.tenant), session=wish.session._replace(id=id))
+        await ctx.database.transact(_start_run, ctx.lease, wish, step, self._core.settings.announced)
+
+    async def answer(self, id: JobId) -> Any:
+        run: Run[Any] = Run(self._core, id)
+        result = await run.result()
+        output = result.output if result.outcome == "answered" else None
+        said = {"text": result.text, "outcome": result.outcome}
+        return {**said, **output} if isinstance(output, dict) else said
+
+
+async def _start_run(tx: Transaction, lease: Lease, wish: Submission, step: str, prefix: str) -> None:
+    fence = await leases.hold(tx, lease)
+    if fence.cancel_requested_at is not None:
+        raise ParentCancelled(lease.id)
+    if await waiting.begin_step(tx, lease.seq, step) is not None:
+        return
+    await create_run(tx, wish._replace(job=wish.job._replace(parent=lease.seq)), prefix)
+    await waiting.add_children(tx, lease.seq, 1)
+    await waiting.store_step(tx, lease, step, "true")
+
+
+def prompt_of(input: Any) -> str:
+    """What an agent is told: the one text that there is, or all fields as lines."""
+    if isinstance(input, str):
+        return input
+    if not isinstance(input, Mapping) or not input:
+        return "Begin."
+    if len(input) == 1 and isinstance(text := next(iter(input.values())), str):
+        return text
+    import json
+
+    lines = [f"{name}: {each if isinstance(each, str) else json.dumps(each)}" for name, each in input.items()]
+    return "\n".join(lines)
+
+
+def limits_of(loop: ToolLoop) -> Limits | None:
+    """The limits of a run; how many tools it calls is not among them, its turns are."""
+    given: dict[str, Any] = {"turns": loop.max_turns}
+    if loop.max_cost is not None:
+        given["cost"] = str(Decimal(str(loop.max_cost)))
+    if loop.total_timeout is not None:
+        given["time"] = timedelta(seconds=loop.total_timeout)
+    given = {name: value for name, value in given.items() if value is not None}
+    return Limits(**given) if given else None
+
+
+def more_wanted(execution: Execution, votes: Sequence[Any]) -> int:
+    """How many more answers are to be asked for; `votes` are those that there are, as texts."""
+    match execution.type:
+        case "parallel":
+            return max(0, execution.n_samples - len(votes))
+        case "mdap_voting":
+            if winner_of(execution, votes) is not None or len(votes) >= execution.max_candidates:
+                return 0
+            return min(max(1, execution.k_margin - len(votes)), execution.max_candidates - len(votes))
+        case _:
+            return max(0, 1 - len(votes))
+
+
+def winner_of(execution: Execution, votes: Sequence[str]) -> str | None:
+    """The answer that was given `k_margin` times, or leads by as much."""
+    ranks = Counter(votes).most_common(2)
+    if not ranks:
+        return None
+    second = ranks[1][1] if len(ranks) > 1 else 0
+    first, count = ranks[0]
+    return first if count >= execution.k_margin or count - second >= execution.k_margin else None
+
+
+def pause_of(execution: Execution, tries: int, chance: float) -> float | None:
+    """Seconds before the next try; None when there is none."""
+    if execution.type != "retry" or tries > len(execution.backoffs):
+        return None
+    pause = execution.backoffs[tries - 1]
+    return pause * (1 + execution.jitter * (2 * chance - 1))

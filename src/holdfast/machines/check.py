@@ -1,0 +1,113 @@
+"""What must hold of a machine as a whole: states that exist and can be reached, and parts that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.machines.expressions import Expression
+from holdfast.machines.graph import Machine, State
+from holdfast.machines.problems import Findings
+from holdfast.machines.templates import Template
+from holdfast.validation import nearest
+
+SET_BY_ENGINE = frozenset({"machine", "error", "last_error", "last_error_type", "worker_id"})
+
+
+def check_graph(machine: Machine, found: Findings) -> None:
+    """Add what is wrong between the parts of a machine; each part is in order by itself."""
+    for state in machine.states.values():
+        _check_targets(machine, state, found)
+        _check_parts(state, found)
+    _check_reached(machine, found)
+    _check_fields(machine, found)
+
+
+def _check_targets(machine: Machine, state: State, found: Findings) -> None:
+    for transition in state.transitions:
+        if transition.to not in machine.states:
+            found.unknown(transition.at, "state", transition.to, machine.states)
+    for _, to in state.on_error:
+        if to not in machine.states:
+            found.unknown(state.at, f"state (on_error of {state.name!r})", to, machine.states)
+    if state.is_final and state.transitions:
+        found.add(state.at, f"{state.name!r} is final, so it has no transitions.")
+    if not state.is_final and not state.transitions:
+        found.add(state.at, f"{state.name!r} leads nowhere: give it transitions, or type: final.")
+    for number, transition in enumerate(state.transitions[:-1]):
+        if transition.condition is None:
+            after = state.transitions[number + 1]
+            found.add(after.at, f"this is never reached: the transition before it always leads to {transition.to!r}.")
+            break
+
+
+def _check_parts(state: State, found: Findings) -> None:
+    done = [state.calls, state.launches, state.action]
+    if state.foreach is not None and not any(done):
+        found.add(state.at, f"{state.name!r} has foreach, and no machine, launch or action to do for each item.")
+    if state.foreach is not None and sum(map(bool, done)) > 1:
+        found.add(state.at, f"{state.name!r} has foreach, so it does one of machine, launch and action.")
+    if state.foreach is not None and (state.several or len(state.launches) > 1):
+        found.add(state.at, f"{state.name!r} has foreach, so it names one machine.")
+    if state.wait_for is not None and (any(done) or state.agent is not None or state.foreach is not None):
+        found.add(state.at, f"{state.name!r} has wait_for, which stands alone: wait in a state of its own.")
+    if state.agent is not None and state.calls:
+        found.add(state.at, f"{state.name!r} has both an agent and a machine: use two states.")
+    if state.agent is not None and state.foreach is not None:
+        found.add(state.at, f"{state.name!r} has foreach with an agent: give the agent a machine of its own.")
+    if state.output is not None and not state.is_final:
+        found.add(state.at, f"{state.name!r} is not final, and only a final state has an output.")
+    if state.mode == "any" and not state.several and state.foreach is None:
+        found.add(state.at, f"{state.name!r} has mode any and one machine: name several.")
+    if state.key is None and state.foreach is None and state.item != "item":
+        found.add(state.at, f"{state.name!r} has as, and no foreach.")
+
+
+def _check_reached(machine: Machine, found: Findings) -> None:
+    if machine.initial not in machine.states:
+        return
+    reached, left = {machine.initial}, [machine.initial]
+    while left:
+        for to in machine.states[left.pop()].targets():
+            if to in machine.states and to not in reached:
+                reached.add(to)
+                left.append(to)
+    for name, state in machine.states.items():
+        if name not in reached:
+            found.add(state.at, f"{name!r} can never be reached from {machine.initial!r}.")
+    if not any(machine.states[name].is_final for name in reached):
+        found.add(machine.states[machine.initial].at, "no final state can be reached, so the machine would never end.")
+
+
+def _check_fields(machine: Machine, found: Findings) -> None:
+    """A field that is read and never set, and is nearly called like one that is set, is probably misspelt."""
+    known = {*SET_BY_ENGINE, *machine.context}
+    for state in machine.states.values():
+        known |= {name for name, _ in state.to_context}
+    for state in machine.states.values():
+        for field in sorted(set(_read(state)) - known):
+            if close := nearest(field, known):
+                found.warn(
+                    state.at, f"{state.name!r} reads context.{field}, which nothing sets. Did you mean {close!r}?"
+                )
+
+
+def _read(state: State) -> Iterator[str]:
+    """The fields of the context that a state reads."""
+    values: list[Any] = [state.input, state.foreach, state.launch_input, state.wait_for, state.output, state.key]
+    values += [value for _, value in state.to_context]
+    values += [call.input for call in (*state.calls, *state.launches)]
+    values += [transition.condition for transition in state.transitions]
+    while values:
+        value = values.pop()
+        match value:
+            case Template():
+                yield from value.fields
+            case Expression():
+                yield from value.fields()
+            case dict():
+                values += value.values()
+            case list():
+                values += value
+            case _:
+                pass

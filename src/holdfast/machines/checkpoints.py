@@ -1,0 +1,80 @@
+"""Checkpoints: the events of a machine and where they led, as steps of its job.
+
+Each is numbered and stored once, under the lease. It holds what changed since the one before, so the place of a machine
+is what all its checkpoints say together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from holdfast.kernel import codec
+from holdfast.machines.stepping import Event, Failure, Moved, Place, patch
+
+_PREFIX = "machine "
+
+
+def checkpoint_name(number: int, what: str = "") -> str:
+    """The step under which a checkpoint is stored, or something that is done before it."""
+    return f"{_PREFIX}{number:06d}{' ' if what else ''}{what}"
+
+
+class Told(NamedTuple):
+    """A checkpoint's number, and the events that it holds."""
+
+    number: int
+    events: tuple[Event, ...]
+
+
+def record(before: Place | None, moved: Moved) -> dict[str, Any]:
+    """What is stored of a move."""
+    changed, removed = patch({} if before is None else before.context, moved.to.context)
+    to = moved.to
+    stored: dict[str, Any] = {
+        "events": [asdict(event) for event in moved.events],
+        "state": to.state,
+        "step": to.step,
+        "part": to.part,
+        "set": changed,
+    }
+    optional = {"unset": removed or None, "output": to.output, "over": to.over or None, "result": to.result}
+    stored |= {name: value for name, value in optional.items() if value is not None}
+    if to.failure is not None:
+        stored["failure"] = {"classes": list(to.failure.classes), "message": to.failure.message}
+    return stored
+
+
+def replayed(before: Place | None, stored: Mapping[str, Any]) -> Place:
+    """The place that a checkpoint led to."""
+    context = {} if before is None else dict(before.context)
+    context |= stored["set"]
+    for name in stored.get("unset", ()):
+        context.pop(name, None)
+    failure = stored.get("failure")
+    return Place(
+        state=stored["state"],
+        step=stored["step"],
+        part=stored["part"],
+        context=context,
+        output=stored.get("output"),
+        result=stored.get("result"),
+        failure=None if failure is None else Failure(tuple(failure["classes"]), failure["message"]),
+        over=stored.get("over", False),
+    )
+
+
+def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[Place | None, list[Told]]:
+    """Where a machine is, and what happened to it, by the steps of its job."""
+    place: Place | None = None
+    told: list[Told] = []
+    for name, result in sorted((name, result) for name, result in steps if _is_checkpoint(name)):
+        stored = codec.decode(result)
+        place = replayed(place, stored)
+        told.append(Told(int(name.removeprefix(_PREFIX)), tuple(Event(**each) for each in stored["events"])))
+    return place, told
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()

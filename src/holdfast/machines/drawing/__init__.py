@@ -1,0 +1,1 @@
+"""Pictures of machines: where each state stands, as SVG and as Mermaid."""

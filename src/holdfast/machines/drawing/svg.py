@@ -1,0 +1,156 @@
+"""A machine as an SVG picture, with a light background of its own, that needs nothing else to be shown.
+
+Ways down lead from box to box. Ways back, ways to the same row and ways over several rows run in lanes of their own
+beside the boxes, so that no line crosses a box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from holdfast.machines.drawing.layout import Arrow, Layout, lay_out, short, what_it_does
+from holdfast.machines.graph import Machine, State
+
+_WIDTH, _HEIGHT = 210, 48
+_ACROSS, _DOWN = 60, 84
+_MARGIN, _LANE = 28, 16
+_INK, _QUIET, _RED = "#1f2937", "#4b5563", "#b91c1c"
+_FILLS = {"": "#ffffff", "initial": "#e0edff", "final": "#e3f6e8", "current": "#ffe08a"}
+_STYLE = "font-family='system-ui, sans-serif'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    x: float
+    y: float
+
+    @property
+    def middle(self) -> float:
+        return self.x + _WIDTH / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.y + _HEIGHT
+
+
+def svg(machine: Machine, current: str | None = None) -> str:
+    """The picture; `current` is the state that a running one is in."""
+    layout = lay_out(machine)
+    boxes = _boxes(layout)
+    beside = [arrow for arrow in layout.arrows if not _is_straight(arrow, layout)]
+    inner = max(box.x + _WIDTH + 40 for box in boxes.values())
+    width = inner + _MARGIN + (_LANE * len(beside) if beside else 0)
+    height = max(box.bottom for box in boxes.values()) + _MARGIN
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:g} {height:g}' width='{width:g}' "
+        f"height='{height:g}' role='img' aria-label='{escape(machine.name, quote=True)}'>",
+        f"<title>{escape(machine.name)}</title>",
+        _marker("arrow", _QUIET),
+        _marker("error", _RED),
+        f"<rect width='{width:g}' height='{height:g}' rx='8' fill='#fafafa'/>",
+        f"<text x='{_MARGIN}' y='26' font-size='15' font-weight='600' fill='{_INK}' {_STYLE}>"
+        f"{escape(machine.name)}</text>",
+    ]
+    parts += [_straight(arrow, boxes, layout) for arrow in layout.arrows if _is_straight(arrow, layout)]
+    parts += [_beside(arrow, boxes, layout, inner + 20 + _LANE * number) for number, arrow in enumerate(beside)]
+    parts += [
+        _state(machine.states[name], box, name == current, name == machine.initial) for name, box in boxes.items()
+    ]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _boxes(layout: Layout) -> dict[str, _Box]:
+    widest = max(len(row) for row in layout.rows)
+    across = _WIDTH + _ACROSS
+    boxes = {}
+    for number, row in enumerate(layout.rows):
+        left = _MARGIN + (widest - len(row)) * across / 2
+        for at, name in enumerate(row):
+            boxes[name] = _Box(left + at * across, 44 + number * (_HEIGHT + _DOWN))
+    return boxes
+
+
+def _is_straight(arrow: Arrow, layout: Layout) -> bool:
+    return layout.row_of(arrow.to) == layout.row_of(arrow.source) + 1
+
+
+def _straight(arrow: Arrow, boxes: dict[str, _Box], layout: Layout) -> str:
+    """From the bottom of one box to the top of the next."""
+    begin, end = _ends(arrow, boxes, layout)
+    top, bottom = boxes[arrow.source].bottom, boxes[arrow.to].y - 2
+    half = (top + bottom) / 2
+    path = f"M{begin:g},{top:g} C{begin:g},{half:g} {end:g},{half:g} {end:g},{bottom:g}"
+    return _line(path, arrow) + _label(arrow, begin + (end - begin) * 0.25 + 6, top, layout)
+
+
+def _beside(arrow: Arrow, boxes: dict[str, _Box], layout: Layout, lane: float) -> str:
+    """Out between two rows, along a lane, and in again between two rows."""
+    begin, end = _ends(arrow, boxes, layout)
+    top, bottom = boxes[arrow.source].bottom, boxes[arrow.to].y
+    out = top + 8 + 4 * _leaving(arrow, layout).index(arrow)
+    back = bottom - 14 - 3 * (_coming(arrow, layout).index(arrow) % 4)
+    path = f"M{begin:g},{top:g} V{out:g} H{lane:g} V{back:g} H{end:g} V{bottom - 2:g}"
+    return _line(path, arrow) + _label(arrow, begin + 6, top, layout)
+
+
+def _leaving(arrow: Arrow, layout: Layout) -> list[Arrow]:
+    return [each for each in layout.arrows if each.source == arrow.source]
+
+
+def _coming(arrow: Arrow, layout: Layout) -> list[Arrow]:
+    return [each for each in layout.arrows if each.to == arrow.to]
+
+
+def _ends(arrow: Arrow, boxes: dict[str, _Box], layout: Layout) -> tuple[float, float]:
+    """Where it leaves one box and comes to the other; several are spread over the box."""
+    leaving, coming = _leaving(arrow, layout), _coming(arrow, layout)
+    begin = boxes[arrow.source].middle + _spread(leaving.index(arrow), len(leaving))
+    return begin, boxes[arrow.to].middle + _spread(coming.index(arrow), len(coming))
+
+
+def _line(path: str, arrow: Arrow) -> str:
+    ink, marker = (_RED, "error") if arrow.is_error else (_QUIET, "arrow")
+    dashes = " stroke-dasharray='5 4'" if arrow.is_error else ""
+    return f"<path d='{path}' fill='none' stroke='{ink}' stroke-width='1.5'{dashes} marker-end='url(#{marker})'/>"
+
+
+def _label(arrow: Arrow, x: float, top: float, layout: Layout) -> str:
+    """Below the box, each on a line of its own."""
+    if not arrow.label:
+        return ""
+    ink, y = _RED if arrow.is_error else _QUIET, top + 24 + 14 * (_leaving(arrow, layout).index(arrow) % 4)
+    return (
+        f"<text x='{x:g}' y='{y:g}' font-size='11' fill='{ink}' paint-order='stroke' stroke='#fafafa' "
+        f"stroke-width='4' {_STYLE}>{escape(short(arrow.label))}</text>"
+    )
+
+
+def _spread(number: int, count: int) -> float:
+    return (number - (count - 1) / 2) * min(36, (_WIDTH - 30) / max(1, count))
+
+
+def _state(state: State, box: _Box, is_current: bool, is_initial: bool) -> str:
+    kind = "current" if is_current else "initial" if is_initial else state.type
+    does = what_it_does(state)
+    edge = ("#b7791f", 3) if is_current else (_INK, 2 if state.is_final else 1.2)
+    lines = [(state.name, 13, "600", _INK)] + ([(does, 11, "400", _QUIET)] if does else [])
+    first = box.y + _HEIGHT / 2 + (5 if not does else -3)
+    texts = "".join(
+        f"<text x='{box.middle:g}' y='{first + 17 * number:g}' font-size='{size}' font-weight='{weight}' fill='{ink}' "
+        f"text-anchor='middle' {_STYLE}>{escape(short(text, 30 if size == 13 else 36))}</text>"
+        for number, (text, size, weight, ink) in enumerate(lines)
+    )
+    return (
+        f"<g><title>{escape(state.name)}{' (the current state)' if is_current else ''}</title>"
+        f"<rect x='{box.x:g}' y='{box.y:g}' width='{_WIDTH}' height='{_HEIGHT}' "
+        f"rx='{_HEIGHT / 2 if is_initial else 9:g}' fill='{_FILLS[kind]}' "
+        f"stroke='{edge[0]}' stroke-width='{edge[1]}'/>{texts}</g>"
+    )
+
+
+def _marker(name: str, ink: str) -> str:
+    return (
+        f"<defs><marker id='{name}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
+        f"<path d='M0,0 L8,4 L0,8 z' fill='{ink}'/></marker></defs>"
+    )

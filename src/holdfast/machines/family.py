@@ -1,0 +1,130 @@
+"""The machines that a machine runs or launches, in the store: started once, awaited without a worker, cancelled.
+
+Ids derive from the execution, the checkpoint and the place in the list, so starting a second time starts nothing. What
+an execution runs are children of its job; what it launches are jobs of their own, which no cancel of it reaches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import LeaseLost
+from holdfast.kernel import codec, leases, waiting
+from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.enqueue import enqueue, enqueue_children
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.waiting import list_children, own_channel, park, wake_some
+from holdfast.machines.stepping import Failure
+from holdfast.outcomes import Park
+from holdfast.workers.context import JobContext, Parking
+
+_TOGETHER = 500  # jobs that one transaction takes in
+_FAMILY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended."""
+
+    id: str
+    succeeded: bool
+    result: Any
+    error_type: str = ""
+    error: str = ""
+
+    @property
+    def failure(self) -> Failure:
+        """Of a child that did not succeed."""
+        return Failure((self.error_type, "ChildFailed", "Exception"), self.error)
+
+
+def child_ids(ctx: JobContext, what: str, count: int) -> list[JobId]:
+    return [derived_id(ctx.id, what, number) for number in range(count)]
+
+
+async def start_children(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]]) -> None:
+    """Insert children of this job, in bounded transactions."""
+    for part in _parts(jobs):
+        children = [job for job, _ in part]
+        await ctx.database.transact(enqueue_children, ctx.lease, children, sorted({route for _, route in part}))
+
+
+async def launch(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]]) -> None:
+    """Insert jobs that are nobody's children, under the lease of this one."""
+    for part in _parts(jobs):
+        await ctx.database.transact(_launch, ctx.lease, [job for job, _ in part], sorted({route for _, route in part}))
+
+
+async def _launch(tx: Transaction, lease: Lease, jobs: Sequence[NewJob], routes: Sequence[Route]) -> None:
+    await leases.hold(tx, lease)
+    await enqueue(tx, jobs, routes)
+
+
+def _parts(jobs: Iterable[tuple[NewJob, Route]]) -> Iterator[list[tuple[NewJob, Route]]]:
+    """So many at a time: a hundred thousand jobs are never in memory together."""
+    left = iter(jobs)
+    while part := list(itertools.islice(left, _TOGETHER)):
+        yield part
+
+
+async def outcomes(ctx: JobContext, ids: Sequence[JobId]) -> list[Outcome | None]:
+    """How each of these children ended, in order; None: it has not."""
+    rows = {row.id: row for row in await ctx.database.transact(list_children, ctx.lease.seq)}
+    return [_outcome(rows.get(id)) for id in ids]
+
+
+def _outcome(row: ChildRow | None) -> Outcome | None:
+    if row is None or row.state not in TERMINAL:
+        return None
+    if row.state == State.SUCCEEDED:
+        return Outcome(row.id, True, codec.decode(row.result))
+    error = codec.decode(row.error) or {}
+    kind = str(error.get("type", "")) if row.state == State.FAILED else "Cancelled"
+    return Outcome(row.id, False, None, kind or "Error", str(error.get("message", row.state)))
+
+
+async def wait_for_first(ctx: JobContext, ids: Sequence[JobId], timeout_us: int | None) -> bool:
+    """Park until a child of these ends; False: one has ended.
+
+    It is looked for, and the job parked, in one transaction, so none is missed.
+    """
+    try:
+        return await ctx.database.transact(_park_unless_ended, ctx.lease, ids, timeout_us)
+    except LeaseLost:  # or a cancel was accepted: the worker finds out which
+        raise Parking(Park(_channel(ctx.lease.seq), "1us")) from None
+
+
+async def _park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId], timeout_us: int | None) -> bool:
+    channel = _channel(lease.seq)
+    await waiting.lock_channel(tx, channel)
+    wanted = set(ids)
+    rows = await list_children(tx, lease.seq)
+    if any(row.id in wanted and row.state in TERMINAL for row in rows):
+        return False
+    await park(tx, lease, channel=channel, timeout_us=timeout_us)
+    return True
+
+
+async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    """Some children have ended: wake those parents that wait for the first of theirs."""
+    for parent in sorted({job.parent for job in jobs if job.parent is not None}):
+        await wake_some(tx, _channel(parent), limit=1)
+
+
+async def cancel_children(database: Database, ids: Sequence[JobId], reason: str) -> None:
+    """Cancel children whose results nobody wants any more, with all that they run."""
+    for id in ids:
+        await database.transact(cancel, id, reason=reason)
+    while ids:
+        if not await database.transact(cancel_family, limit=_FAMILY):
+            break
+
+
+def _channel(seq: int) -> str:
+    return own_channel(f"machine {seq}")

@@ -1,0 +1,59 @@
+"""The layer of machines: what workers do for them. See `workers.layer`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.rows import Ended, Moved, Route
+from holdfast.machines.engine import Engine
+from holdfast.machines.family import wake_parents
+from holdfast.machines.orders import KIND, LAYER
+from holdfast.workers.definitions import Definition
+from holdfast.workers.layer import Layer
+from holdfast.workers.signatures import Signature
+from holdfast.workers.slots import SlotGroup
+
+MACHINES = SlotGroup("machines", lambda settings: settings.concurrency, rank=-3)
+
+
+class MachineLayer(Layer):
+    """Machines, as workers know them."""
+
+    name = LAYER
+    kinds = (KIND,)
+    retry_advice = "Resume it instead: `holdfast machine resume ID`."
+    cancel_advice: Mapping[str, str] = {}
+    slots = (MACHINES,)
+
+    async def prepare(self, database: Database) -> None:
+        """Executions bring all that they need with them."""
+
+    async def adopt(self, database: Database, routes: Sequence[Route]) -> None:
+        """Machines need hooks, so a program declares what it serves."""
+
+    async def started(self, capabilities: Collection[str]) -> None:
+        """Nothing is to be made ready."""
+
+    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+        await wake_parents(tx, jobs)
+
+
+def machine_definition(kind: str, queue: str, engine: Engine) -> Definition:
+    """The definition of a machine's jobs. What its states raise is the machine's business, so it is not retried; what
+    the engine raises is."""
+    return Definition(
+        kind=kind,
+        function=engine.play,
+        signature=Signature(kind, engine.play),
+        queue=queue,
+        requires=frozenset(),
+        retry=RetryPolicy(),
+        timeout_us=None,
+        deadline_us=None,
+        priority=100,
+        isolate=None,
+        slots=MACHINES.name,
+        layer=LAYER,
+    )

@@ -1,0 +1,480 @@
+"""Templates: Jinja over plain data, where nothing but that data can be reached and nothing can run away.
+
+A template that is one expression keeps the type of its value; one with text around it gives a text. What a template may
+contain is listed here, node by node, filter by filter: whatever is not listed is refused when the machine is loaded.
+Every loop, filter and product is metered while it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import UsageError
+from holdfast.kernel import codec
+
+if TYPE_CHECKING:
+    from jinja2 import nodes
+    from jinja2.environment import Template as Compiled
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+LONGEST = 20_000
+DEEPEST = 60
+MOST_OUTPUT = 1_048_576  # characters of a text, or of a value written as JSON
+MOST_STEPS = 500_000  # iterations, and items that filters look at, of one rendering
+MOST_SECONDS = 2.0
+MOST_ITEMS = 100_000  # of a list that a template makes
+_BITS = 4_096
+
+# fmt: off
+_NODES = frozenset(
+    {
+        "Template", "Output", "TemplateData", "Const", "Name", "Getattr", "Getitem", "Slice", "Filter",
+        "Test", "Call", "Compare", "Operand", "And", "Or", "Not", "Neg", "Pos", "Add", "Sub", "Mul", "Div",
+        "FloorDiv", "Mod", "Pow", "Concat", "CondExpr", "List", "Tuple", "Dict", "Pair", "Keyword", "If",
+        "For", "Assign",
+    }
+)
+FILTERS = frozenset(
+    {
+        "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "fromjson", "groupby",
+        "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject",
+        "rejectattr", "replace", "reverse", "round", "select", "selectattr", "sort", "string", "sum",
+        "title", "tojson", "trim", "truncate", "unique", "upper", "wordcount",
+    }
+)
+TESTS = frozenset(
+    {
+        "boolean", "defined", "divisibleby", "eq", "equalto", "even", "false", "float", "ge", "greaterthan",
+        "gt", "in", "integer", "iterable", "le", "lessthan", "lower", "lt", "mapping", "ne", "none",
+        "number", "odd", "sequence", "string", "true", "undefined", "upper", "==", "!=", ">", ">=", "<",
+        "<=",
+    }
+)
+_METHODS: Mapping[type, frozenset[str]] = {
+    dict: frozenset({"get", "items", "keys", "values"}),
+    str: frozenset({
+        "capitalize", "count", "endswith", "find", "isdigit", "lower", "lstrip", "replace", "rstrip",
+        "split", "splitlines", "startswith", "strip", "title", "upper",
+    }),
+    list: frozenset({"count", "index"}),
+}
+# fmt: on
+_LOOP = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"})
+FUNCTIONS = frozenset({"range"})
+
+
+class BadTemplate(ValueError):
+    """The text is no template of this language; `line` is where it goes wrong, from 0."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class TemplateError(Exception):
+    """A template cannot be rendered with the values that there are now."""
+
+
+class _Meter:
+    """What one rendering may still use."""
+
+    def __init__(self) -> None:
+        self._left = MOST_STEPS
+        self._until = time.monotonic() + MOST_SECONDS
+
+    def use(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TemplateError(f"the template needs more than {MOST_STEPS:,} steps.")
+        if time.monotonic() > self._until:
+            raise TemplateError(f"the template needs more than {MOST_SECONDS:g} s.")
+
+
+_METER: ContextVar[_Meter] = ContextVar("holdfast_meter")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with templates in it, compiled. `native`: it is one expression, whose value it gives."""
+
+    text: str
+    native: bool
+    names: frozenset[str]  # that it reads
+    fields: frozenset[str]  # of the context, as far as they stand in it
+    compiled: Compiled
+
+    def render(self, names: Mapping[str, Any]) -> Any:
+        """`TemplateError` when it cannot be."""
+        token = _METER.set(_Meter())
+        try:
+            return self._value(names) if self.native else self._joined(names)
+        except TemplateError:
+            raise
+        except RecursionError:
+            raise TemplateError(f"{_short(self.text)}: the value is nested too deep.") from None
+        except Exception as problem:  # noqa: BLE001  whatever Jinja raises is the template's
+            raise TemplateError(f"{_short(self.text)}: {problem}") from None
+        finally:
+            _METER.reset(token)
+
+    def _value(self, names: Mapping[str, Any]) -> Any:
+        context = self.compiled.new_context(dict(names))
+        for _ in self.compiled.root_render_func(context):
+            pass
+        return plain(context.vars["result"])
+
+    def _joined(self, names: Mapping[str, Any]) -> str:
+        parts, size = [], 0
+        for part in self.compiled.root_render_func(self.compiled.new_context(dict(names))):
+            parts.append(part)
+            size += len(part)
+            if size > MOST_OUTPUT:
+                raise TemplateError(f"{_short(self.text)}: the text has more than {MOST_OUTPUT:,} characters.")
+        return "".join(parts)
+
+
+def is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text or "{#" in text
+
+
+def compile_template(text: str, *, native: bool = True) -> Template:
+    """`BadTemplate` when it is none, or holds what is not part of the language.
+
+    `native`: one expression alone keeps the type of its value, as in the dialects before 1.0.
+    """
+    from jinja2 import TemplateSyntaxError, meta, nodes
+
+    if len(text) > LONGEST:
+        raise BadTemplate(f"a template has at most {LONGEST:,} characters.")
+    environment = _environment()
+    try:
+        tree = environment.parse(text)
+        alone = _expression_of(tree) if native else None
+        if alone is not None:
+            kept = nodes.Assign(nodes.Name("result", "store", lineno=1), alone, lineno=1)
+            tree = nodes.Template([kept], lineno=1)
+            tree.set_environment(environment)
+        fields = _check(tree)
+        _meter_loops(tree)
+        names = frozenset(meta.find_undeclared_variables(tree)) - FUNCTIONS
+        compiled = environment.from_string(tree)
+    except TemplateSyntaxError as problem:
+        raise BadTemplate(f"{problem.message}", problem.lineno - 1) from None
+    except (RecursionError, MemoryError, SyntaxError):
+        raise BadTemplate("this is nested too deep.") from None
+    return Template(text, alone is not None, names, frozenset(fields), compiled)
+
+
+def _expression_of(tree: nodes.Template) -> nodes.Expr | None:
+    """The one expression that a template consists of, if that is all."""
+    from jinja2 import nodes
+
+    body = tree.body
+    if len(body) != 1 or not isinstance(body[0], nodes.Output):
+        return None
+    parts = [part for part in body[0].nodes if not (isinstance(part, nodes.TemplateData) and not part.data.strip())]
+    alone = len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData)
+    return parts[0] if alone else None
+
+
+def _check(tree: nodes.Template) -> set[str]:
+    """Refuse what is not part of the language; returns the fields of the context that are read."""
+    from jinja2 import nodes
+
+    fields: set[str] = set()
+    left: list[tuple[nodes.Node, int]] = [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        kind, line = type(node).__name__, max(0, (node.lineno or 1) - 1)
+        if depth > DEEPEST:
+            raise BadTemplate(f"this is nested more than {DEEPEST} levels deep.", line)
+        if kind not in _NODES:
+            raise BadTemplate(f"{kind} is not part of the language.", line)
+        _check_node(node, line)
+        if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name == "context":
+            fields.add(node.attr)
+        left += [(child, depth + 1) for child in node.iter_child_nodes()]
+    return fields
+
+
+def _check_node(node: nodes.Node, line: int) -> None:
+    from jinja2 import nodes
+
+    match node:
+        case nodes.Filter():
+            _known(node.name, "filter", FILTERS, line)
+        case nodes.Test():
+            _known(node.name, "test", TESTS, line)
+        case nodes.Getattr():
+            _no_underscore(node.attr, line)
+        case nodes.Getitem(arg=nodes.Const(value=str() as name)):
+            _no_underscore(name, line)
+        case nodes.Call():
+            _check_call(node, line)
+        case nodes.For() if node.recursive:
+            raise BadTemplate("recursive loops are not part of the language.", line)
+        case nodes.Assign() if not isinstance(node.target, nodes.Name):
+            raise BadTemplate("{% set %} sets a name.", line)
+        case _:
+            pass
+
+
+def _check_call(node: nodes.Call, line: int) -> None:
+    from jinja2 import nodes
+
+    if node.dyn_args is not None or node.dyn_kwargs is not None:
+        raise BadTemplate("a call names each of its arguments.", line)
+    if isinstance(node.node, nodes.Name):
+        _known(node.node.name, "function", FUNCTIONS, line)
+    elif isinstance(node.node, nodes.Getattr):
+        _known(node.node.attr, "method", frozenset().union(*_METHODS.values()), line)
+    else:
+        raise BadTemplate("only range() and methods of plain values can be called.", line)
+
+
+def _known(name: str, what: str, known: frozenset[str], line: int) -> None:
+    from holdfast.validation import did_you_mean
+
+    if name not in known:
+        raise BadTemplate(f"there is no {what} {name!r}.{did_you_mean(name, sorted(known))}", line)
+
+
+def _no_underscore(name: str, line: int) -> None:
+    if name.startswith("_"):
+        raise BadTemplate(f"{name!r} begins with an underscore: such names cannot be read.", line)
+
+
+def _meter_loops(tree: nodes.Template) -> None:
+    """Let every loop count its iterations, and `~` its characters."""
+    from jinja2 import nodes
+
+    for loop in tree.find_all(nodes.For):
+        loop.iter = nodes.Filter(loop.iter, "_metered", [], [], None, None, lineno=loop.lineno)
+    for node in list(tree.find_all(nodes.Node)):
+        for field in node.fields:
+            value = getattr(node, field)
+            if isinstance(value, nodes.Concat):
+                setattr(node, field, _joining(value))
+            elif isinstance(value, list):
+                setattr(node, field, [_joining(each) if isinstance(each, nodes.Concat) else each for each in value])
+
+
+def _joining(node: nodes.Concat) -> nodes.Filter:
+    from jinja2 import nodes
+
+    parts = nodes.List(node.nodes, lineno=node.lineno)
+    return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
+
+
+@cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    try:
+        from jinja2 import ChainableUndefined
+        from jinja2.exceptions import SecurityError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise UsageError("machines need two more libraries: pip install 'holdfast[machines]'.") from None
+
+    class PlainEnvironment(ImmutableSandboxedEnvironment):
+        """Reaches plain data, and a few methods of it, by name."""
+
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            if isinstance(obj, dict) and attribute in obj:
+                return obj[attribute]
+            if isinstance(obj, ChainableUndefined):
+                return obj
+            if type(obj).__name__ == "LoopContext" and attribute in _LOOP:
+                return getattr(obj, attribute)
+            if attribute in _METHODS.get(type(obj), ()):
+                return partial(_metered_call, obj, attribute)
+            return self._missing(obj, attribute)
+
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            if isinstance(obj, ChainableUndefined):
+                return obj
+            if isinstance(argument, slice) and isinstance(obj, str | list | tuple):
+                return obj[argument]
+            if isinstance(obj, dict) and argument.__hash__ and argument in obj:
+                return obj[argument]
+            if isinstance(obj, str | list | tuple) and isinstance(argument, int) and -len(obj) <= argument < len(obj):
+                return obj[argument]
+            return self._missing(obj, argument)
+
+        def _missing(self, obj: Any, name: Any) -> Any:
+            if isinstance(name, str) and name.startswith("_") and not isinstance(obj, dict):
+                raise SecurityError(f"{name!r} cannot be read.")
+            return self.undefined(obj=obj, name=str(name))
+
+        def is_safe_callable(self, obj: Any) -> bool:
+            return isinstance(obj, partial) or obj is self.globals["range"]
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            _check_operands(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+    environment = PlainEnvironment(undefined=ChainableUndefined, finalize=_written, optimized=False, cache_size=0)
+    # Its own names are all that a template sees.
+    kept = {name: _metered_filter(environment.filters[name]) for name in FILTERS - {"fromjson", "tojson", "replace"}}
+    environment.filters.clear()
+    environment.filters.update(kept)
+    environment.filters.update(
+        tojson=_to_json, fromjson=_from_json, replace=_replaced, _metered=_metered_items, _joined=_joined_texts
+    )
+    environment.tests = {name: test for name, test in environment.tests.items() if name in TESTS}
+    environment.globals.clear()
+    environment.globals["range"] = _range
+    return environment
+
+
+def _metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
+    from functools import wraps
+
+    passes = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @wraps(function)
+    def metered(*args: Any, **kwargs: Any) -> Any:
+        value = args[passes] if len(args) > passes else None
+        _METER.get().use(1 + _extent(value))
+        if isinstance(value, Iterator):  # of map or select: what is left of it is counted as it comes
+            args = (*args[:passes], _metered_items(value), *args[passes + 1 :])
+        return function(*args, **kwargs)
+
+    return metered
+
+
+def _metered_call(obj: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    _METER.get().use(1 + _extent(obj))
+    if method == "replace":
+        return _replaced(obj, *args, **kwargs)
+    found = getattr(obj, method)(*args, **kwargs)
+    return list(found) if isinstance(obj, dict) and method != "get" else found
+
+
+def _extent(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) // 64
+    return len(value) if isinstance(value, list | dict | tuple) else 0
+
+
+def _metered_items(items: Iterable[Any]) -> Iterator[Any]:
+    from jinja2 import Undefined
+
+    if isinstance(items, Undefined) or items is None:
+        return
+    meter = _METER.get()
+    for item in items:
+        meter.use(1)
+        yield item
+
+
+def _joined_texts(parts: Iterable[Any]) -> str:
+    texts = [str(_written(part)) for part in parts]
+    _allow(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _replaced(given: Any, old: str, new: str, count: int | None = None) -> str:
+    text, old, new = str(given), str(old), str(new)
+    found = len(text) + 1 if not old else text.count(old)
+    _allow(len(text) + found * len(new))
+    return text.replace(old, new) if count is None else text.replace(old, new, int(count))
+
+
+def _range(*bounds: int) -> list[int]:
+    numbers = range(*bounds)
+    if len(numbers) > MOST_ITEMS:
+        raise TemplateError(f"range({', '.join(map(str, bounds))}) has more than {MOST_ITEMS:,} items.")
+    _METER.get().use(len(numbers) // 16)
+    return list(numbers)
+
+
+def _check_operands(operator: str, left: Any, right: Any) -> None:
+    if operator == "%" and isinstance(left, str):
+        raise TemplateError("texts are joined by ~, not formatted by %.")
+    if operator == "**":
+        small = isinstance(right, int | float) and abs(right) <= 64 and isinstance(left, int | float)
+        if not small or (isinstance(left, int) and left.bit_length() > 64):
+            raise TemplateError("this power is too large.")
+    if operator == "*":
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, str | list | tuple) and isinstance(other, int):
+                _allow(len(one) * max(other, 0))
+        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > _BITS:
+            raise TemplateError("this product is too large.")
+    if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+        _allow(len(left) + len(right))
+        _METER.get().use(1 + _extent(left) + _extent(right))
+
+
+def _allow(size: int) -> None:
+    if size > MOST_OUTPUT:
+        raise TemplateError(f"the template makes more than {MOST_OUTPUT:,} characters or items.")
+
+
+def _written(value: Any) -> Any:
+    """A value in the middle of a text: as it is if it is a text, else as JSON. What is missing is empty."""
+    from jinja2 import Undefined
+
+    if isinstance(value, str | Undefined):
+        return value
+    return _to_json(value)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    import json
+
+    made = plain(value)
+    return json.dumps(made, ensure_ascii=False, indent=None if indent is None else min(int(indent), 8))
+
+
+def _from_json(text: Any) -> Any:
+    try:
+        return codec.decode(str(text))
+    except ValueError as problem:
+        raise TemplateError(f"fromjson: {problem}") from None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """The value as JSON has it: what is missing is null, and what can be walked is a list."""
+    from jinja2 import Undefined
+
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Undefined):
+        return None
+    if isinstance(value, str):
+        _allow(len(value))
+        return str(value)
+    if isinstance(value, int):
+        if value.bit_length() > 63:
+            raise TemplateError("this number is too large to be stored.")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise TemplateError("this is not a number that JSON knows.")
+        return float(value)
+    if depth > DEEPEST:
+        raise TemplateError("this value is nested too deep.")
+    if isinstance(value, Mapping):
+        return {str(key): plain(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        items = []
+        for each in value:
+            items.append(plain(each, depth + 1))
+            if len(items) > MOST_ITEMS:
+                raise TemplateError(f"this list has more than {MOST_ITEMS:,} items.")
+        return items
+    raise TemplateError(f"{type(value).__name__} is no plain value.")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -1,0 +1,12 @@
+"""The provider simulator: an HTTP server that speaks the provider's wire format, is as strict, and fails by rule.
+
+`holdfast provider` runs it; tests run it in their own process with `simulator()`. What it answers follows from its seed
+and the requests. What it is asked is in its witness, so that what was bought is known independently of us.
+"""
+
+from __future__ import annotations
+
+from holdfast.models.simulator.rules import Rule, read_rules
+from holdfast.models.simulator.server import Provider, provider, simulator
+
+__all__ = ["Provider", "Rule", "provider", "read_rules", "simulator"]

@@ -1,0 +1,79 @@
+"""Server-sent events, read from bytes, within two limits of our own.
+
+The idle limit counts from event to event: pings are a sign of life, bytes that never complete an event are not. Time
+in which the reader of these events is busy elsewhere does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from holdfast.models.failures import ModelFailure
+from holdfast.models.protocol import Wire
+
+
+class Lines:
+    """Bytes in, whole events out. An event is the data of the lines up to an empty one."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[Wire]:
+        events: list[Wire] = []
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in (each.removesuffix(b"\r") for each in lines):
+            if line.startswith(b"data:"):
+                self._data.append(line[5:])
+            elif not line and self._data:
+                events.append(_decoded(b"\n".join(self._data)))
+                self._data = []
+        return events
+
+
+def _decoded(data: bytes) -> Wire:
+    try:
+        event = json.loads(data)
+    except ValueError as problem:
+        raise ModelFailure("malformed", f"an event is not JSON: {data[:200]!r}.") from problem
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise ModelFailure("malformed", f"an event has no type: {data[:200]!r}.")
+    return event
+
+
+class Patience:
+    """How long to wait for the next event, and for all of them."""
+
+    def __init__(self, idle: float, total: float) -> None:
+        self._idle, self._total = idle, total
+        self._ends = asyncio.get_running_loop().time() + total
+
+    def next(self) -> float:
+        """The moment, by the loop's clock, at which the next event is too late."""
+        return min(asyncio.get_running_loop().time() + self._idle, self._ends)
+
+    def lost(self) -> ModelFailure:
+        if asyncio.get_running_loop().time() >= self._ends:
+            return ModelFailure("timeout", f"the answer took longer than {self._total:g}s.")
+        return ModelFailure("timeout", f"nothing arrived for {self._idle:g}s, not even a ping.")
+
+
+async def read_events(chunks: AsyncIterator[bytes], patience: Patience) -> AsyncGenerator[Wire, None]:
+    """The events in a stream of bytes until it ends, up to and including one of type `error`."""
+    lines = Lines()
+    until = patience.next()
+    while True:
+        try:
+            async with asyncio.timeout_at(until):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise patience.lost() from None
+        if chunk is None:
+            return
+        events = lines.feed(chunk)
+        for event in events:
+            yield event
+        if events:
+            until = patience.next()

@@ -1,0 +1,140 @@
+"""How many workers a pool should have: a function of what is seen, and of nothing else.
+
+A worker that is starting counts like one that works, so that nobody starts another in its place. One that drains has
+its place until it is gone, so a pool is never larger than it may be. Only idle workers are asked to leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.pool_rows import PastWorker
+from holdfast.kernel.pools import PoolSight, Resize
+from holdfast.pools.policy import MOST, WorkerPool
+
+STEADY_US = 10_000_000  # a worker that ends sooner than this, without being asked to, counts as a failed start
+_FIRST_PAUSE_US, _LAST_PAUSE_US = 1_000_000, 60_000_000
+
+
+class Trouble(NamedTuple):
+    """Starts that failed in a row. The store remembers them, so every decider waits for the same time."""
+
+    failures: int = 0  # decisions to start whose workers failed
+    retry_at: int = 0  # the store's time
+    reason: str = ""
+    booted: bool = False  # one of them had started, and ended soon after
+
+    @property
+    def may_be_an_accident(self) -> bool:
+        """Workers that had started ended together, once: somebody may have killed them."""
+        return self.failures == 1 and self.booted
+
+
+class Sizing(NamedTuple):
+    """A decision, and why."""
+
+    desired: int
+    start: int
+    retire: tuple[int, ...]
+    trouble: Trouble
+
+    @property
+    def resize(self) -> Resize:
+        return Resize(self.start, self.retire)
+
+
+def judge(policy: WorkerPool, sight: PoolSight) -> Sizing:
+    """What to do about a pool. `policy.slots` is set."""
+    needed = needed_workers(policy, sight.pending, sight.running)
+    working = [worker for worker in sight.workers if worker.status != "draining"]
+    desired = desired_workers(policy, sight.pending, sight.running, len(working))
+    trouble = trouble_of(sight.past)
+    room = min(desired - len(working), policy.max - len(sight.workers))
+    start = min(max(0, room), _most_starts(sight, trouble))
+    surplus = len(working) - max(needed, least_workers(policy, sight.pending))
+    retire = _longest_idle(working, policy.idle_us)[: max(0, surplus)]
+    return Sizing(desired, start, tuple(retire), trouble)
+
+
+def _most_starts(sight: PoolSight, trouble: Trouble) -> int:
+    """After starts that failed, one worker at a time tries whether it works again, later each time."""
+    if not trouble.failures or trouble.may_be_an_accident:
+        return MOST
+    tries = any(worker.status == "starting" for worker in sight.workers)
+    return 0 if tries or _now(sight) < trouble.retry_at else 1
+
+
+def desired_workers(policy: WorkerPool, pending: int, running: int, working: int) -> int:
+    """How many workers a pool of so many should have: it grows from the threshold on, and keeps who is needed."""
+    needed = needed_workers(policy, pending, running)
+    grown = needed if pending >= policy.scale_up_threshold else least_workers(policy, pending)
+    return max(grown, min(needed, working))
+
+
+def busy_workers(policy: WorkerPool, running: int) -> int:
+    """The fewest workers that can hold so many jobs: there are at least these."""
+    assert policy.slots is not None
+    return math.ceil(running / policy.slots)
+
+
+def needed_workers(policy: WorkerPool, pending: int, running: int) -> int:
+    """As many as all jobs need at once, within the limits."""
+    assert policy.slots is not None
+    return max(policy.min, min(policy.max, math.ceil((pending + running) / policy.slots)))
+
+
+def least_workers(policy: WorkerPool, pending: int) -> int:
+    """Below the threshold: the fewest that it may have, but one if there is anything to claim."""
+    return max(policy.min, 1 if pending else 0)
+
+
+def trouble_of(past: Sequence[PastWorker]) -> Trouble:
+    """The starts that failed since the last worker that was well. `past` is newest first.
+
+    Workers that one decision started failed together and count once: what kills all of them is one cause.
+    """
+    failed: list[PastWorker] = []
+    for worker in past:
+        if _failed(worker):
+            failed.append(worker)
+        elif not _is_young(worker):
+            break
+    if not failed:
+        return Trouble()
+    starts = len({worker.boot_by for worker in failed})
+    pause = 0 if starts == 1 else min(_LAST_PAUSE_US, _FIRST_PAUSE_US * 2 ** (starts - 2))
+    ended_at = max(worker.stopped_at or 0 for worker in failed)
+    reason = next((worker.reason for worker in failed if worker.reason), "")
+    return Trouble(starts, ended_at + pause, reason, any(worker.pid for worker in failed))
+
+
+def _failed(worker: PastWorker) -> bool:
+    """It was lost before a process had its place, or soon after."""
+    if worker.status != "lost" or worker.stopped_at is None:
+        return False
+    return worker.pid == 0 or worker.stopped_at - worker.started_at < STEADY_US
+
+
+def _is_young(worker: PastWorker) -> bool:
+    """Whether it is well shows later."""
+    return worker.status == "starting" or (
+        worker.status in ("active", "draining") and worker.now - worker.started_at < STEADY_US
+    )
+
+
+def _longest_idle(workers: Sequence[WorkerRow], idle_us: int) -> list[int]:
+    """Those that hold nothing and have been idle for so long, the longest first."""
+    idle = [
+        (worker.idle_since, worker.seq)
+        for worker in workers
+        if worker.status == "active" and not worker.leases and worker.idle_since is not None
+        if worker.idle_since <= worker.now - idle_us
+    ]
+    return [seq for _, seq in sorted(idle)]
+
+
+def _now(sight: PoolSight) -> int:
+    return max((row.now for row in sight.past), default=0)

@@ -1,0 +1,143 @@
+"""Worker processes of this machine: started afresh, never forked, each on a leash.
+
+`ChildProcess` is one of them. `supervise` keeps a fixed number of them running, for `holdfast worker --processes N`;
+`Subprocesses` starts them for a pool, which decides itself how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from holdfast.pools.launchers import Exit, Place, StartedWorker
+from holdfast.pools.leash import Leash
+
+log = logging.getLogger("holdfast.processes")
+
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
+_STEADY = 60.0
+
+
+class ChildProcess:
+    """One `holdfast worker` process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, leash: Leash) -> None:
+        self._process = process
+        self._leash = leash
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> ChildProcess:
+        leash = Leash()
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=leash.end, start_new_session=True)
+        except BaseException:
+            leash.last_words()
+            raise
+        leash.given()
+        return cls(process, leash)
+
+    def stop(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def code(self) -> int:
+        """Wait for its end: its exit code, negative for the signal that killed it."""
+        return await self._process.wait()
+
+    async def ended(self) -> Exit:
+        code = await self.code()
+        words = self._leash.last_words()
+        if code == 0:
+            return Exit()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return Exit(f"{how}: {words}" if words else how)
+
+
+class Subprocesses:
+    """Starts a `holdfast worker` process for each place of a pool."""
+
+    def __init__(self, target: str | None, options: Sequence[str] = ()) -> None:
+        """`target` is MODULE:APP; None: as the environment or the project says. `options` are of `holdfast worker`."""
+        self._target = () if target is None else (target,)
+        self._options = tuple(options)
+
+    async def launch(self, place: Place) -> StartedWorker:
+        return await ChildProcess.start(self.command(place))
+
+    def command(self, place: Place) -> list[str]:
+        """The command line of the worker in this place."""
+        named = ["--pool", place.pool, "--id", place.id, "--name", place.pool, "--concurrency", str(place.slots)]
+        if place.queues is not None:
+            named += ["--queues", ",".join(place.queues)]
+        if place.capabilities:
+            named += ["--capabilities", ",".join(place.capabilities)]
+        return [sys.executable, "-m", "holdfast", "worker", *self._target, "--leash", *named, *self._options]
+
+
+async def supervise(commands: Sequence[Sequence[str]]) -> int:
+    """Run each command until it leaves of its own will or is stopped; one that crashes is started again.
+
+    0 when all left of their own will.
+    """
+    crew = [KeptProcess(number, command) for number, command in enumerate(commands, 1)]
+
+    def stop() -> None:
+        for child in crew:
+            child.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    codes = await asyncio.gather(*(child.keep() for child in crew))
+    return max(codes)
+
+
+class KeptProcess:
+    """A process that is there until it is stopped."""
+
+    def __init__(self, number: int, command: Sequence[str]) -> None:
+        self._command = command
+        self._number = number
+        self._process: ChildProcess | None = None
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._process is not None:
+            self._process.stop()
+
+    async def keep(self) -> int:
+        """Run the child; start it again when it crashes, later each time."""
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            begun = loop.time()
+            code = await self._run()
+            if code == 0 or self._stopping.is_set():
+                return max(code, 0)
+            if loop.time() - begun > _STEADY:
+                pause = _FIRST_PAUSE
+            log.warning("worker process %d ended with %d; it restarts in %.0f s", self._number, code, pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+            pause = min(pause * 2, _LAST_PAUSE)
+        return 0
+
+    async def _run(self) -> int:
+        self._process = await ChildProcess.start(self._command)
+        if self._stopping.is_set():  # the signal came while it was being started
+            self._process.stop()
+        code = await self._process.code()
+        await self._process.ended()
+        return code

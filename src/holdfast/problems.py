@@ -1,0 +1,36 @@
+"""Problems: what an error says to a program, in one shape for HTTP, streams and `--json`.
+
+`error` is the class, `detail` the whole message, `retry` whether to call again, `remedy` what to do about it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import HoldfastError, NotFound, StoreRefused, Unavailable, UsageError
+from holdfast.shown_text import shown_text
+
+_SENTENCE = re.compile(r"(?<=[.:;])\s+(?=\S)")
+_REMEDIES: tuple[tuple[type[HoldfastError], str], ...] = (
+    (NotFound, "Look it up in the list that has it; it may have been removed."),
+    (UsageError, "Correct the call: the same call gets the same answer."),
+    (Unavailable, "Try again later; nothing was lost."),
+    (StoreRefused, "Look at the present state, and decide again."),
+)
+
+
+def told(problem: HoldfastError) -> dict[str, str]:
+    """The members of a problem."""
+    return members(type(problem).__name__, str(problem), problem.retry, remedy_of(problem))
+
+
+def members(error: str, detail: str, retry: str, remedy: str) -> dict[str, str]:
+    return {"error": error, "detail": shown_text(detail), "retry": retry, "remedy": shown_text(remedy)}
+
+
+def remedy_of(problem: HoldfastError) -> str:
+    """What the message advises after it has said what happened, or what is right for this kind of error."""
+    parts = _SENTENCE.split(str(problem), maxsplit=1)
+    if len(parts) == 2:
+        return parts[1][0].upper() + parts[1][1:]
+    return next((remedy for kind, remedy in _REMEDIES if isinstance(problem, kind)), "")

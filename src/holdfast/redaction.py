@@ -1,0 +1,182 @@
+"""Redaction: what leaves the house without its secrets. Pure.
+
+A value goes by the name of its key, a text by what it looks like; JSON in a text is both, and stays JSON. What nothing
+is found in stays as it is, byte for byte. These rules hold for whatever is written for others to read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from holdfast.errors import UsageError
+
+REDACTED = "[redacted]"
+MARGIN = 4  # times what is kept of a text is looked at: a secret that is cut in half does not look like one
+
+Names = Literal["none", "arguments", "all"]
+"""Which names of keys tell secrets; among arguments `key` alone does not, for many a tool takes one."""
+
+_NAMES = frozenset(
+    {"token", "key", "secret", "password", "passwd", "passphrase", "pwd", "authorization", "auth", "bearer"}
+    | {"credential", "cookie", "apikey"}
+)
+_COUNTED = "tokens"  # how long a text is, in most places
+_BELOW: dict[str, Names] = {"input": "arguments", "variables": "all"}
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OBJECT = re.compile(r'\{\s*"')
+_JSON = json.JSONDecoder(strict=False)
+_PATIENCE = 20  # how often a text is read without finding anything
+
+# What a secret looks like wherever it stands.
+_LOOKS = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+        r"(?i:\bbearer)\s+[A-Za-z0-9._~+/=-]{8,}",
+        r"\b(?:sk|rk|pk)[-_](?=[A-Za-z0-9_-]*(?:\d|[A-Za-z0-9]{10}))[A-Za-z0-9_-]{8,}",
+        r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+        r"\bgh[pousr]_[A-Za-z0-9]{20,}",
+        r"\bgithub_pat_[A-Za-z0-9_]{20,}",
+        r"\bglpat-[A-Za-z0-9_-]{20,}",
+        r"\bnpm_[A-Za-z0-9]{36}",
+        r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
+        r"\bAIza[0-9A-Za-z_-]{35}",
+        r"\bSG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+        r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+        r"(?<=://)[^/\s:@\"'<>]*:[^/\s\"'<>]+(?=@)",
+        r"(?<=://)(?!\[redacted\])[^/\s:@\"'<>]{8,}(?=@)",
+    )
+]
+_NAME = rf"(?P<name>[\w-]{{0,40}}?(?:{'|'.join(sorted(_NAMES))})[\w-]{{0,40}})"
+# What follows a name that suggests a secret, in a text that is not JSON.
+_NAMED = [
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"\b(?P<before>(?P<name>(?:proxy-)?authorization)[\"']?\s*[:=]\s*[\"']?)"
+        r"(?P<secret>(?:basic|bearer|digest|token|apikey|negotiate)\s+[^\s\"',;]+)",
+        rf"(?P<before>[?&]{_NAME}=)(?P<secret>[^&#\s\"'<>]+)",
+        rf"(?P<before>(?P<quote>[\"']){_NAME}(?P=quote)\s*:\s*)(?P<secret>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')",
+        rf"(?P<before>(?P<quote>\\+\"){_NAME}(?P=quote)\s*:\s*(?P=quote))(?P<secret>[^\"\\]+)",
+        # Without quotes a digit tells a value from a word, as in prose and in programs.
+        rf"(?<![\w-])(?=[\w-]{{2,90}}\s?[:=])(?P<before>{_NAME}\s?[:=]\s?)"
+        r"(?P<secret>(?=[^\s\"'&,;#()\[\]{}<>\\]*\d)[^\s\"'&,;#()\[\]{}<>\\]{6,})",
+    )
+]
+
+
+class Redactor:
+    """Takes secrets out, and counts them."""
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        """`patterns` are regular expressions for what else is a secret."""
+        self.count = 0
+        try:
+            extra = [re.compile(pattern, re.DOTALL) for pattern in patterns]
+        except re.error as problem:
+            raise UsageError(f"{problem.pattern!r} is not a regular expression: {problem}.") from problem
+        self._looks = _LOOKS + extra
+
+    def text(self, text: str) -> str:
+        left, end = [], 0
+        for start, stop, value in _objects(text):
+            left += [self._prose(text[end:start]), self._inside(text[start:stop], value)]
+            end = stop
+        return "".join([*left, self._prose(text[end:])])
+
+    def _prose(self, text: str) -> str:
+        for pattern in self._looks:
+            text, found = pattern.subn(REDACTED, text)
+            self.count += found
+        for pattern in _NAMED:
+            text = pattern.sub(self._behind_name, text)
+        return text
+
+    def _behind_name(self, found: re.Match[str]) -> str:
+        before, secret = found["before"], found["secret"]
+        quote = secret[0] if secret[0] in "\"'" else ""
+        if not is_secret_name(found["name"], "arguments") or secret.strip(quote or None) in ("", REDACTED):
+            return found[0]
+        self.count += 1
+        return f"{before}{quote}{REDACTED}{quote}"
+
+    def _inside(self, text: str, value: Any) -> str:
+        return self._kept(text, lambda: self.value(value, "arguments"))
+
+    def maybe(self, text: str | None) -> str | None:
+        return None if text is None else self.text(text)
+
+    def json(self, text: str, names: Names = "none") -> str:
+        """Stored JSON."""
+        return self._kept(text, lambda: self.value(json.loads(text), names))
+
+    def _kept(self, text: str, redacted: Callable[[], Any]) -> str:
+        """The text itself, unless there was something to take out of what it says."""
+        before = self.count
+        value = redacted()
+        return text if self.count == before else _dump(value)
+
+    def maybe_json(self, text: str | None, names: Names = "none") -> str | None:
+        return None if text is None else self.json(text, names)
+
+    def value(self, value: Any, names: Names = "none") -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.value(each, names) for each in value]
+        if isinstance(value, dict):
+            return {self.text(name): self._field(name, each, names) for name, each in value.items()}
+        return value
+
+    def _field(self, name: str, value: Any, names: Names) -> Any:
+        if is_secret_name(name, names) and value not in (None, "", REDACTED) and not isinstance(value, bool):
+            self.count += 1
+            return REDACTED
+        return self.value(value, _BELOW.get(name, names))
+
+
+class Nothing(Redactor):
+    """Takes nothing out: for a copy that stays in the house."""
+
+    def text(self, text: str) -> str:
+        return text
+
+    def json(self, text: str, names: Names = "none") -> str:
+        return text
+
+
+def is_secret_name(name: str, names: Names = "all") -> bool:
+    """Whether a key of this name holds a secret: `api_key`, `AuthToken`, `x-passwords`; not `max_tokens`."""
+    if names == "none" or (names == "arguments" and name.lower() in ("key", "keys")):
+        return False
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return any(word != _COUNTED and (word in _NAMES or word.removesuffix("s") in _NAMES) for word in words)
+
+
+def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
+    """Where the JSON objects of a text begin and end, and what they say. What is built to take for ever is prose."""
+    end, left = 0, _PATIENCE * len(text)
+    for found in _OBJECT.finditer(text):
+        if found.start() < end:
+            continue
+        try:
+            value, end = _JSON.raw_decode(text, found.start())
+        except json.JSONDecodeError as problem:
+            left -= problem.pos - found.start()
+            if left < 0:
+                return
+            continue
+        except RecursionError:
+            return
+        yield found.start(), end, value
+
+
+def _dump(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, which only its escape can say
+        return json.dumps(value, separators=(",", ":"))
+    return text

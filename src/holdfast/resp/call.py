@@ -1,0 +1,98 @@
+"""A call of a command, and what a command is: its name, its arguments in words, and the function that answers.
+
+The table of commands makes COMMAND, the checks of arity and rights, and the reference page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from holdfast.errors import UsageError
+from holdfast.resp.client import Client
+from holdfast.resp.gateway import Gateway
+from holdfast.resp.replies import Reply
+
+
+class Refused(Exception):
+    """A command refuses a call with this text. Nothing was changed."""
+
+    def __init__(self, message: str, code: str = "ERR") -> None:
+        super().__init__(message)
+        self.message, self.code = message, code
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: the arguments after the command's name."""
+
+    command: str
+    arguments: list[bytes]
+    client: Client
+    gateway: Gateway
+
+    def text(self, at: int, what: str) -> str:
+        """An argument that must be text, as names and JSON are."""
+        try:
+            return self.arguments[at].decode()
+        except UnicodeDecodeError:
+            raise Refused(f"{what} must be UTF-8 text") from None
+
+
+Answer = Callable[[Call], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`arguments` are written as in a manual: `key [key ...] timeout`. Arity and documentation follow from them."""
+
+    name: str
+    arguments: str
+    summary: str
+    answer: Answer
+    misuse: str = ""  # what a wrong number of arguments is answered with; default: as Redis does
+    before_auth: bool = False
+    always: bool = False  # for every key, whatever commands it is limited to
+    keys: tuple[int, int, int] = (0, 0, 0)  # first, last and step, as COMMAND says them
+    writes: bool = False
+    waits: bool = False
+    rate: int | None = None  # calls a minute by one principal
+
+    @property
+    def least(self) -> int:
+        """The fewest arguments."""
+        return sum(1 for word in _words(self.arguments) if not word.startswith("["))
+
+    @property
+    def most(self) -> int | None:
+        """The most arguments; None: no limit."""
+        if "..." in self.arguments:
+            return None
+        return self.least + sum(len(word[1:-1].split()) for word in _words(self.arguments) if word.startswith("["))
+
+    @property
+    def arity(self) -> int:
+        """As COMMAND says it: with the name, negative if there may be more."""
+        return self.least + 1 if self.most == self.least else -(self.least + 1)
+
+    def takes(self, count: int) -> bool:
+        return count >= self.least and (self.most is None or count <= self.most)
+
+    @property
+    def wrong_number(self) -> str:
+        return self.misuse or f"wrong number of arguments for '{self.name.lower()}' command"
+
+
+def _words(text: str) -> list[str]:
+    """The parts of a manual's line; what is in brackets is one of them."""
+    words: list[str] = []
+    depth = 0
+    for part in text.split():
+        if depth:
+            words[-1] += f" {part}"
+        else:
+            words.append(part)
+        depth += part.count("[") - part.count("]")
+    if depth:
+        raise UsageError(f"the brackets of {text!r} do not match.")
+    return words

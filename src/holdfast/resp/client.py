@@ -1,0 +1,46 @@
+"""A client as the commands see it: who it is and how it wants its replies. It lives as long as its connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdfast.kernel.rows import Lease
+from holdfast.resp.principals import Principal
+
+PopForm = Literal["bulk", "array"]
+
+
+@dataclass(slots=True)
+class Client:
+    id: int
+    address: str
+    pop_form: PopForm  # how BRPOP replies: the value, as AGX documents it, or [key, value] as Redis does
+    protocol: int = 2
+    principal: Principal | None = None
+    name: str = ""
+    library: str = ""
+    library_version: str = ""
+    leaving: bool = False  # close the connection after this reply
+    queued: list[list[bytes]] | None = None  # what came since MULTI
+    refused: bool = False  # something since MULTI could not be queued
+    worker: str | None = None  # the worker that this connection has registered
+    epoch: int | None = None  # the epoch that it began by that
+    undelivered: list[Lease] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
+    executing: bool = False  # inside of EXEC, where nothing waits
+    refusals: int = 0  # commands before AUTH
+
+    @property
+    def worker_id(self) -> str:
+        """The worker that this connection acts for: the one it registered, else the one of its key."""
+        return self.worker or self.who
+
+    @property
+    def who(self) -> str:
+        return self.principal.name if self.principal is not None else ""
+
+    def reset(self, pop_form: PopForm) -> None:
+        """As if it had just connected."""
+        self.protocol, self.principal, self.name, self.pop_form = 2, None, "", pop_form
+        self.queued, self.refused = None, False
+        self.worker, self.epoch = None, None

@@ -1,0 +1,232 @@
+"""AUTH, HELLO and what else a client says about itself."""
+
+from __future__ import annotations
+
+from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
+from holdfast.version import VERSION
+
+_REDIS_VERSION = "7.0.0"  # whose commands clients may expect
+_STOCK = ("redis-py", "go-redis", "ioredis", "redis-rs", "lettuce", "jedis")
+
+
+async def auth(call: Call) -> Reply:
+    *name, key = call.arguments
+    await _authenticate(call, key, call.text(0, "a user name") if name else None)
+    return OK
+
+
+async def _authenticate(call: Call, key: bytes, name: str | None) -> None:
+    gateway, client = call.gateway, call.client
+    if gateway.failed_keys.is_barred(client.address):
+        client.leaving = True
+        raise Refused("Too many authentication failures; try again in a minute")
+    if not key:
+        raise Refused("AUTH key cannot be empty")
+    principal = await gateway.principal_of(key, name)
+    if principal is None:
+        gateway.failed_keys.note(client.address)
+        gateway.counts["wrong keys"] += 1
+        raise Refused("Invalid authentication key")
+    client.principal = principal
+
+
+async def hello(call: Call) -> Reply:
+    rest = list(call.arguments)
+    protocol = rest.pop(0) if rest else b"%d" % call.client.protocol
+    if protocol not in (b"2", b"3"):
+        raise Refused("unsupported protocol version", "NOPROTO")
+    name: str | None = None
+    while rest:
+        option = rest.pop(0).upper()
+        if option == b"AUTH" and len(rest) >= 2:
+            user, key = rest.pop(0), rest.pop(0)
+            await _authenticate(call, key, user.decode(errors="replace"))
+        elif option == b"SETNAME" and rest:
+            name = _client_name(rest.pop(0))
+        else:
+            raise Refused(f"Syntax error in HELLO option '{option.decode(errors='replace').lower()}'")
+    if call.client.principal is None:
+        raise Refused("NOAUTH Authentication required")
+    call.client.protocol = int(protocol)
+    call.client.name = call.client.name if name is None else name
+    return Pairs(
+        {
+            "server": "redis",
+            "version": _REDIS_VERSION,
+            "proto": call.client.protocol,
+            "id": call.client.id,
+            "mode": "standalone",
+            "role": "master",
+            "modules": [],
+        }
+    )
+
+
+async def ping(call: Call) -> Reply:
+    return call.arguments[0] if call.arguments else Simple("PONG")
+
+
+async def echo(call: Call) -> Reply:
+    return call.arguments[0]
+
+
+async def quit(call: Call) -> Reply:
+    call.client.leaving = True
+    return OK
+
+
+async def reset(call: Call) -> Reply:
+    call.client.reset(call.gateway.options.pop_form)
+    return Simple("RESET")
+
+
+async def select(call: Call) -> Reply:
+    if call.arguments[0] != b"0":
+        raise Refused("DB index is out of range")
+    return OK
+
+
+async def client(call: Call) -> Reply:
+    what, *rest = call.arguments
+    match what.upper(), rest:
+        case b"SETNAME", [name]:
+            call.client.name = _client_name(name)
+            return OK
+        case b"GETNAME", []:
+            return call.client.name or None
+        case b"ID", []:
+            return call.client.id
+        case b"SETINFO", [attribute, value]:
+            return _set_info(call, attribute.upper(), value)
+        case b"INFO", []:
+            return _described(call)
+        case b"POPFORM", [form]:
+            return _set_pop_form(call, form.lower())
+        case ((b"NO-EVICT" | b"NO-TOUCH"), [_]):
+            return OK
+        case _:
+            raise Refused(f"unknown subcommand '{what.decode(errors='replace')}' of CLIENT")
+
+
+def _set_info(call: Call, attribute: bytes, value: bytes) -> Reply:
+    text = _client_name(value)
+    if attribute == b"LIB-NAME":
+        call.client.library = text
+        if text.lower().startswith(_STOCK):  # a client library that expects what Redis answers
+            call.client.pop_form = "array"
+    elif attribute == b"LIB-VER":
+        call.client.library_version = text
+    else:
+        raise Refused(f"Unrecognized option '{attribute.decode(errors='replace')}'")
+    return OK
+
+
+def _set_pop_form(call: Call, form: bytes) -> Reply:
+    if form == b"bulk":
+        call.client.pop_form = "bulk"
+    elif form == b"array":
+        call.client.pop_form = "array"
+    else:
+        raise Refused("CLIENT POPFORM is BULK or ARRAY")
+    return OK
+
+
+def _described(call: Call) -> Reply:
+    client = call.client
+    return (
+        f"id={client.id} addr={client.address} name={client.name} user={client.who} db=0 "
+        f"lib-name={client.library} lib-ver={client.library_version} resp={client.protocol}\n"
+    )
+
+
+async def info(call: Call) -> Reply:
+    gateway = call.gateway
+    uptime = int(gateway.clock.monotonic() - gateway.started)
+    sections: dict[str, dict[str, object]] = {
+        "Server": {
+            "redis_version": _REDIS_VERSION,
+            "holdfast_version": VERSION,
+            "redis_mode": "standalone",
+            "uptime_in_seconds": uptime,
+        },
+        "Clients": {
+            "connected_clients": len(gateway.clients),
+            "authenticated_clients": sum(1 for each in gateway.clients.values() if each.principal is not None),
+        },
+        "Stats": {
+            "total_connections_received": gateway.counts["connections"],
+            "rejected_connections": gateway.counts["rejected"],
+            "total_commands_processed": gateway.counts["commands"],
+            "wrong_keys": gateway.counts["wrong keys"],
+            "protocol_errors": gateway.counts["bad frames"],
+        },
+    }
+    wanted = {each.decode(errors="replace").lower() for each in call.arguments}
+    return "\r\n".join(
+        f"# {title}\r\n" + "".join(f"{name}:{value}\r\n" for name, value in pairs.items())
+        for title, pairs in sections.items()
+        if not wanted or title.lower() in wanted or wanted & {"all", "default", "everything"}
+    )
+
+
+async def multi(call: Call) -> Reply:
+    if call.client.queued is not None:
+        raise Refused("MULTI calls can not be nested")
+    call.client.queued, call.client.refused = [], False
+    return OK
+
+
+async def discard(call: Call) -> Reply:
+    if call.client.queued is None:
+        raise Refused("DISCARD without MULTI")
+    call.client.queued, call.client.refused = None, False
+    return OK
+
+
+async def execute(call: Call) -> Reply:
+    """The dispatcher does it."""
+    return NoArray()
+
+
+def _client_name(value: bytes) -> str:
+    if len(value) > 256 or any(byte <= 0x20 or byte >= 0x7F for byte in value):
+        raise Refused("Client names cannot contain spaces, newlines or special characters.")
+    return value.decode()
+
+
+COMMANDS = (
+    Command(
+        "AUTH",
+        "[user] key",
+        "Show a key. The reply to everything before it is an error.",
+        auth,
+        misuse="AUTH requires exactly one argument",
+        before_auth=True,
+        always=True,
+    ),
+    Command(
+        "HELLO",
+        "[protocol [AUTH user key] [SETNAME name] ...]",
+        "Choose RESP2 or RESP3, and show a key in the same request.",
+        hello,
+        before_auth=True,
+        always=True,
+    ),
+    Command("PING", "[message]", "Answer.", ping, misuse="PING accepts 0 or 1 arguments", always=True),
+    Command("ECHO", "message", "Answer with the message.", echo, always=True),
+    Command("QUIT", "", "Close the connection.", quit, before_auth=True, always=True),
+    Command("RESET", "", "Forget everything about this connection, the key too.", reset, always=True),
+    Command("SELECT", "index", "Choose database 0, the only one.", select, always=True),
+    Command(
+        "CLIENT",
+        "subcommand [argument ...]",
+        "SETNAME, GETNAME, ID, INFO, SETINFO, and POPFORM BULK or ARRAY: how BRPOP replies here.",
+        client,
+        always=True,
+    ),
+    Command("INFO", "[section ...]", "Show the server's version and counters.", info),
+    Command("MULTI", "", "Queue the commands that follow.", multi, always=True),
+    Command("EXEC", "", "Call the queued commands in order; each commits by itself.", execute, always=True),
+    Command("DISCARD", "", "Forget the queued commands.", discard, always=True),
+)

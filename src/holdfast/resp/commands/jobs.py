@@ -1,0 +1,92 @@
+"""JOB.UPDATE, STATUS, GET, LIST and RETRY, JOBS.LIST and SEARCH."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.kernel.ids import new_id
+from holdfast.resp import jobs, plans
+from holdfast.resp.arguments import json_object, page, space_of
+from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.replies import OK, Reply, Simple
+from holdfast.resp.statuses import STATUSES, status_of
+
+
+async def update(call: Call) -> Reply:
+    body = json_object(call, 1, "Invalid job update")
+    who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
+    lease = await call.gateway.transact(jobs.update, who, call.text(0, "a job id"), body)
+    if lease is not None:  # it runs, and its worker knows it
+        call.gateway.pops.deliver([lease], call.client.id)
+    return OK
+
+
+async def status(call: Call) -> Reply:
+    found = await call.gateway.transact(jobs.describe, call.text(0, "a job id"), space_of(call))
+    return None if found is None else json.dumps(found)
+
+
+async def get(call: Call) -> Reply:
+    id = call.text(0, "a job id")
+    known = await call.gateway.transact(jobs.find, id, space_of(call))
+    found = await call.gateway.transact(jobs.describe, id, space_of(call))
+    if known is None or found is None:
+        raise Refused(f"Job not found: {id[:80]}")
+    payload = json.loads(known.job.payload)
+    shown = {"input": payload.get("input"), "plan": payload.get("plan")} if known.job.kind == plans.KIND else {}
+    return json.dumps({**found, **shown})
+
+
+async def listed(call: Call) -> Reply:
+    wanted = call.text(1, "a status") if len(call.arguments) > 1 else None
+    if wanted is not None and wanted not in STATUSES:
+        raise Refused(f"status is one of {', '.join(STATUSES)}")
+    found = await call.gateway.transact(plans.find_action, space_of(call), call.text(0, "an action id"))
+    if found is None:
+        return []
+    return [
+        job.id for job in found[1] if wanted in (None, status_of(job.state, job.attempts or 0, job.max_attempts or 0))
+    ]
+
+
+async def retry(call: Call) -> Reply:
+    id = call.text(0, "a job id")
+    known = await call.gateway.transact(jobs.find, id, space_of(call))
+    if known is None or known.planned is None:
+        raise Refused(f"Job not found: {id[:80]}")
+    if known.status not in ("failed", "dead"):
+        raise Refused("Job not in failed status")
+    await call.gateway.transact(plans.retry_job, space_of(call), id, new_id(call.gateway.core.ports))
+    return Simple("OK job re-queued")
+
+
+async def all_listed(call: Call) -> Reply:
+    skipped, limit = page(call, 0)
+    rows = await call.gateway.transact(plans.recent_jobs, space_of(call), skipped=skipped, limit=limit)
+    return [row.id for row in rows]
+
+
+async def search(call: Call) -> Reply:
+    """Jobs of actions with this status, and if given of this plan."""
+    wanted = call.text(0, "a status")
+    if wanted not in STATUSES:
+        raise Refused(f"status is one of {', '.join(STATUSES)}")
+    plan = call.text(1, "a plan id") if len(call.arguments) > 1 else None
+    found: list[str] = []
+    rows = await call.gateway.transact(plans.recent_jobs, space_of(call), skipped=0, limit=1_000)
+    for row in rows:
+        known = await call.gateway.transact(jobs.find, row.id, space_of(call)) if plan in (None, row.plan) else None
+        if known is not None and known.status == wanted:
+            found.append(row.id)
+    return found[:100]
+
+
+COMMANDS = (
+    Command("JOB.UPDATE", "id json", "Report about a job that this connection's worker holds.", update, writes=True),
+    Command("JOB.STATUS", "id", "Show how a job stands; nil if there is none.", status, rate=6_000),
+    Command("JOB.GET", "id", "Show a job with its plan and input.", get, rate=6_000),
+    Command("JOB.LIST", "action [status]", "List the jobs of an action.", listed),
+    Command("JOB.RETRY", "id", "Enqueue a failed job again, under the same id.", retry, writes=True),
+    Command("JOBS.LIST", "[offset limit]", "List jobs of actions, the newest first.", all_listed),
+    Command("JOBS.SEARCH", "status [plan]", "Find recent jobs by status and plan.", search),
+)

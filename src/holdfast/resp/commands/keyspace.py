@@ -1,0 +1,141 @@
+"""Keys of any kind: DEL, EXISTS, TYPE, TTL, EXPIRE, KEYS and SCAN, over plain data and live views."""
+
+from __future__ import annotations
+
+from holdfast.resp import keyspace, views
+from holdfast.resp.arguments import integer, name_of, space_of
+from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.globs import glob
+from holdfast.resp.replies import Members, Reply, Simple
+
+_MOST = 10_000  # keys that KEYS answers with
+_PAGE = 1_000
+
+
+async def delete(call: Call) -> Reply:
+    names = [name_of(call, at) for at in range(len(call.arguments))]
+    return sum([await call.gateway.transact(keyspace.remove, name) for name in names])
+
+
+async def exists(call: Call) -> Reply:
+    return sum([await _kind(call, at) is not None for at in range(len(call.arguments))])
+
+
+async def type(call: Call) -> Reply:
+    return Simple(await _kind(call, 0) or "none")
+
+
+async def _kind(call: Call, at: int) -> str | None:
+    if views.is_view(call.arguments[at]):
+        return (await views.find(call, call.arguments[at])).kind
+    found = await call.gateway.transact(keyspace.find, name_of(call, at))
+    return found.kind if found is not None else None
+
+
+async def ttl(call: Call) -> Reply:
+    left = await _left(call)
+    return left if left < 0 else (left + 500_000) // 1_000_000
+
+
+async def pttl(call: Call) -> Reply:
+    left = await _left(call)
+    return left if left < 0 else left // 1_000
+
+
+async def _left(call: Call) -> int:
+    """Microseconds until it expires; -1: it does not, -2: it is not there."""
+    if views.is_view(call.arguments[0]):
+        return (await views.find(call, call.arguments[0])).left_us
+    found = await call.gateway.transact(keyspace.find, name_of(call))
+    if found is None:
+        return -2
+    return -1 if found.expires_at is None else found.expires_at - found.now
+
+
+async def expire(call: Call) -> Reply:
+    return await _expire(call, 1_000_000)
+
+
+async def pexpire(call: Call) -> Reply:
+    return await _expire(call, 1_000)
+
+
+async def _expire(call: Call, unit: int) -> Reply:
+    name, number = name_of(call), integer(call.arguments[1])
+    if abs(number) * unit > keyspace.NEVER:
+        raise Refused(f"invalid expire time in '{call.command.lower()}' command")
+    if number <= 0:
+        return int(await call.gateway.transact(keyspace.remove, name))
+    return int(await call.gateway.transact(keyspace.expire, name, number * unit, after=True))
+
+
+async def persist(call: Call) -> Reply:
+    return int(await call.gateway.transact(keyspace.expire, name_of(call), None))
+
+
+async def smembers(call: Call) -> Reply:
+    if not views.is_view(call.arguments[0]):
+        await call.gateway.transact(keyspace.find, name_of(call), "set")  # plain data has no sets
+        return Members([])
+    return (await views.find(call, call.arguments[0])).as_set()
+
+
+async def keys(call: Call) -> Reply:
+    wanted = glob(call.arguments[0])
+    found = [key for key in await views.names(call) if wanted.fullmatch(key)]
+    place = 0
+    while True:
+        rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=_PAGE)
+        found += [row.key for row in rows if wanted.fullmatch(row.key)]
+        if len(found) > _MOST:
+            raise Refused(f"more than {_MOST} keys match: use SCAN")
+        if len(rows) < _PAGE:
+            return found
+        place = rows[-1].place + 1
+
+
+async def scan(call: Call) -> Reply:
+    cursor, rest = integer(call.arguments[0]), list(call.arguments[1:])
+    wanted, count, kind = None, 10, None
+    while rest:
+        option = rest.pop(0).upper()
+        if option == b"MATCH" and rest:
+            wanted = glob(rest.pop(0))
+        elif option == b"COUNT" and rest:
+            count = integer(rest.pop(0))
+        elif option == b"TYPE" and rest:
+            kind = rest.pop(0).lower().decode(errors="replace")
+        else:
+            raise Refused("syntax error")
+    if cursor < 0 or count < 1:
+        raise Refused("syntax error" if count < 1 else "invalid cursor")
+    found, place = await _from(call, cursor, min(count, _PAGE))
+    kept = [key for key, its in found if (wanted is None or wanted.fullmatch(key)) and kind in (None, its)]
+    return [str(place), kept]
+
+
+async def _from(call: Call, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
+    """Keys from a place on, with their kinds, and the place to continue at: 0 when there are no more."""
+    rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=count + 1)
+    end = rows[count].place if len(rows) > count else 1 << 48
+    seen = [(row.key, row.kind) for row in rows if row.place < end]
+    for key in await views.names(call):
+        if place <= keyspace.place_of(key) < end:
+            seen.append((key, views.kind_of(key)))
+    return seen, 0 if end == 1 << 48 else end
+
+
+_ONE, _ALL = (1, 1, 1), (1, -1, 1)
+COMMANDS = (
+    Command("DEL", "key [key ...]", "Remove keys.", delete, keys=_ALL, writes=True),
+    Command("EXISTS", "key [key ...]", "Count which of these are there.", exists, keys=_ALL),
+    Command("TYPE", "key", "Say what kind of value a key has.", type, keys=_ONE),
+    Command("TTL", "key", "Seconds until a key expires: -1 never, -2 it is not there.", ttl, keys=_ONE),
+    Command("PTTL", "key", "TTL in milliseconds.", pttl, keys=_ONE),
+    Command("EXPIRE", "key seconds", "Let a key expire.", expire, keys=_ONE, writes=True),
+    Command("PEXPIRE", "key milliseconds", "EXPIRE in milliseconds.", pexpire, keys=_ONE, writes=True),
+    Command("PERSIST", "key", "Let a key never expire.", persist, keys=_ONE, writes=True),
+    Command("SMEMBERS", "key", "Read a set, which only live views have.", smembers, keys=_ONE),
+    Command("KEYS", "pattern", "List keys that match a pattern.", keys),
+    Command("SCAN", "cursor [MATCH pattern] [COUNT count] [TYPE type]", "List keys step by step.", scan),
+)

@@ -1,0 +1,171 @@
+"""A connection: bytes in, replies out, in the order of the requests.
+
+What a client sends is stored only up to the limits of `frames`, and what it does not read only up to `output`: a client
+that is too slow in either direction waits, and is then closed. Nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from holdfast.resp import frames
+from holdfast.resp.client import Client
+from holdfast.resp.dispatch import NOAUTH, dispatch, is_waiting
+from holdfast.resp.frames import BadFrame, Frames
+from holdfast.resp.gateway import Gateway
+from holdfast.resp.replies import Failure, Reply, encode
+
+log = logging.getLogger("holdfast.resp")
+
+_READ = 16_384  # bytes taken from the socket at once
+_OTHER_PROTOCOLS = (b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"CONNECT", b"PATCH", b"HOST:")
+_LOW, _HIGH = 64 << 10, 256 << 10
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, gateway: Gateway, client: Client, left: Callable[[Connection], None]) -> None:
+        self._gateway = gateway
+        self.client = client
+        self._left = left
+        self._frames = Frames()
+        self._into = bytearray(_READ)
+        self._arrived = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._ended = False  # the client sends nothing more
+        self._paused = False
+        self._parked = False  # in a request that may wait long
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(_HIGH, _LOW)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client.address = peer[0] if peer else ""
+        self._task = asyncio.get_running_loop().create_task(self._serve(transport), name=f"resp-{self.client.id}")
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._frames.feed(memoryview(self._into)[:nbytes])
+        self._arrived.set()
+        limits = self._frames.limits
+        if self._transport is not None and self._frames.buffered > limits.request + _READ and not self._paused:
+            self._paused = True  # until what is here has been answered
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._arrived.set()
+        if self._parked and self._transport is not None:
+            self._transport.abort()  # it waits for something that it will not hear of
+        return True  # what has arrived is still answered
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._left(self)
+
+    # What the server calls.
+
+    def close(self) -> None:
+        """End it now, without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finished(self) -> None:
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    # The task.
+
+    async def _serve(self, transport: asyncio.Transport) -> None:
+        try:
+            await self._answer_all(transport)
+        except TimeoutError:
+            log.debug("connection %d was idle, or its client does not read", self.client.id)
+        except BadFrame as bad:
+            self._gateway.counts["bad frames"] += 1
+            self._write(transport, Failure(f"Protocol error: {bad}"))
+        finally:
+            if self.client.undelivered:  # what was claimed for a reply that nobody gets
+                self._gateway.pops.give_back(self.client.undelivered)
+        transport.close()
+
+    async def _answer_all(self, transport: asyncio.Transport) -> None:
+        while not self.client.leaving:
+            request = self._frames.next()
+            if request is None:
+                if self._ended or not await self._more(transport):
+                    return
+                continue
+            if self._frames.inline and not self._takes_words(request, transport):
+                return
+            self._parked = is_waiting(request)
+            if self._parked and self._ended:
+                return
+            reply = await dispatch(request, self.client, self._gateway)
+            self._parked = False
+            if transport.is_closing():
+                return
+            self._deliver(transport, reply)
+            self._raise_limits()
+            if not self._writable.is_set():
+                async with asyncio.timeout(self._gateway.options.idle.total_seconds()):
+                    await self._writable.wait()
+
+    async def _more(self, transport: asyncio.Transport) -> bool:
+        """Wait for bytes; `TimeoutError` after too long without a request."""
+        self._arrived.clear()
+        if self._paused:
+            self._paused = False
+            transport.resume_reading()
+        options = self._gateway.options
+        waits = options.idle if self.client.principal is not None else options.auth_within
+        async with asyncio.timeout(waits.total_seconds()):
+            await self._arrived.wait()
+        return True
+
+    def _takes_words(self, request: list[bytes], transport: asyncio.Transport) -> bool:
+        """A line of words may be another protocol, by which a browser is used to reach this port: that is closed.
+        Before AUTH nothing of it is understood."""
+        if request[0].upper() in _OTHER_PROTOCOLS:
+            self._gateway.counts["other protocols"] += 1
+            return False
+        if self.client.principal is None:
+            self._write(transport, NOAUTH)
+            return False
+        return True
+
+    def _deliver(self, transport: asyncio.Transport, reply: Reply) -> None:
+        self._write(transport, reply)
+        if self.client.undelivered:
+            self._gateway.pops.deliver(self.client.undelivered, self.client.id)
+            self.client.undelivered = []
+
+    def _raise_limits(self) -> None:
+        if self.client.principal is not None and self._frames.limits is frames.BEFORE_AUTH:
+            self._frames.limits = frames.AFTER_AUTH
+        elif self.client.principal is None:
+            self._frames.limits = frames.BEFORE_AUTH
+
+    def _write(self, transport: asyncio.Transport, reply: Reply) -> None:
+        transport.write(encode(reply, self.client.protocol))
+        if transport.get_write_buffer_size() > self._gateway.options.output:
+            log.warning("connection %d of %s does not read its replies: closed", self.client.id, self.client.who)
+            transport.abort()

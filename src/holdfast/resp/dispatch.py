@@ -1,0 +1,111 @@
+"""Dispatch: from a request to its reply. Whether the client may call it is decided here, for every command.
+
+An error is a reply, and the connection continues; only what is not a request at all ends it. A caller without a key
+learns nothing but that it needs one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
+from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.client import Client
+from holdfast.resp.gateway import Gateway
+from holdfast.resp.keyspace import WrongKind
+from holdfast.resp.replies import Failure, Reply, Simple
+from holdfast.resp.table import TABLE
+
+log = logging.getLogger("holdfast.resp")
+
+NOAUTH = Failure("NOAUTH Authentication required")
+_IN_MULTI = {"EXEC", "DISCARD", "MULTI", "WATCH", "QUIT", "RESET"}  # what MULTI does not queue
+_MOST_QUEUED = 1_024
+_REFUSALS = 32  # commands before AUTH, after which the connection is closed
+_SHOWN = 64
+
+
+async def dispatch(request: list[bytes], client: Client, gateway: Gateway) -> Reply:
+    name = request[0].decode("utf-8", "replace").upper()
+    command = TABLE.get(name)
+    if client.principal is None and (command is None or not command.before_auth):
+        client.refusals += 1
+        client.leaving = client.leaving or client.refusals >= _REFUSALS
+        return NOAUTH
+    gateway.counts["commands"] += 1
+    problem = _problem(command, name, len(request) - 1, client, gateway)
+    if problem is not None:
+        client.refused = client.queued is not None
+        return problem
+    assert command is not None
+    if client.queued is not None and name not in _IN_MULTI:
+        if len(client.queued) >= _MOST_QUEUED:
+            client.refused = True
+            return Failure(f"MULTI takes at most {_MOST_QUEUED} commands")
+        client.queued.append(request)
+        return Simple("QUEUED")
+    if name == "EXEC":
+        return await _execute(client, gateway)
+    return await answer(command, request, client, gateway)
+
+
+def is_waiting(request: list[bytes]) -> bool:
+    """Whether the reply may take long."""
+    command = TABLE.get(request[0].decode("utf-8", "replace").upper())
+    return command is not None and command.waits
+
+
+async def answer(command: Command, request: list[bytes], client: Client, gateway: Gateway) -> Reply:
+    """Call the command; what it or the store refuses is a reply."""
+    try:
+        return await command.answer(Call(command.name, request[1:], client, gateway))
+    except Refused as refused:
+        return Failure(refused.message, refused.code)
+    except WrongKind as refused:
+        return Failure(str(refused), "WRONGTYPE")
+    except (UsageError, StoreRefused) as refused:
+        return Failure(str(refused))
+    except Unavailable as problem:
+        log.warning("%s could not be done: %s", command.name, problem)
+        return Failure(str(problem), "TRYAGAIN")
+    except HoldfastError as problem:
+        log.error("%s failed: %s", command.name, problem)
+        return Failure("Internal error")
+    except Exception:  # the edge of a connection: the others continue, and so does this one
+        log.exception("%s failed", command.name)
+        return Failure("Internal error")
+
+
+def _problem(command: Command | None, name: str, count: int, client: Client, gateway: Gateway) -> Failure | None:
+    if command is None:
+        gateway.counts["refused"] += 1
+        return Failure(f"unknown command '{_shown(name)}'")
+    if not command.takes(count):
+        return Failure(command.wrong_number)
+    if client.principal is None or command.always:
+        return None
+    if not client.principal.may_call(command.name):
+        gateway.counts["refused"] += 1
+        return Failure(f"this key may not call {command.name}", "NOPERM")
+    if command.rate is not None and not gateway.rates.allows(client.who, command.name, command.rate):
+        return Failure(f"{command.name} is limited to {command.rate} calls a minute for each key; try again later")
+    return None
+
+
+async def _execute(client: Client, gateway: Gateway) -> Reply:
+    """Call what was queued, one after the other. Each commits by itself, and a pop does not wait."""
+    queued, refused = client.queued, client.refused
+    client.queued, client.refused = None, False
+    if queued is None:
+        return Failure("EXEC without MULTI")
+    if refused:
+        return Failure("Transaction discarded because of previous errors.", "EXECABORT")
+    client.executing = True
+    try:
+        return [await answer(TABLE[request[0].decode().upper()], request, client, gateway) for request in queued]
+    finally:
+        client.executing = False
+
+
+def _shown(name: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in name[:_SHOWN])

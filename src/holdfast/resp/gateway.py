@@ -1,0 +1,64 @@
+"""What all connections of one server share: the store, who may come in, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import ParamSpec, TypeVar
+
+from holdfast.agents.core import AgentsCore
+from holdfast.kernel.database import Database, Operation
+from holdfast.resp import keys
+from holdfast.resp.client import Client
+from holdfast.resp.options import RespOptions
+from holdfast.resp.pops import Pops
+from holdfast.resp.principals import Principal, digest_of, matching
+from holdfast.resp.throttle import FailedKeys, Rates
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Gateway:
+    def __init__(self, core: AgentsCore, options: RespOptions) -> None:
+        self.core = core
+        self.options = options
+        self.clock = core.ports.clock
+        self.started = self.clock.monotonic()
+        self.failed_keys = FailedKeys(self.clock)
+        self.rates = Rates(self.clock)
+        self.clients: dict[int, Client] = {}
+        self.counts: Counter[str] = Counter()  # connections, commands, refusals since the start
+        self.pushed = asyncio.Event()  # somebody put something into a plain list of this server
+        self._pops: Pops | None = None
+
+    @property
+    def pops(self) -> Pops:
+        if self._pops is None:
+            self._pops = Pops(self.database, self.options)
+        return self._pops
+
+    @property
+    def dead_after_us(self) -> int:
+        return int(self.options.dead_after.total_seconds() * 1_000_000)
+
+    @property
+    def database(self) -> Database:
+        return self.core.runtime().database
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.database.transact(operation, *args, **kwargs)
+
+    async def principal_of(self, key: bytes, name: str | None) -> Principal | None:
+        """Who has this key. `name` must be theirs; with a shared key it says which worker this is."""
+        digest = digest_of(key)
+        given = self.options.principals
+        found = matching(digest, given) or matching(digest, await self.transact(keys.find_keys, digest))
+        if found is not None:
+            return found if name in (None, "default", found.name) else None
+        shared = self.options.shared
+        if shared is None or matching(digest, (shared,)) is None:
+            return None
+        if name in (None, "default"):
+            return shared
+        return Principal(name, shared.digest, (name,))

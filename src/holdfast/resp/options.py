@@ -1,0 +1,89 @@
+"""How a gateway serves: where it listens, whom it lets in, and what a connection may use."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypedDict
+
+from holdfast.errors import UsageError
+from holdfast.resp.client import PopForm
+from holdfast.resp.principals import Principal, from_table
+
+DEFAULT_BIND = "127.0.0.1:6380"
+HEARTBEAT = timedelta(seconds=30)
+DEAD_AFTER = timedelta(seconds=90)
+STATS_KEPT = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True)
+class RespOptions:
+    """The documented defaults. A connection that has not shown a key has `auth_within` to do it."""
+
+    bind: str = DEFAULT_BIND
+    principals: tuple[Principal, ...] = ()  # of a workers file; those in the database count besides
+    shared: Principal | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    pop_form: PopForm = "bulk"
+    connections: int = 10_000
+    auth_within: timedelta = timedelta(seconds=5)
+    idle: timedelta = timedelta(seconds=300)  # without a request; above the 90 seconds after which a worker is dead
+    output: int = 32 << 20  # bytes of replies that a client has not read yet
+    dead_after: timedelta = DEAD_AFTER
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """How often workers are asked to beat: three beats may be lost before one counts as dead."""
+        return min(HEARTBEAT, self.dead_after / 3)
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("TLS needs both a certificate (tls_cert) and its key (tls_key).")
+        host, _ = self.address
+        if self.tls_cert is None and not _is_loopback(host):
+            raise UsageError(
+                f"{self.bind} can be reached from other machines, and keys would cross the network in the clear: "
+                f"give a certificate (--tls-cert, --tls-key), or listen on 127.0.0.1."
+            )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, separator, port = self.bind.rpartition(":")
+        if not separator or not port.isdigit() or int(port) > 65_535:
+            raise UsageError(f"--bind is HOST:PORT, as {DEFAULT_BIND}, not {self.bind!r}.")
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class RespServing(TypedDict, total=False):
+    """What `hf.resp` takes."""
+
+    workers: Mapping[str, str] | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    pop_form: PopForm
+
+
+def serving(
+    bind: str,
+    *,
+    workers: Mapping[str, str] | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    pop_form: PopForm = "bulk",
+) -> RespOptions:
+    """The options of a gateway in a program, which knows its workers' keys by their ids."""
+    given = from_table(workers) if workers else ()
+    return RespOptions(bind, given, tls_cert=tls_cert, tls_key=tls_key, pop_form=pop_form)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

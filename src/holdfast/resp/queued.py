@@ -1,0 +1,169 @@
+"""Queues as lists: a pop of queue:<name> claims a job under a lease of the connection's worker.
+
+The claim is committed before the reply is sent. What reaches nobody goes back. queue:processing is not a queue: it is
+what the worker holds now, and an element that is removed from it is completed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from holdfast.kernel import codec, queries
+from holdfast.kernel.brokers import leases_of
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.enqueue import enqueue as enqueue_jobs
+from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import JobRow, Lease, NewJob, Route
+from holdfast.kernel.states import State
+from holdfast.outcomes import Done
+from holdfast.resp import jobs, plans, workers
+from holdfast.resp.arguments import QUEUE, queue_of, space_of
+from holdfast.resp.call import Call, Refused
+from holdfast.resp.plan import BadPlan, read_plan
+from holdfast.resp.pops import Waiter
+from holdfast.resp.replies import Reply
+
+PROCESSING = b"queue:processing"
+_MOST = 1_000
+
+
+async def waiter(call: Call, queues: Sequence[str], count: int) -> Waiter:
+    """The connection's worker, as somebody who waits for jobs; refused if it is not registered."""
+    row = await call.gateway.transact(workers.current, call.client.worker_id, call.client.epoch)
+    return Waiter(row.seq, row.id, frozenset(json.loads(row.capabilities)), tuple(queues), count)
+
+
+async def claim(call: Call, queues: Sequence[str], count: int, seconds: float | None) -> list[Lease]:
+    """Jobs for the connection's worker. They go back if the reply does not go out."""
+    leases = await call.gateway.pops.take(await waiter(call, queues, count), seconds)
+    call.client.undelivered += leases
+    return leases
+
+
+async def pop(call: Call, keys: Sequence[bytes], seconds: float | None) -> Reply:
+    return (await pop_with_key(call, keys, seconds))[0]
+
+
+async def pop_with_key(call: Call, keys: Sequence[bytes], seconds: float | None) -> tuple[bytes | None, bytes]:
+    """A job as its pop replies it, and the key it came from."""
+    if any(not key.startswith(QUEUE) or key == PROCESSING for key in keys):
+        raise Refused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
+    leases = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
+    if not leases:
+        return None, b""
+    return jobs.popped(leases[0], await public_of(call, leases[0])), QUEUE + leases[0].queue.encode()
+
+
+async def public_of(call: Call, lease: Lease) -> str:
+    """The public id of a job that was claimed. Only jobs of actions may have another than their own."""
+    if lease.kind != plans.KIND:
+        return plans.public_id(lease.id)
+    return await call.gateway.transact(jobs.public_name, lease.id)
+
+
+def check_processing(call: Call, target: bytes) -> None:
+    if target != PROCESSING:
+        raise Refused(f"{call.command} moves a job of a queue to queue:processing, which is what the worker holds")
+
+
+async def enqueue(call: Call) -> Reply:
+    """LPUSH: a plan, as JSON with its tasks, is a job for workers that have its tools; anything else is raw data."""
+    queue = queue_of(call, call.arguments[0])
+    if call.arguments[0] == PROCESSING:
+        raise Refused("queue:processing is what workers hold; it cannot be pushed to")
+    made = [_job(call, queue, element) for element in call.arguments[1:]]
+    await call.gateway.transact(enqueue_jobs, [job for job, _ in made], list({route for _, route in made}))
+    return await length(call)
+
+
+def _job(call: Call, queue: str, element: bytes) -> tuple[NewJob, Route]:
+    id, tenant = new_id(call.gateway.core.ports), space_of(call)
+    value = _json(element)
+    if isinstance(value, dict) and "tasks" in value:
+        body = {name: value[name] for name in ("plan_id", "plan_description", "tasks") if name in value}
+        try:
+            plan = read_plan({"plan_id": str(id), **body})
+        except BadPlan as problem:
+            raise Refused(f"Invalid plan schema: {problem}") from None
+        route = route_for(queue, plans.KIND, [f"tool:{command}" for command in plan.commands])
+        payload = {"plan": plan.as_json(), "input": value.get("input"), "input_index": 0, "action_id": ""}
+        kind = plans.KIND
+    else:
+        kind, route, payload = jobs.RAW, route_for(queue, jobs.RAW), dict(jobs.raw_payload(element))
+    text = codec.encode(payload, what="an element", cap=16 << 20)
+    return plans.new_job(id, kind, queue, route.id, tenant, text), route
+
+
+def _json(element: bytes) -> object:
+    try:
+        return json.loads(element)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def length(call: Call) -> int:
+    if call.arguments[0] == PROCESSING:
+        return len(await call.gateway.transact(_held, call.client.worker_id, call.client.epoch))
+    queue = queue_of(call, call.arguments[0])
+    rows = await call.gateway.transact(_pending, queue, limit=queries.LOOK)
+    return len(rows)
+
+
+async def look(call: Call, first: int, last: int) -> Reply:
+    """The jobs of a queue as their pops would reply them, those that come first at the right."""
+    if call.arguments[0] == PROCESSING:
+        leases = await call.gateway.transact(_held, call.client.worker_id, call.client.epoch)
+        found = [jobs.popped(lease, await public_of(call, lease)) for lease in leases]
+    else:
+        rows = await call.gateway.transact(_pending, queue_of(call, call.arguments[0]), limit=_MOST)
+        found = [shown for row in rows for shown in [await _shown(call, row.id)] if shown is not None]
+    end = None if last == -1 else last + 1
+    return found[first:end]
+
+
+async def peek(call: Call, queue: str, count: int) -> Reply:
+    """How the jobs stand that would be popped next, the first first."""
+    rows = await call.gateway.transact(_pending, queue, limit=_MOST)
+    shown = [await _shown(call, row.id) for row in rows[::-1][:count]]
+    return [each for each in shown if each is not None]
+
+
+async def _shown(call: Call, id: JobId) -> bytes | None:
+    public = await call.gateway.transact(jobs.public_name, id)
+    described = await call.gateway.transact(jobs.describe, public, space_of(call))
+    return None if described is None else json.dumps(described).encode()
+
+
+async def acknowledge(call: Call) -> Reply:
+    """LREM queue:processing: the job that this element is, is done."""
+    if call.arguments[0] != PROCESSING:
+        raise Refused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
+    element = call.arguments[2]
+    value = _json(element)
+    named = value.get("job_id") if isinstance(value, dict) else element.decode(errors="replace")
+    who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
+    return int(await call.gateway.transact(_complete, who, named, element))
+
+
+async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element: bytes) -> bool:
+    for lease in await _held(tx, who.worker, who.epoch):
+        is_raw = lease.kind == jobs.RAW
+        public = await jobs.public_name(tx, lease.id)
+        if (jobs.raw_bytes(json.loads(lease.payload)) == element) if is_raw else (public == named):
+            await jobs.end(tx, lease, Done(None))
+            return True
+    return False
+
+
+@reading
+async def _held(tx: Transaction, worker: str, epoch: int | None) -> list[Lease]:
+    row = await workers.current(tx, worker, epoch)
+    return [owned.lease for owned in await leases_of(tx, row.seq, limit=_MOST)]
+
+
+@reading
+async def _pending(tx: Transaction, queue: str, *, limit: int) -> list[JobRow]:
+    rows = await queries.list_jobs(tx, state=State.PENDING, queue=queue, limit=limit)
+    return sorted(rows, key=lambda row: (-row.priority, -row.seq))

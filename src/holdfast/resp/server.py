@@ -1,0 +1,142 @@
+"""The server: listens, keeps the connections, and ends those whose key was revoked.
+
+Several servers may share one database. A server's death is not the death of its workers: their leases are in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import ssl
+from types import TracebackType
+from typing import Self
+
+from holdfast.agents.core import AgentsCore
+from holdfast.errors import Unavailable, UsageError
+from holdfast.resp import keys
+from holdfast.resp.client import Client
+from holdfast.resp.connection import Connection
+from holdfast.resp.gateway import Gateway
+from holdfast.resp.options import RespOptions
+from holdfast.resp.upkeep import Upkeep
+
+log = logging.getLogger("holdfast.resp")
+
+_LOOK = 0.5  # seconds between two looks at which keys are revoked
+
+
+class RespServer:
+    """`async with RespServer(core, options) as server`: serves until the block ends; `port` is where it listens."""
+
+    def __init__(self, core: AgentsCore, options: RespOptions) -> None:
+        self._core = core
+        self._options = options
+        self._connections: set[Connection] = set()
+        self._numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.gateway = Gateway(core, options)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def __aenter__(self) -> Self:
+        await self._core.opened()
+        await self._refuse_without_keys()
+        host, port = self._options.address
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, host, port, ssl=self._tls(), backlog=1_024)
+        except OSError as problem:
+            raise UsageError(f"cannot listen on {self._options.bind}: {problem.strerror}.") from problem
+        pops = self.gateway.pops
+        await self.gateway.database.listen(pops.hear)
+        upkeep = Upkeep(self.gateway)
+        running = {"resp-keys": self._watch_keys(), "resp-pops": pops.run(), "resp-upkeep": upkeep.run()}
+        self._tasks = [loop.create_task(each, name=name) for name, each in running.items()]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        open_now = [*self._connections]
+        for connection in open_now:
+            connection.close()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for connection in open_now:
+            await connection.finished()
+        self.gateway.database.unlisten(self.gateway.pops.hear)
+        await self.gateway.pops.close()
+        await self._server.wait_closed()
+
+    async def serve_forever(self) -> None:
+        assert self._server is not None
+        await self._server.serve_forever()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        self.gateway.counts["connections"] += 1
+        if len(self._connections) >= self._options.connections:
+            self.gateway.counts["rejected"] += 1
+            return _Full()
+        client = Client(next(self._numbers), "", self._options.pop_form)
+        connection = Connection(self.gateway, client, self._left)
+        self._connections.add(connection)
+        self.gateway.clients[client.id] = client
+        return connection
+
+    def _left(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.gateway.clients.pop(connection.client.id, None)
+        self.gateway.pops.lose_client(connection.client.id)
+
+    async def _refuse_without_keys(self) -> None:
+        """A server that nobody can use is a mistake, and nobody is let in without a key."""
+        given = self._options.principals or self._options.shared
+        if not given and not await self.gateway.transact(keys.list_keys, all=False):
+            raise UsageError(
+                "nobody could connect: there is no key yet. Make one with `holdfast resp keys add WORKER`, or "
+                "give a file of keys with --workers-file."
+            )
+
+    async def _watch_keys(self) -> None:
+        """End the connections of keys that were revoked."""
+        while True:
+            await self.gateway.clock.sleep(_LOOK)
+            if not any(each.client.principal and each.client.principal.stored for each in self._connections):
+                continue
+            try:
+                valid = {each.digest for each in await self.gateway.transact(keys.list_keys, all=False)}
+            except Unavailable as problem:
+                log.warning("cannot see which keys are revoked: %s", problem)
+                continue
+            for connection in [*self._connections]:
+                principal = connection.client.principal
+                if principal is not None and principal.stored and principal.digest not in valid:
+                    connection.close()
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._options.tls_cert is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self._options.tls_cert, self._options.tls_key)
+        except (OSError, ssl.SSLError) as problem:
+            raise UsageError(f"the certificate {self._options.tls_cert} cannot be used: {problem}.") from problem
+        return context
+
+
+class _Full(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"-ERR max number of clients reached\r\n")
+        transport.close()

@@ -1,0 +1,1 @@
+"""The named SQL statements of the gateway."""

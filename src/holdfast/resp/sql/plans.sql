@@ -1,0 +1,67 @@
+-- Plans, actions, and the public ids of their jobs.
+
+-- name: add_plan :one
+insert into holdfast.plan (tenant, id, body, digest, created_at)
+values (:tenant, :id, :body, :digest, holdfast.now_us())
+on conflict (tenant, id) do nothing
+returning :columns;
+
+-- name: find_plan :one
+select :columns from holdfast.plan where tenant = :tenant and id = :id;
+
+-- name: lock_plan :one
+-- Against an action that is submitted while the plan is removed.
+select :columns from holdfast.plan where tenant = :tenant and id = :id for update;
+
+-- name: list_plans :many
+select :columns from holdfast.plan where tenant = :tenant order by created_at desc, id limit :limit offset :skipped;
+
+-- name: remove_plan :exec
+delete from holdfast.plan where tenant = :tenant and id = :id;
+
+-- name: plan_use :one
+-- How much a plan is used, and whether any of its jobs has not ended.
+select count(distinct p.action) as actions, count(*) as jobs, max(p.created_at) as last_used_at,
+    coalesce(sum(case when e.seq is null and j.seq is not null then 1 else 0 end), 0) as active
+from holdfast.plan_job p
+left join holdfast.job j on j.id = p.job
+left join holdfast.ended e on e.seq = j.seq
+where p.tenant = :tenant and p.plan = :plan;
+
+-- name: add_action :one
+insert into holdfast.action (tenant, id, plan, inputs, created_at)
+values (:tenant, :id, :plan, :inputs, holdfast.now_us())
+on conflict (tenant, id) do nothing
+returning :columns;
+
+-- name: find_action :one
+select :columns from holdfast.action where tenant = :tenant and id = :id;
+
+-- name: list_actions :many
+select :columns from holdfast.action where tenant = :tenant order by created_at desc, id limit :limit offset :skipped;
+
+-- name: add_plan_job :exec
+insert into holdfast.plan_job (id, tenant, action, plan, place, job, created_at)
+values (:id, :tenant, :action, :plan, :place, :job, holdfast.now_us());
+
+-- name: find_plan_job :one
+select :columns from holdfast.plan_job where id = :id;
+
+-- name: lock_plan_job :one
+select :columns from holdfast.plan_job where id = :id for update;
+
+-- name: find_by_job :one
+select :columns from holdfast.plan_job where job = :job;
+
+-- name: replace_job :exec
+update holdfast.plan_job set job = :job, retries = retries + 1 where id = :id;
+
+-- name: action_jobs :many
+-- What retention has removed has no state any more.
+select p.id, p.place, p.retries, j.state, j.attempts + j.rescues as attempts, j.max_attempts
+from holdfast.plan_job p left join holdfast.job_now j on j.id = p.job
+where p.tenant = :tenant and p.action = :action order by p.place;
+
+-- name: recent_jobs :many
+select :columns from holdfast.plan_job where tenant = :tenant order by created_at desc, place desc
+limit :limit offset :skipped;

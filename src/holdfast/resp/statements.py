@@ -1,0 +1,72 @@
+"""The SQL files of the gateway as Python sees them."""
+
+from __future__ import annotations
+
+from holdfast.kernel.sql import Exec, Many, One, Statements
+from holdfast.resp.rows import (
+    ActionJob,
+    ActionRow,
+    Backlog,
+    Extent,
+    Holder,
+    KeyName,
+    KeyRow,
+    PartRow,
+    PlanJobRow,
+    PlanRow,
+    PlanUse,
+    ProgressRow,
+    ValueRow,
+)
+
+_PACKAGE = "holdfast.resp.sql"
+
+
+class KeysSql(Statements, file="keys.sql", package=_PACKAGE):
+    add_key: One[KeyRow]
+    find_keys: Many[KeyRow]
+    list_keys: Many[KeyRow]
+    revoke_key: One[KeyRow]
+
+
+class KeyspaceSql(Statements, file="keyspace.sql", package=_PACKAGE):
+    find_value: One[ValueRow]
+    add_value: Exec
+    lock_value: One[ValueRow]
+    set_value: Exec
+    set_expiry: Exec
+    remove_value: Exec
+    remove_parts: Exec
+    list_keys: Many[ValueRow]
+    expired_keys: Many[KeyName]
+    find_part: One[PartRow]
+    put_part: Exec
+    remove_part: One[PartRow]
+    list_parts: Many[PartRow]
+    list_scores: Many[PartRow]
+    measure_parts: One[Extent]
+
+
+class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "json", "job": "uuid"}):
+    add_plan: One[PlanRow]
+    find_plan: One[PlanRow]
+    lock_plan: One[PlanRow]
+    list_plans: Many[PlanRow]
+    remove_plan: Exec
+    plan_use: One[PlanUse]
+    add_action: One[ActionRow]
+    find_action: One[ActionRow]
+    list_actions: Many[ActionRow]
+    add_plan_job: Exec
+    find_plan_job: One[PlanJobRow]
+    lock_plan_job: One[PlanJobRow]
+    find_by_job: One[PlanJobRow]
+    replace_job: Exec
+    action_jobs: Many[ActionJob]
+    recent_jobs: Many[PlanJobRow]
+
+
+class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
+    lock_holders: Many[Holder]
+    route_backlog: Many[Backlog]
+    list_progress: Many[ProgressRow]

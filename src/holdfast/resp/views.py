@@ -1,0 +1,133 @@
+"""Live views: the documented keys of workers and jobs, read from the kernel's own tables at that moment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.queries import now as store_time
+from holdfast.resp import jobs, plans, workers
+from holdfast.resp.arguments import VIEWS, space_of
+from holdfast.resp.call import Call
+from holdfast.resp.keyspace import WrongKind
+from holdfast.resp.options import STATS_KEPT
+from holdfast.resp.replies import Members, Pairs, Reply
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value as it is now. `value` is None if there is none; text is a string, a dict a hash, a set a set."""
+
+    value: str | dict[str, str] | frozenset[str] | None = None
+    expires_us: int = -1  # microseconds from now; -1: it does not
+
+    @property
+    def kind(self) -> str | None:
+        match self.value:
+            case None:
+                return None
+            case str():
+                return "string"
+            case dict():
+                return "hash"
+            case _:
+                return "set"
+
+    @property
+    def left_us(self) -> int:
+        return -2 if self.value is None else self.expires_us
+
+    def as_string(self) -> Reply:
+        if self.value is None or isinstance(self.value, str):
+            return self.value
+        raise WrongKind("Operation against a key holding the wrong kind of value")
+
+    def as_hash(self) -> Reply:
+        if self.value is None or isinstance(self.value, dict):
+            return Pairs({name.encode(): text.encode() for name, text in (self.value or {}).items()})
+        raise WrongKind("Operation against a key holding the wrong kind of value")
+
+    def as_set(self) -> Reply:
+        if self.value is None or isinstance(self.value, frozenset):
+            return Members([each.encode() for each in sorted(self.value or ())])
+        raise WrongKind("Operation against a key holding the wrong kind of value")
+
+
+def is_view(key: bytes) -> bool:
+    return key.startswith(VIEWS)
+
+
+async def find(call: Call, key: bytes) -> View:
+    """What a documented key reads as now."""
+    parts = key.decode(errors="replace").split(":")
+    match parts:
+        case ["worker", id, ("metadata" | "alive" | "stats") as part]:
+            row = await call.gateway.transact(workers.find_worker, id)
+            return View() if row is None else _of_worker(row, part)
+        case ["capability", tool, "workers"]:
+            return View(_able(await call.gateway.transact(workers.all_workers), tool))
+        case ["job", id, ("worker" | "status") as part]:
+            return await _of_job(call, id, part)
+        case ["plan", id]:
+            plan = await call.gateway.transact(plans.find_plan, space_of(call), id)
+            return View() if plan is None else View(plan[0].body)
+        case _:
+            return View()
+
+
+async def names(call: Call) -> list[bytes]:
+    """The keys of workers and their capabilities. Those of jobs are read by their ids; JOBS.LIST has them."""
+    found: set[str] = set()
+    for row in await call.gateway.transact(workers.all_workers):
+        parts = [part for part in ("metadata", "alive", "stats") if _of_worker(row, part).value is not None]
+        found |= {f"worker:{row.id}:{part}" for part in parts}
+        if workers.is_alive(row):
+            found |= {f"capability:{tool}:workers" for tool in tools_of(row)}
+    return sorted(name.encode() for name in found)
+
+
+def kind_of(key: bytes) -> str:
+    """The kind of a key that `names` has listed."""
+    return "set" if key.startswith(b"capability:") else "string"
+
+
+def tools_of(row: WorkerRow) -> list[str]:
+    return [each.removeprefix("tool:") for each in json.loads(row.capabilities) if each.startswith("tool:")]
+
+
+def _of_worker(row: WorkerRow, part: str) -> View:
+    metadata = json.loads(row.metadata or "{}")
+    if part == "metadata":
+        return View(_text(metadata.get("registration", {})))
+    if part == "alive":
+        left = row.heartbeat_at + row.ttl_us - row.now
+        return View(str(row.heartbeat_at // 1_000_000), left) if workers.is_alive(row) else View()
+    left = metadata.get("stats_at", 0) + STATS_KEPT // _MICROSECOND - row.now
+    return View(_text(metadata["stats"]), left) if "stats" in metadata and left > 0 else View()
+
+
+def _able(rows: list[WorkerRow], tool: str) -> frozenset[str] | None:
+    """Who has a tool and lives; a set without members is not there."""
+    return frozenset(row.id for row in rows if workers.is_alive(row) and tool in tools_of(row)) or None
+
+
+async def _of_job(call: Call, id: str, part: str) -> View:
+    described = await call.gateway.transact(jobs.describe, id, space_of(call))
+    if described is None:
+        return View()
+    if part == "status":
+        return View(str(described["status"]))
+    known = await call.gateway.transact(jobs.find, id, space_of(call))
+    if described["status"] != "running" or known is None or known.job.claimed_at is None:
+        return View()
+    now = await call.gateway.transact(store_time)
+    left = known.job.claimed_at + (known.job.timeout_us or workers.NEVER_US) - now
+    return View(str(described.get("worker_id", "")), max(left, 0))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,192 @@
+"""Workers behind connections: owners of leases that show no presence, alive while somebody beats for them.
+
+A registration begins a new epoch: what the worker holds passes to it, or is handed back, in the same transaction, and
+the epoch before it can write nothing any more. A worker that was silent for 90 seconds is dead until it registers
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from holdfast.errors import DuplicateWorker, StoreRefused
+from holdfast.kernel.broker_rows import OwnedLease, OwnerBeat, Renewal, WorkerRow
+from holdfast.kernel.brokers import leases_of, release_by_worker, transfer_leases
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.leases import beat_many, renew_each
+from holdfast.kernel.owners import register_owner
+from holdfast.kernel.routes import LANE
+from holdfast.kernel.routes import serves as serves_anyway
+from holdfast.kernel.rows import Held, Route
+from holdfast.kernel.workers import NOWHERE, Registration, list_workers, unregister
+from holdfast.resp.plans import KIND
+from holdfast.resp.statements import HoldersSql
+
+MOST = 10_000
+NEVER_US = 315_360_000_000_000
+_FREE = "job:"  # kinds of plain jobs, which a client takes from the queues that it names
+
+
+class NotRegistered(StoreRefused):
+    """The worker is not registered, was given up, or has registered again elsewhere."""
+
+
+class Described(NamedTuple):
+    """What a worker says of itself when it registers."""
+
+    id: str
+    hostname: str
+    version: str
+    tools: tuple[str, ...]
+    units: tuple[str, ...]
+    slots: int
+    tags: tuple[tuple[str, str], ...]
+    said: dict[str, Any]
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        tools = {f"tool:{name}" for name in (*self.tools, *self.units)}
+        return tuple(sorted({f"job:{KIND}", f"worker:{self.id}", *tools, *(f"tag:{k}={v}" for k, v in self.tags)}))
+
+
+async def register(
+    tx: Transaction, who: Described, principal: str, incarnation: str, *, ttl_us: int, release: bool
+) -> int:
+    """Begin an epoch; its number. `release`: what the worker holds goes back instead of passing to it."""
+    metadata = json.dumps({"registration": who.said})
+    row = Registration(
+        incarnation=incarnation,
+        id=who.id,
+        name=who.id,
+        hostname=who.hostname,
+        pid=0,
+        version=who.version,
+        capabilities=who.capabilities,
+        queues=None,
+        slots=who.slots,
+        principal=principal,
+        metadata=metadata,
+    )
+    try:
+        made = await register_owner(tx, row, ttl_us=ttl_us, replace=True)
+    except DuplicateWorker:
+        raise StoreRefused("Worker ID already registered") from None
+    if made.before is not None and release:
+        while len(await release_by_worker(tx, made.before, limit=MOST)) == MOST:
+            pass
+    elif made.before is not None:
+        while len(await transfer_leases(tx, made.before, made.seq, limit=MOST)) == MOST:
+            pass
+    return made.seq
+
+
+@reading
+async def find_worker(tx: Transaction, id: str) -> WorkerRow | None:
+    """The latest epoch of a worker, whatever became of it; None if it was never here or has left."""
+    rows = await list_workers(tx, all=True, id=id, limit=1)
+    return rows[0] if rows and rows[0].host == NOWHERE and rows[0].status != "stopped" else None
+
+
+@reading
+async def all_workers(tx: Transaction) -> list[WorkerRow]:
+    """The latest epoch of each worker that is here, or died."""
+    latest: dict[str, WorkerRow] = {}
+    for row in await list_workers(tx, all=True, limit=MOST):
+        latest.setdefault(row.id, row)
+    return [row for row in latest.values() if row.host == NOWHERE and row.status != "stopped"]
+
+
+def is_alive(row: WorkerRow) -> bool:
+    return row.status in ("active", "draining") and row.heartbeat_at + row.ttl_us > row.now
+
+
+async def current(tx: Transaction, id: str, epoch: int | None) -> WorkerRow:
+    """The live epoch of a worker. `epoch`: the one that the connection has begun, if it has."""
+    row = await find_worker(tx, id)
+    if row is None or not is_alive(row) or epoch not in (None, row.seq):
+        raise NotRegistered(f"Worker not registered: {id}")
+    return row
+
+
+def attempt_of(attempts: int, rescues: int) -> int:
+    """The number of the attempt under way: lost leases count as those that ended."""
+    return attempts + rescues + 1
+
+
+async def heartbeat(
+    tx: Transaction,
+    id: str,
+    epoch: int | None,
+    *,
+    ttl_us: int,
+    stats: dict[str, Any] | None = None,
+    delivered: frozenset[Held] = frozenset(),
+) -> None:
+    """Keep a worker alive, and the leases of the jobs that it knows it has, each until its job's time is over.
+
+    It knows of those that it has reported about, and of `delivered`: those whose replies went out over a connection
+    that still lives. A job whose reply was lost is renewed by nobody, and comes back.
+    """
+    row = await current(tx, id, epoch)
+    metadata = json.loads(row.metadata or "{}")
+    known = await _known(tx, await leases_of(tx, row.seq, limit=MOST), delivered)
+    left = {each.lease.held: (each.claimed_at + (each.timeout_us or NEVER_US)) - row.now for each in known}
+    if stats is not None:
+        metadata |= {"stats": stats, "stats_at": row.now}
+    if overdue := [each.id for each in known if left[each.lease.held] <= 0]:
+        metadata["flagged"] = overdue
+    await beat_many(tx, [OwnerBeat(row.seq, len(known), None if known else 0, json.dumps(metadata))])
+    renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0]
+    await renew_each(tx, renewals, ceiling_us=NEVER_US)
+
+
+async def _known(tx: Transaction, leases: list[OwnedLease], delivered: frozenset[Held]) -> list[OwnedLease]:
+    if not leases:
+        return []
+    rows = await tx.many(HoldersSql.list_progress, seqs=[each.seq for each in leases])
+    told = {row.seq: json.loads(row.progress) for row in rows}
+    return [
+        each
+        for each in leases
+        if each.lease.held in delivered
+        or told.get(each.seq, {}).get("attempt") == attempt_of(each.attempts, each.rescues)
+    ]
+
+
+async def leave(tx: Transaction, id: str, epoch: int | None, *, force: bool) -> None:
+    """Unregister. Refused while the worker holds jobs, unless it is forced: then they go back at once."""
+    row = await current(tx, id, epoch)
+    if not force and row.leases:
+        raise StoreRefused(f"Worker has {row.leases} active jobs; finish them, or UNREGISTER {id} FORCE")
+    while len(await release_by_worker(tx, row.seq, limit=MOST)) == MOST:
+        pass
+    await unregister(tx, row.seq, reason="unregistered" if not row.leases else "unregistered by force")
+
+
+def serves(route: Route, queue: str, capabilities: frozenset[str]) -> bool:
+    """Whether a worker may take jobs of this route from a queue that it names. A kind of plain jobs is a matter of the
+    queue; everything else the worker must have."""
+    if route.queue != queue:
+        return False
+    return all(
+        needed in capabilities or needed == LANE or (needed.startswith(_FREE) and needed != f"{_FREE}{KIND}")
+        for needed in json.loads(route.capabilities)
+    )
+
+
+@reading
+async def unroutable(tx: Transaction, routes: list[Route]) -> dict[int, int]:
+    """How many jobs wait on routes that no live worker serves, of any sort."""
+    live = [row for row in await list_workers(tx, all=False, limit=MOST) if is_alive(row)]
+    served = [(row.host == NOWHERE, json.loads(row.queues), frozenset(json.loads(row.capabilities))) for row in live]
+
+    def is_served(route: Route) -> bool:
+        return any(
+            serves(route, route.queue, able) if here else serves_anyway(route, queues, able)
+            for here, queues, able in served
+        )
+
+    lost = [route.id for route in routes if not is_served(route)]
+    rows = await tx.many(HoldersSql.route_backlog, routes=lost) if lost else []
+    return {row.route: row.jobs for row in rows}

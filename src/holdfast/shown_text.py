@@ -1,0 +1,71 @@
+"""Text for people: what a log, a terminal or a note shows of errors, names and payloads. Pure.
+
+What jobs say comes from anywhere. So secrets are removed from it, and every character that could command a terminal or
+change the order in which text is read is written as its escape.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+from holdfast.redaction import Redactor
+
+INDENT = "  "
+_JOINERS = "\u200c\u200d"  # some scripts and signs need them, and no terminal obeys them
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """One line without characters that a terminal obeys: they, and ends of lines, are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
+
+
+def escaped_lines(text: str) -> str:
+    """What an agent or a person wrote, on as many lines as it has, each without characters that a terminal obeys."""
+    return "\n".join(escaped(line, keep=_JOINERS) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n"))
+
+
+def shown(value: object) -> str:
+    """One line that people may read: without secrets, and escaped."""
+    return escaped(Redactor().text(_readable(value)))
+
+
+def shown_lines(text: object, indent: str = INDENT) -> str:
+    """Text of several lines that people may read. Each is indented, so that none looks like a line of another's."""
+    return "\n".join(indent + escaped(line) for line in _lines(Redactor().text(_readable(text))))
+
+
+def shown_text(text: object) -> str:
+    """Text of one or several lines that people may read."""
+    return shown_lines(text, indent="")
+
+
+def shown_value(value: Any) -> Any:
+    """A JSON value without secrets, by the names of its keys too."""
+    return Redactor().value(value, "arguments")
+
+
+def first_line(text: object) -> str:
+    """What a log says in one line of a message that may have many."""
+    return next(iter(_lines(str(text))), "")
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines(): it also breaks lines at characters that are to be shown as escapes.
+    return text.rstrip("\n").expandtabs(4).split("\n")
+
+
+def _readable(value: object) -> str:
+    """A lone surrogate could not be printed."""
+    return str(value).encode(errors="backslashreplace").decode()
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[char]
+    if unicodedata.category(char) == "Zs":  # a space that does not break, or of another width
+        return " "
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,90 @@
+"""Validation of what callers give: errors that say what is meant, in place of what Python or a database would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import UsageError
+
+MOST = 2**31 - 1  # what a column of both databases holds
+
+
+def shown(value: object) -> str:
+    """A value as an error names it, which must not be a page long."""
+    return repr(value) if isinstance(value, str | int | type) and len(repr(value)) < 80 else type(value).__name__
+
+
+def mapping(value: object, what: str) -> dict[str, Any]:
+    """A dict, or nothing, which is an empty one."""
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"{what} is a dict, not {shown(value)}.")
+    return dict(value or {})
+
+
+def whole(value: object, what: str, *, least: int = -MOST - 1, most: int = MOST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(f"{what} is a whole number of {least:,} to {most:,}, not {shown(value)}.")
+    return value
+
+
+def page(limit: object) -> int:
+    """How many of a list are asked for at once."""
+    return whole(limit, "limit", least=1)
+
+
+def one_of(value: object, what: str, known: Sequence[str]) -> None:
+    """None is any of them."""
+    if value is not None and value not in known:
+        raise UsageError(f"{what} is one of {', '.join(known)}, not {shown(value)}.")
+
+
+def listed(value: object, what: str, kind: type[Any] | tuple[type[Any], ...], meant: str) -> tuple[Any, ...]:
+    """Text is a list of letters to Python, and never what is meant."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise UsageError(f"{what} is a list of {meant}, not {shown(value)}.")
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, kind):
+            raise UsageError(f"{what} are {meant}, not {shown(item)}.")
+    return items
+
+
+def instance(value: object, what: str, kind: type[Any], name: str = "") -> None:
+    """None is the default. `name`: what the kind is called outside."""
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{what} is {name or kind.__name__}(…), not {shown(value)}.")
+
+
+def capabilities(requires: object) -> frozenset[str]:
+    """What a worker must have."""
+    return frozenset(listed(requires, "requires", str, "capabilities"))
+
+
+def option_names(options: Mapping[str, object], known: type[Any], call: str) -> None:
+    """`TypeError`, as Python raises it for a call, for a keyword that is not an item of this `TypedDict`."""
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelt one was probably meant to be."""
+    import difflib  # only what is wrong needs it
+
+    folded = {each.lower(): each for each in known if each != name}
+    close = difflib.get_close_matches(name.lower(), folded, n=1)
+    return folded[close[0]] if close else None
+
+
+def named(noun: str, known: Sequence[str]) -> str:
+    """Which things of a noun there are, as part of a sentence."""
+    if len(known) == 1:
+        return f"the only {noun} is {known[0]!r}"
+    return f"there are {', '.join(known)}" if known else f"there is no {noun} yet"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not there; empty when no known name is like it."""
+    close = nearest(name, known)
+    return f" Did you mean {close!r}?" if close else ""

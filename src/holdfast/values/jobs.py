@@ -1,0 +1,108 @@
+"""Jobs and their attempts as programs see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.kernel import why
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import AttemptRow, JobRow, Token
+from holdfast.kernel.states import StateName
+from holdfast.kernel.watch_rows import Change
+from holdfast.values.rows import Stored, value_of
+from holdfast.values.times import moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as it stands in the store.
+
+    `seq` is its number, by which `worker` and `parent` name theirs. `token` is that of its last lease. `layer` is the
+    part of the runtime that it belongs to, None for a program's own job.
+    """
+
+    id: JobId
+    seq: int
+    kind: str
+    queue: str
+    tenant: str
+    state: StateName
+    priority: int
+    gate: str | None
+    token: str
+    worker: int | None
+    lease_until: datetime | None
+    claimed_at: datetime | None
+    attempts: int
+    max_attempts: int
+    rescues: int
+    max_rescues: int
+    timeout: timedelta | None
+    due_at: datetime | None
+    deadline_at: datetime | None
+    created_at: datetime
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    parent: int | None
+    open_children: int
+    channel: str | None
+    retry_of: JobId | None
+    payload: Stored
+    metadata: Stored
+    progress: Stored
+    result: Stored
+    error: Stored
+    layer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt of a job that has ended, with the lease and the worker that it ran under."""
+
+    job: int
+    token: str
+    worker: int
+    outcome: str
+    started_at: datetime
+    ended_at: datetime
+    error: Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """A job in a state, and since when."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    state: StateName
+    at: datetime
+    error: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonRecord:
+    """One thing that keeps a job or a run: its name, the sentence for people, and when it ends if that is known."""
+
+    gate: str
+    sentence: str
+    until: datetime | None = None
+
+
+def job_of(row: JobRow) -> JobRecord:
+    timeout = None if row.timeout_us is None else timedelta(microseconds=row.timeout_us)
+    return value_of(JobRecord, row, token=str(Token(row.epoch, row.token)), timeout=timeout)
+
+
+def attempt_of(row: AttemptRow) -> AttemptRecord:
+    return value_of(AttemptRecord, row, token=str(Token(row.epoch, row.token)))
+
+
+def change_of(row: Change) -> JobChange:
+    return value_of(JobChange, row)
+
+
+def reason_of(row: why.Reason) -> ReasonRecord:
+    return ReasonRecord(row.gate, row.sentence, moment(row.until))

@@ -1,0 +1,73 @@
+"""Workers and their duties as programs see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.rows import DutyRow
+from holdfast.kernel.workers import slots_of
+from holdfast.values.rows import Stored, value_of
+
+WorkerStatus = Literal["starting", "active", "draining", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSlots:
+    """How many jobs of one group of slots a worker takes at once, and how many it had at its last heartbeat."""
+
+    slots: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """A worker as it stands in the store.
+
+    `seq` is the number by which jobs and duties name it. `queues` is None for a worker that serves every queue.
+    `presence` says whether the store notices its death at once, `leases` how many jobs it holds, `lines` its slots by
+    their group. `now` is the store's clock when the worker was read.
+    """
+
+    seq: int
+    id: str
+    name: str
+    hostname: str
+    pid: int
+    version: str
+    status: WorkerStatus
+    capabilities: Stored
+    queues: Stored
+    slots: int
+    active: int
+    presence: bool
+    started_at: datetime
+    heartbeat_at: datetime
+    ttl: timedelta
+    stopped_at: datetime | None
+    reason: str | None
+    now: datetime
+    leases: int
+    code: int | None
+    lines: dict[str, LineSlots]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DutyRecord:
+    """A duty and the number of the worker that holds it."""
+
+    name: str
+    term: int
+    holder: int
+    held_until: datetime
+
+
+def worker_of(row: WorkerRow) -> WorkerRecord:
+    lines = {name: LineSlots(slots=slots, active=active) for name, (slots, active) in slots_of(row).items()}
+    return value_of(WorkerRecord, row, ttl=timedelta(microseconds=row.ttl_us), lines=lines)
+
+
+def duty_of(row: DutyRow) -> DutyRecord:
+    return value_of(DutyRecord, row)

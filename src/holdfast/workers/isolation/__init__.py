@@ -1,0 +1,1 @@
+"""Isolation: handlers that run in processes of their own."""

@@ -1,0 +1,206 @@
+"""Telemetry: what a worker says of itself and its jobs, in its log, its events and its spans.
+
+Events and spans are made only while somebody listens: on the way of every job, `events.heard` is asked first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.clock import Ports
+from holdfast.kernel import codec
+from holdfast.kernel.complete import RELEASED
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Ending, Lease, NewJob
+from holdfast.kernel.states import State
+from holdfast.kernel.workers import Registration
+from holdfast.observe import TRACE, Received, Sent, Spans
+from holdfast.outcomes import Outcome
+from holdfast.shown_text import shown
+from holdfast.workers.attempt_log import is_worth_a_line, note, report
+from holdfast.workers.holdings import Holding
+
+log = logging.getLogger("holdfast.worker")
+
+
+def about(lease: Lease) -> dict[str, Any]:
+    """What an event or a log record says of an attempt."""
+    return {
+        "job": lease.id,
+        "kind": lease.kind,
+        "queue": lease.queue,
+        "tenant": lease.tenant,
+        "attempt": lease.attempts + 1,
+        "token": str(lease.fence),
+        "incarnation": lease.worker,
+    }
+
+
+def tell_enqueued(ports: Ports, job: NewJob, *, committed: bool = True, parent: str | None = None) -> None:
+    """`committed`: False when it is part of a transaction of the caller's. `parent`: the id of the job it is of."""
+    if ports.events.heard:
+        metadata = {"job": job.id, "kind": job.kind, "queue": job.queue, "tenant": job.tenant}
+        ports.tell("job.enqueued", {}, **metadata, committed=committed, parent=parent)
+
+
+@contextmanager
+def sending(ports: Ports, job: NewJob, ids: Sequence[JobId]) -> Iterator[NewJob]:
+    """Around an enqueue of a job, or of many like it: gives it as it is to be stored, with the sender's trace."""
+    spans = ports.events.spans
+    if spans is None:
+        yield job
+        return
+    with spans.sending(Sent(job.kind, job.queue, list(ids))) as carrier:
+        yield _carrying(job, carrier) if carrier else job
+
+
+def _carrying(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
+    """The cap on metadata is for what the caller put in, not for this."""
+    metadata = {**codec.decode(job.metadata), TRACE: dict(carrier)}
+    return job._replace(metadata=codec.encode(metadata, what="metadata", cap=len(job.metadata) * 8 + 65_536))
+
+
+@dataclass(slots=True)
+class Tally:
+    """How the attempts of a worker ended: what it says when it stops."""
+
+    finished: int = 0
+    handed_back: int = 0
+    lost: int = 0
+    stopping: float = 0.0  # seconds that its clean stop took
+
+
+class WorkerTelemetry:
+    """The voice of one worker."""
+
+    def __init__(self, ports: Ports, worker: str) -> None:
+        self._ports = ports
+        self._worker = worker
+        self._started = False
+        self._draining_since = 0.0
+        self.tally = Tally()
+
+    def registered(self, incarnation: int, who: Registration) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.info("worker %s registered as %d", self._worker, incarnation, extra=extra)
+        if self._started:
+            self._ports.tell("worker.reregistered", {}, **extra)
+        else:
+            self._started = True
+            self._ports.tell("worker.started", {"slots": who.slots}, **extra, name=who.name, queues=who.queues)
+
+    def lost_contact(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.warning("worker %s was declared lost; it registers again", self._worker, extra=extra)
+        self._ports.tell("worker.lost_contact", {}, **extra)
+
+    def set_back(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        said = "worker %s finds that an older state of the database was restored under it; the epoch was raised"
+        log.warning(said, self._worker, extra=extra)
+
+    def unlinked(self, incarnation: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        said = "worker %s claims no jobs until one of its heartbeats reaches the store: others may count it as lost"
+        log.warning(said, self._worker, extra=extra)
+
+    def too_old(self, code: int, oldest_code: int) -> None:
+        log.warning(
+            "worker %s drains: the database was migrated and takes code of schema %d or newer, this is of schema %d. "
+            "Start it again with the new release.",
+            self._worker,
+            oldest_code,
+            code,
+            extra={"worker": self._worker},
+        )
+
+    def drains(self) -> None:
+        self._draining_since = self._ports.clock.monotonic()
+        log.info("worker %s drains", self._worker, extra={"worker": self._worker})
+
+    def stopped(self, incarnation: int, jobs: int, *, left: int = 0) -> None:
+        """`left`: jobs that it still held; they are taken back at once."""
+        self.tally.handed_back += left
+        self.tally.stopping = self._ports.clock.monotonic() - self._draining_since
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        log.info("worker %s stopped", self._worker, extra=extra)
+        self._ports.tell("worker.stopped", {"jobs": jobs}, **extra)
+
+    async def attempt(self, holding: Holding, run: Awaitable[Outcome | None], held_for: float) -> Outcome | None:
+        """Run an attempt that was claimed `held_for` seconds ago, and report its start."""
+        lease = holding.lease
+        age = (lease.claimed_at - lease.created_at) / 1e6 + held_for
+        self._ports.tell("job.started", {"age": age}, **about(lease), worker=self._worker)
+        begun, spans = self._ports.clock.monotonic(), self._ports.events.spans
+        try:
+            return await (run if spans is None else self._traced(spans, lease, run))
+        finally:
+            holding.lasted = self._ports.clock.monotonic() - begun
+
+    async def _traced(self, spans: Spans, lease: Lease, run: Awaitable[Outcome | None]) -> Outcome | None:
+        number = lease.attempts + 1
+        received = Received(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata)
+        with spans.processing(received) as span:
+            outcome = await run
+            span.conclude(outcome)
+            return outcome
+
+    def settled(self, holding: Holding, ending: Ending, state: str | None) -> None:
+        """The store has answered what an outcome led to; None: its lease was lost."""
+        if state is None:
+            self.lost(holding)
+            return
+        if ending.outcome == RELEASED:
+            self.tally.handed_back += 1
+        else:
+            self.tally.finished += 1
+        if is_worth_a_line(ending):
+            lease, seconds = holding.lease, self._ports.clock.monotonic() - (holding.began or holding.claimed_at)
+            report(
+                lease,
+                ending,
+                state,
+                {**about(lease), "worker": self._worker},
+                awaited=holding.awaited,
+                seconds=seconds,
+            )
+        if self._ports.events.heard:
+            self._ended(holding, ending, state)
+
+    def _ended(self, holding: Holding, ending: Ending, state: str) -> None:
+        """A cancel that was accepted meanwhile won over the outcome."""
+        won = state == State.CANCELLED and ending.state != State.CANCELLED
+        error = None if won or ending.error is None else codec.decode(ending.error)
+        self._end(holding, state, "cancelled" if won else ending.outcome, error)
+
+    def ended_itself(self, holding: Holding) -> None:
+        """The handler has ended or parked its job in the store."""
+        self.tally.finished += 1
+        note(holding.lease, "has written its own end", {**about(holding.lease), "worker": self._worker})
+
+    def parked(self, holding: Holding) -> None:
+        self.tally.finished += 1
+        note(holding.lease, "waits without a worker", {**about(holding.lease), "worker": self._worker})
+        if self._ports.events.heard:
+            self._end(holding, State.WAITING, "parked", None)
+
+    def _end(self, holding: Holding, state: str, outcome: str, error: Any) -> None:
+        about_ended = {**about(holding.lease), "worker": self._worker, "state": str(state), "outcome": outcome}
+        self._ports.tell("job.ended", {"duration": holding.lasted}, **about_ended, error=error)
+
+    def lost(self, holding: Holding) -> None:
+        self.tally.lost += 1
+        lease, extra = holding.lease, {**about(holding.lease), "worker": self._worker}
+        said = "the lease of job %s (%s) was lost on attempt %d of %d; its result is dropped"
+        log.warning(said, lease.id, shown(lease.kind), lease.attempts + 1, lease.max_attempts, extra=extra)
+        self._ports.tell("job.lost", {"duration": holding.lasted}, **extra)
+
+    def timed(self, name: str, sent_at: float, incarnation: int, **counts: int) -> None:
+        """Something that the store was asked at `sent_at` and has answered now."""
+        if self._ports.events.heard:
+            duration = self._ports.clock.monotonic() - sent_at
+            self._ports.tell(name, {"duration": duration, **counts}, worker=self._worker, incarnation=incarnation)

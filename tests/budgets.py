@@ -1,0 +1,89 @@
+"""How long each folder of tests took, beside what it may take.
+
+A folder's seconds are those of all its tests, set-up and tear-down included, over all processes. A folder that is over
+its budget is named and fails nothing: a slow machine is no failure. Make room in it, or raise its budget on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+# By the part of the suite that the Makefile runs. Three processes spend 180 seconds in a minute, and need half a minute
+# before their first test. So the budgets of `test` are four and a half minutes, those of `chaos` 45 seconds, and those
+# of `timed` half a minute: together less than six.
+BUDGETS: dict[str, dict[str, int]] = {
+    "quick": {"tests/conformance": 60, "tests/shape": 15, "tests/unit": 45},
+    "test": {
+        "tests/agents": 200,
+        "tests/chaos": 28,
+        "tests/conformance": 140,
+        "tests/e2e": 105,
+        "tests/facades": 30,
+        "tests/http": 75,
+        "tests/interleaving": 16,
+        "tests/lockstep": 10,
+        "tests/machines": 40,
+        "tests/models": 25,
+        "tests/pools": 20,
+        "tests/resp": 60,
+        "tests/shape": 12,
+        "tests/simulation": 32,
+        "tests/testing": 65,
+        "tests/transactions": 32,
+        "tests/unit": 20,
+        "tests/workers": 150,
+    },
+    "chaos": {"tests/chaos": 115, "tests/e2e": 15},
+    "timed": {"tests/chaos": 30},
+}
+
+
+class Budget:
+    """The seconds of each folder in one run; under xdist, of all its processes."""
+
+    def __init__(self, allowed: Mapping[str, int]) -> None:
+        self._allowed = allowed
+        self._used: defaultdict[str, float] = defaultdict(float)
+        self._tests: defaultdict[str, set[str]] = defaultdict(set)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = folder_of(report.nodeid)
+        self._used[folder] += report.duration
+        self._tests[folder].add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section("seconds by folder, and budgets")
+        for line in self.lines():
+            terminalreporter.line(line)
+
+    def lines(self) -> Iterator[str]:
+        """One for each folder, the costliest first, and what is over its budget last."""
+        over = []
+        for folder, used in sorted(self._used.items(), key=lambda each: -each[1]):
+            allowed = self._allowed.get(folder)
+            beside = "no budget" if allowed is None else f"of {allowed:4}"
+            yield f"{folder:24} {len(self._tests[folder]):5} tests {used:7.1f} s {beside}"
+            if allowed is not None and used > allowed:
+                over.append(folder)
+        yield f"{'all':24} {sum(map(len, self._tests.values())):5} tests {sum(self._used.values()):7.1f} s"
+        if over:
+            yield f"over budget: {', '.join(over)}"
+
+
+def folder_of(nodeid: str) -> str:
+    """`tests/agents` for whatever is in it, however deep."""
+    path = nodeid.partition("::")[0]
+    return "/".join(path.split("/")[:-1][:2]) or "."
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--budget", choices=sorted(BUDGETS), help="say at the end what each folder took of this budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    part = config.getoption("budget", None)
+    if part is not None and not hasattr(config, "workerinput"):  # xdist's own processes report to this one
+        config.pluginmanager.register(Budget(BUDGETS[part]), "budget")

@@ -1,0 +1,94 @@
+"""`holdfast serve`, as a person and a program meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UsageError
+from holdfast.http.security.binds import check_bind, read_bind
+from tests.conftest import Place
+from tests.support.commands import holdfast
+
+
+@contextmanager
+def serving(url: str, *options: str) -> Iterator[str]:
+    """A server in a process of its own; the first line that it prints."""
+    command = [sys.executable, "-m", "holdfast", "serve", "--url", url, "--bind", "127.0.0.1:0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
+def ask(url: str, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer), dict(answer.headers)
+    except urllib.error.HTTPError as problem:
+        return problem.code, json.load(problem), dict(problem.headers)
+
+
+def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
+    assert holdfast("migrate", "--url", place.url).code == 0
+    secret = holdfast("tokens", "create", "ci", "--role", "operator", "--url", place.url).lines[0]
+    with serving(place.url) as line:
+        base, _, link = line.partition("/login?link=")
+        assert len(link) == 43
+        assert ask(f"{base}/api/v1/runs")[0] == 401
+        status, said, headers = ask(f"{base}/api/v1/system", Authorization=f"Bearer {secret}")
+        assert (status, said["you"]["name"]) == (200, "ci")
+        assert "server" not in {name.lower() for name in headers}
+        assert ask(f"{base}/healthz", Host="evil.example")[0] == 421
+        assert ask(f"{base}/readyz")[:2] == (200, {"ok": True})
+    listed = holdfast("audit", "ls", "--url", place.url, "--json").json
+    assert [row["action"] for row in listed] == ["tokens create"]
+    assert holdfast("audit", "verify", "--url", place.url).lines == ["1 rows are as they were written"]
+    (token,) = holdfast("tokens", "ls", "--url", place.url, "--json").json
+    assert holdfast("tokens", "revoke", token["id"], "--url", place.url).lines == [f"token {token['id']} is revoked"]
+
+
+def test_without_a_login_everybody_on_loopback_is_in(place: Place) -> None:
+    assert holdfast("migrate", "--url", place.url).code == 0
+    with serving(place.url, "--no-login", "--read-only") as line:
+        assert ask(f"{line.split()[0]}api/v1/system")[1]["you"]["name"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("bind", "given", "reason"),
+    [
+        ("0.0.0.0:80", {"login": False}, "--no-login is for loopback alone"),
+        ("127.0.0.1:80", {"login": False, "protected": True}, "lets everybody in"),
+        ("0.0.0.0:80", {"tokens": False, "protected": True}, "there is no token"),
+        ("[2001:db8::1]:80", {}, "in the clear"),
+        ("ops.example:80", {}, "in the clear"),
+    ],
+)
+def test_a_server_that_strangers_could_reach_is_refused(bind: str, given: dict[str, bool], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        check_bind(read_bind(bind), **{"login": True, "protected": False, "tokens": True, **given})
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1:80", "[::1]:80", "localhost:0", "127.9.9.9:80"])
+def test_loopback_needs_a_login_only(bind: str) -> None:
+    check_bind(read_bind(bind), login=True, protected=False, tokens=False)
+    check_bind(read_bind(bind), login=False, protected=False, tokens=False)
+
+
+@pytest.mark.parametrize("text", ["", "8000", "localhost", ":80", "localhost:http", "localhost:70000"])
+def test_what_is_not_a_place_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        read_bind(text)

@@ -1,0 +1,133 @@
+"""`holdfast machine`, and `python -m holdfast.machines.run`, as people call them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast import Holdfast
+from holdfast.cli.machine import command
+from holdfast.errors import UsageError
+from holdfast.machines import run
+from tests.machines.conftest import WriteMachine
+from tests.machines.pure import SEED
+
+ASK = """
+start: {action: begin, transitions: [{to: wait}]}
+wait:
+  wait_for: "ok/{{ input.n }}"
+  output_to_context: {by: "{{ output.by }}"}
+  transitions: [{to: done}]
+done: {type: final, output: {by: context.by, begun: context.begun}}
+"""
+HOOKS = """
+class Asking:
+    def on_action(self, action, context):
+        return {"begun": True}
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asking_hooks.py").write_text(HOOKS)
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+def typed(*words: str | Path) -> Result:
+    answer = CliRunner().invoke(command, list(map(str, words)))
+    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    return answer
+
+
+def execution_of(url: str) -> str:
+    return str(json.loads(typed("ls", "--json", "--url", url).stdout)[0]["id"])
+
+
+def send(url: str, channel: str, payload: Any) -> None:
+    async def sending() -> None:
+        async with Holdfast(url, embedded=False) as app:
+            await app.signal(channel, payload)
+
+    asyncio.run(sending())
+
+
+def test_check_says_what_is_wrong_and_exits_with_one(tmp_path: Path) -> None:
+    fine = typed("check", SEED / "parallelization_checker.yml", SEED / "stale_worker_reaper.yml")
+    assert fine.exit_code == 0
+    assert "nothing wrong" in fine.stdout.splitlines()[-1]
+    assert "warning: there is no machine 'actual_job_processor'" in fine.stdout
+    bad = tmp_path / "bad.yml"
+    bad.write_text(
+        "spec: flatmachine\nspec_version: '0.8.3'\ndata:\n  states:\n    start: {transitions: [{to: dne}]}\n"
+    )
+    wrong = typed("check", bad)
+    assert wrong.exit_code == 1
+    assert f"{bad}:5:32: there is no state 'dne'." in wrong.stdout
+    (first, *_) = json.loads(typed("check", bad, "--json").stdout)
+    assert (first["line"], first["warning"]) == (5, False)
+    assert typed("check", tmp_path / "none.yml").exit_code == 1
+
+
+def test_an_execution_waits_is_shown_drawn_and_resumed(url: str, write: WriteMachine) -> None:
+    file = write("ask", ASK)
+    given = ("--hooks", "asking_hooks:Asking", "--url", url)
+    begun = typed("run", file, "--input", '{"n": 1}', "--execution-id", "one", *given)
+    assert begun.exit_code == run.WAITS
+    assert "waits for a signal on channel 'ok/1'" in begun.stderr
+    id = execution_of(url)
+    listed = typed("ls", "--url", url, "--machine", "ask", "--state", "waiting").stdout
+    assert [word in listed for word in (id, "ask", "waiting", "wait")] == [True] * 4
+    shown = json.loads(typed("show", id, "--url", url, "--json").stdout)
+    assert (shown["at"], shown["context"], shown["input"]) == ("wait", {"begun": True}, {"n": 1})
+    assert shown["events"][-1]["name"] == "waiting"
+    assert "executed" in typed("show", id, "--url", url).stdout
+    assert "(the current state)" in typed("draw", id, "--url", url).stdout
+    assert "class s1 current" in typed("draw", id, "--mermaid", "--url", url).stdout
+    send(url, "ok/1", {"by": "ann"})
+    done = typed("resume", id, *given)
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"by": "ann", "begun": True})
+    again = typed("resume", id, *given)
+    assert json.loads(again.stdout) == {"by": "ann", "begun": True}
+
+
+def test_an_execution_continues_with_the_new_file_only_when_asked_to(url: str, write: WriteMachine) -> None:
+    file = write("ask", ASK)
+    given = ("--hooks", "asking_hooks:Asking", "--url", url)
+    typed("run", file, "--input", '{"n": 2}', *given)
+    id = execution_of(url)
+    write("ask", ASK.replace("begun: context.begun", "version: 2"))
+    send(url, "ok/2", {"by": "bob"})
+    answer = typed("resume", id, "--new", file, *given)
+    assert json.loads(answer.stdout) == {"by": "bob", "version": 2}
+    assert "continues with" in answer.stderr
+    with pytest.raises(UsageError, match="was resumed already"):
+        typed("resume", id, *given)
+
+
+def test_draw_writes_a_picture(tmp_path: Path) -> None:
+    file = tmp_path / "m.svg"
+    assert typed("draw", SEED / "job_worker.yml", "--output", file).exit_code == 0
+    assert file.read_text().startswith("<svg")
+
+
+def test_the_module_runs_one_machine(
+    url: str, write: WriteMachine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write("echo", "start: {type: final, output: {n: input.n}}")
+    words = ["--machine", str(file), "--input", '{"n": 3}', "--execution-id", "a", "--url", url]
+    assert run.main(words) == 0
+    assert run.main(words) == 0  # the stored output, without running
+    assert capsys.readouterr().out == '{"n": 3}\n' * 2
+    assert run.main([*words[:3], '{"n": 4}', *words[4:]]) == 2
+    assert run.main(["--machine", str(tmp_path / "none.yml")]) == 2
+    assert run.main(["--machine", str(file), "--input", "[]"]) == 2
+    bad = write("bad", "start: {foreach: 3, machine: echo, transitions: [{to: done}]}\ndone: {type: final}")
+    bad.write_text(bad.read_text().replace("foreach: 3", 'foreach: "{{ 3 }}"'))
+    assert run.main(["--machine", str(bad), "--url", url]) == 1

@@ -1,0 +1,171 @@
+"""Templates keep types, and can neither leave their data nor run away."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.machines.templates import FILTERS, BadTemplate, TemplateError, compile_template
+
+NAMES: dict[str, Any] = {
+    "context": {"n": 3, "list": [1, 2], "none": None, "items": 7, "flag": False, "map": {"a": 1}, "text": "x<y"},
+    "input": {},
+    "output": {"queue_depth": 10, "active_workers": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{ context.n }}", 3),
+        ("  {{ context.n }}\n", 3),
+        ("{{ context.list }}", [1, 2]),
+        ("{{ context.flag }}", False),
+        ("{{ context.none }}", None),
+        ("{{ context.missing }}", None),
+        ("{{ context.missing.deeper }}", None),
+        ("{{ input.max_workers | default(10) }}", 10),
+        ("{{ context.missing.deeper | default('d') }}", "d"),
+        ("{{ range(3) }}", [0, 1, 2]),
+        ("{{ context.list | map('string') | join('-') }}", "1-2"),
+        ("{{ [output.queue_depth - output.active_workers, context.n, 0] | max }}", 10),
+        ("{{ output }}", {"queue_depth": 10, "active_workers": 0}),
+        ("{{ context.items }}", 7),
+        ("{{ context.map.items() | list }}", [["a", 1]]),
+        ("{{ context.map['a'] }}", 1),
+        ("{{ '{\"a\": [1]}' | fromjson }}", {"a": [1]}),
+        ("{{ {'a': context.n} }}", {"a": 3}),
+        ("n={{ context.n }}", "n=3"),
+        ("{{ context.n }}{{ context.n }}", "33"),
+        (
+            "{{ context.list }}, {{ context.none }}, {{ context.flag }}, {{ context.missing }}.",
+            "[1, 2], null, false, .",
+        ),
+        ("{{ context.text }}!", "x<y!"),
+        ("{% if context.n > 2 %}many{% else %}few{% endif %}", "many"),
+        ("{% for each in context.list %}{{ loop.index }}:{{ each }} {% endfor %}", "1:1 2:2 "),
+        ("{{ 'a' ~ context.n ~ context.list }}", "a3[1, 2]"),
+    ],
+)
+def test_a_template_gives(text: str, value: object) -> None:
+    given = compile_template(text).render(NAMES)
+    assert given == value
+    assert type(given) is type(value)
+
+
+def test_from_dialect_one_on_braces_give_texts() -> None:
+    assert compile_template("{{ context.n }}", native=False).render(NAMES) == "3"
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ ''['__class__'] }}",
+    "{{ ''['__cl' ~ 'ass__']['__mro__'] }}",
+    "{{ context.list['__cl' ~ 'ass__'] }}",
+    "{{ (1)['__cla' + 'ss__'] }}",
+    "{{ context | attr('__class__') }}",
+    "{{ context.list | map(attribute='__class__') | list | first | attr('x') }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ lipsum.__globals__['os'].popen('id').read() }}",
+    "{{ joiner() }}",
+    "{{ namespace(a=1) }}",
+    "{{ config }}{{ request.application }}" + "{{ ''.__doc__ }}",
+    "{{ range.__self__ }}",
+    "{{ context.list.append(1) }}",
+    "{{ context.map.update({'a': 2}) }}",
+    "{{ context.map.pop('a') }}",
+    "{{ '%s' % context }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ '{0.__class__}' | format(1) }}",
+    "{{ 'x'.join }}{{ ''.format_map }}{{ (1).__add__(2) }}",
+    "{% set context = 1 %}{% import 'os' as os %}",
+    "{% include '/etc/passwd' %}",
+    "{% extends 'x' %}",
+    "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+    "{% call range(3) %}{% endcall %}",
+    "{% filter upper %}x{% endfilter %}",
+    "{{ loop.__class__ }}",
+    "{% for x in [1] %}{{ loop._iterable }}{% endfor %}",
+    "{{ 'a' * 10 ** 9 }}",
+    "{{ [0] * 10 ** 9 }}",
+    "{{ 9 ** 9 ** 9 ** 9 ** 9 }}",
+    "{{ range(10 ** 9) }}",
+    "{{ range(10 ** 9) | length }}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}",
+    "{% for a in range(99999) %}{{ 99999 in range(99999) }}{% endfor %}",
+    "{% for a in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}",
+    "{{ 'a'.center(10 ** 9) }}",
+    "{{ 'a'.zfill(10 ** 9) }}",
+    "{{ 'a' | center(10 ** 9) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ ('x' * 1000000) | replace('x', 'y' * 1000000) }}",
+    "{{ ('x' * 1000000).replace('x', 'y' * 1000000) }}",
+    "{{ 'x' | indent(10 ** 9) }}",
+    "{{ 'x' | pprint }}{{ 'x' | xmlattr }}",
+    "{{ ['a' * 1000000] * 500 | string }}",
+    "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+    "{{ " + "-" * 5000 + "1 }}",
+    "{{ " + "not " * 3000 + "1 }}",
+    "{{ " + "[" * 2000 + "]" * 2000 + " }}",
+    "{{ 1" + " + 1" * 5000 + " }}",
+    "x" * 30_000 + "{{ 1 }}",
+    "{{ debug }}{% debug %}",
+    "{{ range(*[1, 2]) }}",
+    "{{ context.n.bit_length() }}",
+    "{{ 1 if ''.__class__ else 2 }}",
+]
+
+
+@pytest.mark.parametrize("text", ESCAPES, ids=range(len(ESCAPES)))
+def test_an_escape_is_refused_within_bounds(text: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.process_time()
+    with pytest.raises((BadTemplate, TemplateError)):
+        compile_template(text).render(NAMES)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+    assert time.process_time() - begun < 5
+    assert NAMES["context"]["map"] == {"a": 1}
+
+
+def test_a_misspelt_filter_is_refused_with_the_right_one() -> None:
+    with pytest.raises(BadTemplate, match="Did you mean 'length'"):
+        compile_template("{{ context.list | lenght }}")
+
+
+@given(
+    st.text(
+        alphabet="{}%|.()[]'\"~+-*context input output range for if in endfor endif set 0123 length map _", max_size=80
+    )
+)
+def test_any_text_is_a_template_or_is_refused(text: str) -> None:
+    with contextlib.suppress(BadTemplate, TemplateError):
+        compile_template(text).render(NAMES)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        max_leaves=10,
+    )
+)
+def test_a_single_expression_keeps_any_value(value: Any) -> None:
+    given = compile_template("{{ context.value }}").render({"context": {"value": value}})
+    assert given == value
+    assert type(given) is type(value)
+
+
+def test_every_filter_of_the_list_is_there() -> None:
+    for name in sorted(FILTERS - {"map", "select", "reject", "selectattr", "rejectattr", "groupby"}):
+        given = "replace('a', 'b')" if name == "replace" else name
+        with contextlib.suppress(TemplateError):  # not every filter takes a text
+            compile_template(f"{{{{ context.value | {given} }}}}").render({"context": {"value": "1"}})

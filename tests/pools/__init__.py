@@ -1,0 +1,1 @@
+"""Pools of workers, at their own door."""

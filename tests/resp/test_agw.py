@@ -1,0 +1,205 @@
+"""The worker against the gateway: real sockets, real tools, lost connections and a drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.agw import worker as agw
+from holdfast.agw.link import Address
+from holdfast.agw.processes import ProcessLimits
+from holdfast.agw.tools import Toolbox, find_tools
+from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
+from holdfast.clock import Ports, SystemClock
+from holdfast.errors import UsageError
+from holdfast.resp.server import RespServer
+from tests.resp.conftest import KEYS, Connect, Serve
+from tests.resp.test_jobs import status, submitted
+from tests.support.apps import eventually
+
+TOOLS = ("sort", "uniq", "printf", "sleep", "sh")
+SORT = {
+    "plan_id": "sort",
+    "tasks": [
+        {"task_number": 1, "command": "printf", "args": [r"b\na\nb\n{{input.word}}\n"]},
+        {"task_number": 2, "command": "sort", "input_from_task": 1},
+        {"task_number": 3, "command": "uniq", "input_from_task": 2},
+    ],
+}
+
+
+class Quick(SystemClock):
+    """Notes how long somebody wanted to sleep, and does not."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0.01)
+
+
+Make = Callable[..., AgwWorker]
+
+
+def made(port: int, name: str = "w1", ports: Ports | None = None, **options: Any) -> AgwWorker:
+    given: dict[str, Any] = {"max_jobs": 2, "pop_seconds": 0.3, **options}
+    settings = WorkerOptions(Address("127.0.0.1", port), KEYS[name], name, **given)
+    return AgwWorker(settings, Toolbox(find_tools(TOOLS)), ProcessLimits(grace=0.2), ports or Ports())
+
+
+@asynccontextmanager
+async def running(worker: AgwWorker) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(worker.run())
+    try:
+        yield task
+    finally:
+        worker.stop()
+        await task
+
+
+async def finished(client: Any, ids: list[str]) -> list[dict[str, Any]]:
+    async def all_ended() -> bool:
+        return {(await status(client, id))["status"] for id in ids} <= {"completed", "dead", "failed"}
+
+    await eventually(all_ended)
+    return [await status(client, id) for id in ids]
+
+
+def sleeping(plan: str, seconds: float) -> dict[str, Any]:
+    return {"plan_id": plan, "tasks": [{"task_number": 1, "command": "sleep", "args": [str(seconds)]}]}
+
+
+async def test_a_plan_goes_from_the_submitter_to_the_worker_and_back(server: RespServer, connect: Connect) -> None:
+    submitter = await connect("submitter")
+    async with running(made(server.port)):
+        await submitted(submitter, plan=SORT, count=1)
+        body = {"action_id": "words", "plan_id": "sort", "inputs": [{"word": word} for word in ("z", "a", "$(id)")]}
+        await submitter("ACTION.SUBMIT", json.dumps(body))
+        ids = [bytes(each).decode() for each in await submitter("JOB.LIST", "words") or []]  # type: ignore[arg-type, union-attr]
+        done = await finished(submitter, ids)
+        assert [job["task_results"][-1]["stdout"] for job in done] == ["a\nb\nz\n", "a\nb\n", "$(id)\na\nb\n"]
+        assert {job["worker_id"] for job in done} == {"w1"}
+        (dead,) = await finished(submitter, [f"{id.decode()}" for id in await submitter("JOB.LIST", "a1") or []])  # type: ignore[union-attr]
+        assert (dead["status"], dead["error"]) == ("dead", "the input has no field 'word'")
+
+
+async def test_agx_27_it_beats_while_a_job_runs_and_while_a_pop_waits(server: RespServer, connect: Connect) -> None:
+    submitter = await connect("submitter")
+    async with running(made(server.port, heartbeat_seconds=0.05, drain_seconds=0.1)):
+        for action, plan in (("idle", None), ("busy", sleeping("nap", 30))):
+            if plan is not None:
+                await submitted(submitter, action, plan=plan)
+            before = [""]
+
+            async def beaten(before: list[str] = before) -> bool:
+                stats = await submitter("GET", "worker:w1:stats")
+                before.append(bytes(stats).decode() if isinstance(stats, bytes) else "")
+                active = json.loads(before[-1])["active_jobs"] if before[-1] else None
+                return active == (0 if plan is None else 1) and len(set(before)) > 1  # noqa: B023
+
+            await eventually(beaten)
+
+
+async def test_agx_28_after_a_lost_connection_it_comes_back_and_delivers(serve: Serve, connect: Connect) -> None:
+    server, submitter = await serve(), await connect("submitter")
+    (id,) = await submitted(submitter, plan=sleeping("nap", 1))
+    clock = Quick()
+    worker = made(server.port, ports=Ports(clock=clock))
+    async with running(worker):
+
+        async def started() -> bool:
+            return worker.active == [id] and (await status(submitter, id))["status"] == "running"
+
+        await eventually(started)
+        for connection in [*server._connections]:
+            connection.close()
+        (done,) = await finished(submitter, [id])
+    assert (done["status"], done["attempt"]) == ("completed", 1)
+    assert any(0.5 <= seconds <= 1 for seconds in clock.slept)
+
+
+def test_agx_28_pauses_double_up_to_a_minute_with_jitter() -> None:
+    pauses, pause = [], agw.FIRST_PAUSE
+    chance = random.Random(1)
+    for _ in range(8):
+        pauses.append(pause)
+        assert {pause / 2 <= pause_with_jitter(pause, chance) <= pause for _ in range(100)} == {True}
+        pause = min(pause * 2, agw.LAST_PAUSE)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer() -> None:
+    clock = Quick()
+    worker = made(1, ports=Ports(clock=clock))
+    task = asyncio.create_task(worker.run())
+
+    async def tried() -> bool:
+        return len(clock.slept) >= 7
+
+    await eventually(tried)
+    worker.stop()
+    await task
+    for seconds, pause in zip(clock.slept, (1, 2, 4, 8, 16, 32, 60), strict=False):
+        assert pause / 2 <= seconds <= pause
+
+
+async def test_a_wrong_key_is_not_tried_for_ever(server: RespServer) -> None:
+    options = WorkerOptions(Address("127.0.0.1", server.port), "00" * 32, "w1")
+    worker = AgwWorker(options, Toolbox({}), ProcessLimits(), Ports())
+    with pytest.raises(UsageError, match="Invalid authentication key"):
+        await worker.run()
+
+
+async def test_agx_34_secrets_are_not_in_the_log(
+    server: RespServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    submitter = await connect("submitter")
+    async with running(made(server.port)):
+        await finished(submitter, await submitted(submitter, plan=sleeping("none", 0)))
+    assert KEYS["w1"] not in caplog.text
+
+
+async def test_agx_35_a_drain_finishes_the_job_and_unregisters(server: RespServer, connect: Connect) -> None:
+    submitter = await connect("submitter")
+    worker = made(server.port)
+    task = asyncio.create_task(worker.run())
+    (id,) = await submitted(submitter, plan=sleeping("nap", 0.5))
+
+    async def begun() -> bool:
+        return worker.active == [id]
+
+    await eventually(begun)
+    worker.stop()
+    await task
+    assert (await status(submitter, id))["status"] == "completed"
+    assert await submitter("KEYS", "worker:*") == []
+    (late,) = await submitted(submitter, "a2", plan=sleeping("nap", 0.5))
+    assert (await status(submitter, late))["status"] == "pending"
+
+
+async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
+    server: RespServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitter = await connect("submitter")
+    worker = made(server.port, drain_seconds=0.1)
+    task = asyncio.create_task(worker.run())
+    (id,) = await submitted(submitter, plan=sleeping("long", 600))
+
+    async def begun() -> bool:
+        return worker.active == [id] and (await status(submitter, id))["status"] == "running"
+
+    await eventually(begun)
+    worker.stop()
+    await task
+    assert (await status(submitter, id))["status"] == "pending"
+    assert await submitter("KEYS", "worker:*") == []
+    assert id in caplog.text

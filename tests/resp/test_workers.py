@@ -1,0 +1,173 @@
+"""Workers over real sockets: they register, live by their heartbeats, and die without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.resp.conftest import Client, Connect, Serve
+from tests.support.apps import eventually
+
+SHORT = timedelta(milliseconds=800)
+
+
+def worker(id: str = "w1", *tools: str, **more: Any) -> str:
+    said = {
+        "worker_id": id,
+        "hostname": "h",
+        "agw_version": "0.1.0",
+        "capabilities": {"tools": list(tools or ("sort",))},
+    }
+    return json.dumps({**said, **more})
+
+
+async def registered(connect: Connect, id: str = "w1", *tools: str, port: int | None = None, **more: Any) -> Client:
+    client = await connect(id, port)
+    answer = await client.text("WORKER.REGISTER", worker(id, *tools, **more))
+    assert answer.startswith(f"OK worker_id={id} heartbeat_interval="), answer
+    return client
+
+
+async def members(client: Client, key: str) -> set[str]:
+    answer = await client("SMEMBERS", key)
+    assert isinstance(answer, list)
+    return {bytes(each).decode() for each in answer}  # type: ignore[arg-type]
+
+
+async def test_agx_06_a_registration_is_stored(connect: Connect) -> None:
+    client = await connect("w1")
+    said = worker("w1", "sort", "jq", platform="linux", tags={"tier": "dev"})
+    assert await client("WORKER.REGISTER", said) == "OK worker_id=w1 heartbeat_interval=30"
+    metadata = json.loads(await client.text("GET", "worker:w1:metadata"))
+    assert (metadata["hostname"], metadata["platform"]) == ("h", "linux")
+    assert await client("TTL", "worker:w1:metadata") == -1
+    ttl = await client("TTL", "worker:w1:alive")
+    assert isinstance(ttl, int)
+    assert 0 < ttl <= 90
+    assert int(await client.text("GET", "worker:w1:alive")) > 1_600_000_000
+    assert await members(client, "capability:jq:workers") == {"w1"}
+    assert await client("TYPE", "capability:jq:workers") == "set"
+    assert "WRONGTYPE" in await client.text("GET", "capability:jq:workers")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"hostname": None}, "Invalid worker registration: hostname is required"),
+        ({"agw_version": ""}, "Invalid worker registration: agw_version is required"),
+        ({"worker_id": "a b"}, "Invalid worker registration: worker_id has 1 to 64"),
+        ({"worker_id": "x" * 65}, "Invalid worker registration: worker_id has 1 to 64"),
+        ({"capabilities": {}}, "Invalid capabilities format"),
+        ({"capabilities": {"tools": "sort"}}, "Invalid capabilities format"),
+        ({"capabilities": {"tools": [1]}}, "Invalid capabilities format"),
+        ({"capabilities": {"tools": ["/bin/sh"]}}, "Invalid capabilities format"),
+        ({"max_concurrent_jobs": 0}, "Invalid worker registration: max_concurrent_jobs"),
+        ({"worker_id": "somebody"}, "Invalid worker registration: this key may register w1"),
+    ],
+)
+async def test_agx_07_a_bad_registration_stores_nothing(connect: Connect, change: dict[str, Any], problem: str) -> None:
+    client = await connect()
+    body = {**json.loads(worker()), **change}
+    assert (await client.text("WORKER.REGISTER", json.dumps(body))).startswith(f"-ERR {problem}")
+    assert await client("KEYS", "worker:*") == []
+    assert await client("WORKERS.LIST") == []
+
+
+async def test_agx_07_a_list_of_capabilities_is_one_of_tools(connect: Connect) -> None:
+    client = await connect()
+    body = {**json.loads(worker()), "capabilities": ["sort", "cut"]}
+    assert (await client.text("WORKER.REGISTER", json.dumps(body))).startswith("OK")
+    assert await members(client, "capability:cut:workers") == {"w1"}
+
+
+async def test_agx_08_an_id_belongs_to_its_principal_and_a_new_epoch_fences_the_old(connect: Connect) -> None:
+    first = await registered(connect, "w1")
+    stranger = await connect("w2")
+    assert await stranger("WORKER.REGISTER", worker("w1")) == "-ERR Worker ID already registered"
+    second = await registered(connect, "w1")
+    assert await first("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert await second("WORKER.HEARTBEAT", "w1") == "OK"
+    assert await (await connect("w1"))("WORKER.HEARTBEAT", "w1") == "OK"  # a connection without an epoch of its own
+
+
+async def test_agx_09_a_heartbeat_keeps_a_worker_alive_and_brings_its_stats(connect: Connect) -> None:
+    client = await registered(connect)
+    assert await client("WORKER.HEARTBEAT", "w1", '{"active_jobs": 2}') == "OK"
+    assert json.loads(await client.text("GET", "worker:w1:stats")) == {"active_jobs": 2}
+    alive, stats = await client("PTTL", "worker:w1:alive"), await client("PTTL", "worker:w1:stats")
+    assert isinstance(alive, int)
+    assert isinstance(stats, int)
+    assert 0 < alive <= 90_000
+    assert 90_000 < stats <= 120_000
+    assert await client("WORKER.HEARTBEAT", "nobody") == "-ERR Worker not registered: nobody"
+    assert await (await connect("w2"))("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert (await client.text("WORKER.HEARTBEAT", "w1", "[]")).startswith("-ERR Invalid stats")
+
+
+async def test_agx_10_agx_11_a_silent_worker_is_dead_until_it_registers_again(serve: Serve, connect: Connect) -> None:
+    server = await serve(dead_after=SHORT)
+    client = await registered(connect, "w1", port=server.port)
+
+    async def dead() -> bool:
+        return await client("EXISTS", "worker:w1:alive") == 0
+
+    await eventually(dead)
+    assert await client("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert await client("BRPOP", "queue:ready", "0.01") == "-ERR Worker not registered: w1"
+    assert await client("WORKERS.LIST") == []
+    assert await client("EXISTS", "worker:w1:metadata") == 1
+    assert await client("EXISTS", "capability:sort:workers") == 0
+    assert (await client.text("WORKER.REGISTER", worker())).startswith("OK")
+    assert await client("EXISTS", "worker:w1:alive") == 1
+
+
+async def test_agx_12_an_idle_worker_leaves_without_a_trace(connect: Connect) -> None:
+    client = await registered(connect)
+    assert await client("WORKER.UNREGISTER", "w2") == "-ERR Worker not registered"
+    assert await client("WORKER.UNREGISTER", "w1") == "OK"
+    assert await client("KEYS", "*") == []
+    assert await client("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+
+
+async def test_agx_13_only_a_registered_worker_pops(connect: Connect) -> None:
+    client = await connect()
+    for words in (("BRPOP", "queue:ready", "1"), ("RPOP", "queue:ready"), ("JOB.CLAIM", "ready")):
+        assert await client(*words) == "-ERR Worker not registered: w1"
+
+
+async def test_agx_36_lists_agree_with_the_kernel(hf: Holdfast, connect: Connect) -> None:
+    clients = [await registered(connect, name, "sort", name) for name in ("w1", "w2", "w3")]
+    await clients[0]("LPUSH", "queue:ready", "raw")
+    listed = await clients[0]("WORKERS.LIST")
+    assert isinstance(listed, list)
+    shown = {each["worker_id"]: each["tools"] for each in (json.loads(one) for one in listed)}  # type: ignore[arg-type]
+    kernel = {row.id for row in await hf.workers.list()}
+    alive = await clients[0]("KEYS", "worker:*:alive")
+    assert isinstance(alive, list)
+    assert set(shown) == kernel == {bytes(key).decode().split(":")[1] for key in alive}  # type: ignore[arg-type]
+    assert shown["w2"] == ["sort", "w2"]
+    stats = json.loads(await clients[0].text("QUEUE.STATS", "ready"))
+    (queue,) = [each for each in await hf.queues.list() if each.name == "ready"]
+    assert queue.name == "ready"
+    assert (stats["pending_jobs"], stats["running_jobs"], stats["unroutable_jobs"]) == (1, 0, 0)
+
+
+async def test_capabilities_are_found_by_words(connect: Connect) -> None:
+    cards = {"agx-ocr": {"name": "agx-ocr", "description": "Reads text in pictures"}}
+    capabilities = {"tools": [], "agentic_units": ["agx-ocr"]}
+    client = await connect()
+    body = {**json.loads(worker()), "capabilities": capabilities, "descriptions": cards}
+    await client("WORKER.REGISTER", json.dumps(body))
+    await registered(connect, "w2")
+    found = await client("CAPABILITY.SEARCH", "pictures text")
+    assert isinstance(found, list)
+    assert [json.loads(each)["worker_id"] for each in found] == ["w1"]  # type: ignore[arg-type]
+
+
+async def test_a_key_may_be_given_more_ids(connect: Connect) -> None:
+    await asyncio.gather(*(registered(connect, name) for name in ("w1", "w2", "w3")))

@@ -1,0 +1,94 @@
+"""Machines in worlds full of faults keep every promise, and each planted bug is noticed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.kernel import codec, waiting
+from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.leases import hold
+from holdfast.kernel.statements import WaitingSql
+from holdfast.machines import checkpoints, engine, family
+from tests.simulation.run import Run, simulate
+
+SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "18")) * 2 // 3)
+CHAOS_S = 200.0
+MOST_SEEDS = 30
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def play(seed: int) -> Run:
+    return simulate(seed, kind="machines", chaos_s=CHAOS_S)
+
+
+def test_a_world_of_machines_keeps_every_promise_and_replays() -> None:
+    first, second = play(1), play(1)
+    assert not first.problem, first.report
+    assert first.trace_hash == second.trace_hash
+    assert first.jobs > 50
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_machines_keep_every_promise_in_worlds_full_of_faults() -> None:
+    for seed in range(2, 2 + SEEDS):
+        run = play(seed)
+        assert not run.problem, run.report
+
+
+def _draw_launch_ids_anew(patch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+
+    def drawn(ctx: Any, what: str, count: int) -> list[JobId]:
+        salt = next(numbers) if what.endswith("launch") else ""
+        return [derived_id(ctx.id, what, number, salt) for number in range(count)]
+
+    patch.setattr(family, "child_ids", drawn)
+
+
+def _run_the_last_state_again(patch: pytest.MonkeyPatch) -> None:
+    real = engine.Playing._load
+
+    async def forgetful(self: Any) -> Any:
+        before, place = None, await real(self)
+        if self._number < 2 or place is None or place.has_ended:
+            return place
+        self._number -= 1
+        for number in range(self._number):
+            stored = await self._ctx.ledger.find_step(checkpoints.checkpoint_name(number))
+            before = checkpoints.replayed(before, codec.decode(stored))
+        return before
+
+    patch.setattr(engine.Playing, "_load", forgetful)
+
+
+def _take_signals_outside_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    async def take_signal(tx: Any, lease: Any, channel: str, step: str) -> waiting.Taken:
+        await waiting.lock_channel(tx, channel)
+        fence = await hold(tx, lease)
+        taken = await tx.one(WaitingSql.take_signal, channel=channel)
+        return waiting.Taken(None if taken is None else taken.payload, fence.now)
+
+    patch.setattr(waiting, "take_signal", take_signal)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "plant", [_run_the_last_state_again, _draw_launch_ids_anew, _take_signals_outside_the_checkpoint]
+)
+def test_the_mutant_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(1, 1 + MOST_SEEDS):
+        run = play(seed)
+        if run.problem:
+            print(f"{plant.__name__}: caught by seed {seed}: {run.problem.splitlines()[0][:120]}")
+            return
+    pytest.fail(f"{MOST_SEEDS} seeds did not notice")

@@ -1,0 +1,29 @@
+"""The page of routes: every route of the JSON API, who may call it, and what it does."""
+
+from __future__ import annotations
+
+from holdfast.http.api.nouns import NOUNS
+from holdfast.http.api.routes import Endpoint
+from holdfast.http.app import API
+from holdfast.http.security.roles import TABLE
+
+
+def routes() -> str:
+    parts = [
+        "# Routes",
+        "",
+        f"Every route of the [JSON API](../api.md), under `{API}`. A role may do what the roles before it may: viewer,",
+        "operator, admin. A route marked `fleet` is not there for a principal that has a tenant. Those that answer 201",
+        "take an `Idempotency-Key`.",
+    ]
+    for noun in NOUNS:
+        parts += ["", f"## {noun.noun}", "", "| route | role | does |", "|---|---|---|"]
+        parts += [_row(endpoint) for endpoint in noun.endpoints]
+    return "\n".join([*parts, ""])
+
+
+def _row(endpoint: Endpoint) -> str:
+    rule = TABLE[endpoint.name]
+    role = f"{rule.role}, fleet" if rule.fleet else rule.role
+    does = " ".join((endpoint.function.__doc__ or "").split())
+    return f"| `{endpoint.name}` | {role} | {does}{' Answers 201.' if endpoint.creates else ''} |"
