@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from holdfast.clock import Ports
@@ -41,6 +42,8 @@ class Runtime:
         self.database = database
         self.settings = settings
         self.ports = ports
+        # For tasks that serve every caller: they must not run, or end, in the context of the first.
+        self.context = copy_context()
         self._queues = queues
         self._written: dict[int, float] = {}
         self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
@@ -159,7 +162,7 @@ class Runtime:
         self._slow.begin(waiter, id)
         self._new_interest.set()
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="results")
+            self._looking = asyncio.create_task(self._look(), name="results", context=self.context)
         try:
             async with asyncio.timeout(limit):
                 return await waiter

@@ -289,3 +289,42 @@ def test_a_sample_is_spread_over_all_commits() -> None:
     assert around(commits, 1_000) == everything
     assert around(commits, 3) == [everything[0], everything[50], everything[99]]
     assert around(commits, 1) == [everything[50]]
+
+
+async def test_a_result_that_a_killed_worker_awaited_comes_to_those_who_ask_later(hf: Holdfast, labs: Labs) -> None:
+    """One task looks for the results of a program: it does not die with the worker whose handler asked first."""
+
+    @hf.job
+    async def inner() -> str:
+        return "done"
+
+    @hf.job
+    async def outer(ctx: JobContext) -> str:
+        other = await inner.enqueue()
+        awaited, _ = await asyncio.gather(other.result(), ctx.step("step", str))
+        return awaited
+
+    lab = await labs.use(hf)
+    lab.crash(before="store_step")
+    job = await outer.enqueue()
+    await lab.drain()
+    assert await job.result() == "done"
+
+
+async def test_an_enqueue_that_a_crash_cut_off_does_not_stop_the_next_ones(hf: Holdfast, labs: Labs) -> None:
+    """The handler is killed inside its call, which other callers of the program wait for."""
+
+    @hf.job
+    async def inner() -> None: ...
+
+    @hf.job
+    async def outer(ctx: JobContext) -> None:
+        await asyncio.gather(ctx.step("step", str), *(inner.enqueue() for _ in range(4)))
+
+    lab = await labs.use(hf)
+    lab.crash(before="store_step")
+    job = await outer.enqueue()
+    await lab.drain()
+    await inner.enqueue()
+    await job.result()
+    assert lab.crashes == (Crash("before", "store_step", 1),)

@@ -92,7 +92,7 @@ class AgentsCore(Core):
             async def ask(id: str) -> list[Reason]:
                 return await runtime.database.transact(why, id)
 
-            self._streams[runtime] = Streams(runtime.database, self.ports, ask)
+            self._streams[runtime] = Streams(runtime.database, self.ports, ask, runtime.context)
         return self._streams[runtime]
 
     async def _close_streams(self) -> None:

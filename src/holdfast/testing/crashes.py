@@ -163,6 +163,13 @@ def in_a_worker() -> bool:
     return _LIFE.get(None) is not None
 
 
+async def outlive(work: Coroutine[Any, Any, R]) -> R:
+    """Do something that must not stop halfway when the worker is killed that asks for it, because others share it."""
+    if not in_a_worker():
+        return await work
+    return await asyncio.create_task(work, context=Context())
+
+
 class Mortal(Coroutine[Any, Any, Any]):
     """A coroutine that stops between two steps once its life is over."""
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import NamedTuple
 
 from holdfast.agents.events.readership import Readership
@@ -77,8 +78,15 @@ class _Reader:
 
 
 class Streams:
-    def __init__(self, database: Database, ports: Ports, ask: Callable[[str], Awaitable[Sequence[Reason]]]) -> None:
-        """`ask` says why a run does not get on."""
+    def __init__(
+        self,
+        database: Database,
+        ports: Ports,
+        ask: Callable[[str], Awaitable[Sequence[Reason]]],
+        context: Context,
+    ) -> None:
+        """`ask` says why a run does not get on; `context` is where the loop runs that all readers share."""
+        self._context = context
         self._database = database
         self._ports = ports
         self._readers: set[_Reader] = set()
@@ -159,7 +167,7 @@ class Streams:
     def _wake(self) -> None:
         self._look.set()
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._keep_looking(), name="streams")
+            self._looking = asyncio.create_task(self._keep_looking(), name="streams", context=self._context)
 
     async def _keep_looking(self) -> None:
         pause = _FIRST_LOOK
