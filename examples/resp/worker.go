@@ -19,7 +19,7 @@ func main() {
 	})
 	said, _ := json.Marshal(map[string]any{"worker_id": worker, "hostname": "go", "agw_version": "0.1.0",
 		"capabilities": map[string]any{"tools": []string{}}})
-	if err := client.Do(ctx, "WORKER.REGISTER", said).Err(); err != nil {
+	if err := client.Do(ctx, "WORKER.REGISTER", said, "RELEASE").Err(); err != nil {
 		log.Fatal(err)
 	}
 	for {

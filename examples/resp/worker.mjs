@@ -6,7 +6,7 @@ import os from "node:os";
 const { HOST, PORT, WORKER, KEY } = process.env;
 const client = new Redis({ host: HOST, port: Number(PORT), password: KEY, enableReadyCheck: false });
 const said = { worker_id: WORKER, hostname: os.hostname(), agw_version: "0.1.0", capabilities: { tools: [] } };
-await client.call("WORKER.REGISTER", JSON.stringify(said));
+await client.call("WORKER.REGISTER", JSON.stringify(said), "RELEASE");
 for (;;) {
   const claimed = await client.call("JOB.CLAIM", "mail", "BLOCK", "5000");
   await client.call("WORKER.HEARTBEAT", WORKER);

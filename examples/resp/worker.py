@@ -19,6 +19,7 @@ call(
     json.dumps(
         {"worker_id": worker, "hostname": socket.gethostname(), "agw_version": "0.1.0", "capabilities": {"tools": []}}
     ),
+    "RELEASE",  # what an earlier process of this name held goes back: nobody here works on it
 )
 while True:
     claimed = call("JOB.CLAIM", "mail", "BLOCK", 5_000)

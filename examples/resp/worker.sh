@@ -4,7 +4,7 @@
 set -eu
 gateway() { redis-cli --raw --no-auth-warning -h "$HOST" -p "$PORT" "$@"; }
 gateway WORKER.REGISTER "{\"worker_id\": \"$WORKER\", \"hostname\": \"shell\", \"agw_version\": \"0.1.0\",
-    \"capabilities\": {\"tools\": []}}"
+    \"capabilities\": {\"tools\": []}}" RELEASE
 while true; do
     job=$(gateway BRPOP queue:mail 5)
     gateway WORKER.HEARTBEAT "$WORKER" >/dev/null

@@ -26,7 +26,7 @@ DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
 log = logging.getLogger("holdfast.settings")
 
 _PREFIX = "HOLDFAST_"
-_OTHER_VARIABLES = frozenset({"APP", "LOG_FORMAT"})  # what commands take beside settings
+_OTHER_VARIABLES = frozenset({"AGW_KEY", "APP", "LOG_FORMAT"})  # what commands take beside settings
 _FOR_TESTS = ("TEST_", "FUZZ_", "SIMULATION_", "LOCKSTEP_")  # of Holdfast's own suite
 _OF_KUBERNETES = re.compile(r"(?:^|_)(?:SERVICE_HOST|SERVICE_PORT|PORT)(?:_|$)")  # of a Service named holdfast…
 

@@ -78,7 +78,7 @@ def submitted(url: str, count: int, tmp_path: Any) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("count", [60])
+@pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.long)])
 async def test_agx_19_agx_20_agx_21_killed_gateways_and_workers_lose_no_job(
     place: Place, tmp_path: Any, count: int
 ) -> None:

@@ -21,7 +21,8 @@ from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import KEYS, Connect, Serve
-from tests.resp.test_jobs import status, submitted
+from tests.resp.test_jobs import popped, status, submitted
+from tests.resp.test_workers import registered
 from tests.support.apps import eventually
 
 TOOLS = ("sort", "uniq", "printf", "sleep", "sh")
@@ -124,6 +125,18 @@ async def test_agx_28_after_a_lost_connection_it_comes_back_and_delivers(serve: 
         (done,) = await finished(submitter, [id])
     assert (done["status"], done["attempt"]) == ("completed", 1)
     assert any(0.5 <= seconds <= 1 for seconds in clock.slept)
+
+
+async def test_a_new_process_hands_back_what_a_dead_one_of_its_name_held(server: RespServer, connect: Connect) -> None:
+    """Its heartbeats would keep the jobs of the dead process for ever, and nobody would work on them."""
+    submitter = await connect("submitter")
+    (id,) = await submitted(submitter, plan=sleeping("nap", 0))
+    dead = await registered(connect, "w1", *TOOLS)
+    job = await popped(dead)
+    await dead.text("JOB.UPDATE", id, json.dumps({"status": "running", "attempt": job["attempt"]}))
+    async with running(made(server.port)):
+        (done,) = await finished(submitter, [id])
+    assert done["status"] == "completed"
 
 
 def test_agx_28_pauses_double_up_to_a_minute_with_jitter() -> None:

@@ -2,7 +2,8 @@
 
 Heartbeats and results have a connection of their own, so a pop that waits delays neither. When the connection is lost
 the jobs continue: the worker comes back after 1, 2, 4 … 60 seconds, registers again under the same id, which keeps its
-leases, and delivers what has finished meanwhile.
+leases, and delivers what has finished meanwhile. Its first registration hands back what an earlier process of this id
+held: that process is dead or fenced, and nobody here works on those jobs.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class AgwWorker:
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._control: Link | None = None
         self._registered = asyncio.Event()
+        self._came_back = False  # this process has registered before
         self._interval = options.heartbeat_seconds or 30.0
         self._tally = Tally()
         self._begun = ports.clock.monotonic()
@@ -142,7 +144,8 @@ class AgwWorker:
             "tags": dict(self._options.tags or {}),
             **({"descriptions": dict(self._toolbox.cards)} if self._toolbox.cards else {}),
         }
-        reply = await link.call("WORKER.REGISTER", json.dumps(said))
+        reply = await link.call("WORKER.REGISTER", json.dumps(said), *(() if self._came_back else ("RELEASE",)))
+        self._came_back = True
         words = dict(word.split("=", 1) for word in str(reply).split() if "=" in word)
         if self._options.heartbeat_seconds is None and words.get("heartbeat_interval", "").isdigit():
             self._interval = float(words["heartbeat_interval"])
