@@ -56,9 +56,7 @@ class Member:
         self._process.wait(PATIENCE)
 
     async def freeze(self) -> None:
-        """SIGSTOP, and wait until the process has stopped."""
-        self.send(signal.SIGSTOP)
-        await eventually(self._is_stopped)
+        await freeze(self.pid)
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
@@ -93,9 +91,6 @@ class Member:
         if self.running:
             self.kill()
         self._close()
-
-    async def _is_stopped(self) -> bool:
-        return state_of(self.pid) == "T"
 
     def _close(self) -> None:
         if self._process.stdin is not None:
@@ -180,6 +175,16 @@ def catches(pid: int, number: signal.Signals) -> bool:
         if name == "SigCgt":
             return bool(int(mask, 16) >> (number - 1) & 1)
     return False
+
+
+async def freeze(pid: int) -> None:
+    """SIGSTOP, and wait until the process has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+
+    async def is_stopped() -> bool:
+        return state_of(pid) == "T"
+
+    await eventually(is_stopped)
 
 
 def state_of(pid: int) -> str:

@@ -144,7 +144,7 @@ async def test_ap_36_ap_42_a_worker_stopped_beyond_its_lease_changes_nothing_and
     await eventually(lambda: took_effect(stage, 1))
     telling = await teller.enqueue("Tell")
     await eventually(lambda: some(telling, TextDelta))
-    await scene.watch.freeze(zombie)
+    await scene.watch.freeze(zombie.pid)
     healthy = await stage.registered(**SHORT)
     gate.open()
     runs = (looking, telling)

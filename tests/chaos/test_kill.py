@@ -119,7 +119,7 @@ async def test_work_of_a_silent_worker_runs_again_within_the_ttl_and_a_second(sc
         jobs = [(await hold.enqueue(str(scene.witness), str(gate))).id for _ in range(HELD)]
         await scene.watch.until_running(HELD)
         rescuer = await scene.registered(**SHORT)
-        await scene.watch.freeze(victim)
+        await scene.watch.freeze(victim.pid)
         took.append(await until_rescued(scene, jobs, rescuer))
         gate.open()
         await scene.watch.until_ended(HELD * (number + 1))

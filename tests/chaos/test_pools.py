@@ -203,7 +203,7 @@ async def test_a_frozen_worker_is_replaced_and_does_not_come_back(scene: Scene) 
     async with pool(scene, "--min", "1") as (millers, keeper):
         job = await hold.enqueue(str(scene.witness), str(gate))
         (victim,) = (await millers.stats(processing=1)).workers.values()
-        os.kill(victim.pid, signal.SIGSTOP)
+        await scene.watch.freeze(victim.pid)
 
         async def replaced() -> bool:
             workers = (await millers.stats()).workers.values()

@@ -66,7 +66,7 @@ async def test_ua_16_a_process_stopped_beyond_its_lease_ends_nothing(
     await conn.runs.queue("run_1", "Hello", str(tmp_path / "project"))
     await first.says("began run_1")
     await renewed(conn, "run_1")
-    await watch.freeze(first)
+    await watch.freeze(first.pid)
     second = crew.script("ua_pool", url, tmp_path / "never")
     await second.says("began run_1")
     gate.touch()

@@ -36,7 +36,7 @@ async def test_every_late_write_of_a_zombie_is_refused(scene: Scene) -> None:
     jobs = [job.id for job in await quick.enqueue_many([(number,) for number in range(WRITES)])]
     zombie = scene.crew.script("zombie", scene.url, "outside")
     await zombie.says("holding")
-    await scene.watch.freeze(zombie)
+    await scene.watch.freeze(zombie.pid)
     healthy = scene.worker(**SHORT)
     await scene.watch.until_ended(WRITES)
     await healthy.says("holds duty cleanup, term 2")
@@ -60,7 +60,7 @@ async def test_a_worker_that_was_frozen_is_told_registers_again_and_works_on(sce
     held = [(await job.enqueue(str(scene.witness), str(gate))).id for job in (hold, hold_in_thread)]
     await scene.witness.saw(*(f"running {job} {zombie.pid}" for job in held))
     first = await scene.row_of(zombie)
-    await scene.watch.freeze(zombie)
+    await scene.watch.freeze(zombie.pid)
     rescuer = await scene.registered(**SHORT)
     rescuers = await scene.row_of(rescuer)
     gate.open()

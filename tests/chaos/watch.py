@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from holdfast.kernel.rows import DutyRow, JobRow
 from holdfast.kernel.sql import in_schema
 from holdfast.kernel.workers import list_duties, list_workers
 from holdfast.settings import Settings
-from tests.chaos.crew import Member
+from tests.chaos.crew import freeze
 from tests.support.apps import eventually
 from tests.support.places import assert_well_placed
 from tests.support.snapshots import PRIMARY_KEYS, Snapshot, relation, snapshot
@@ -139,13 +140,13 @@ class Watch:
 
         await eventually(enough)
 
-    async def freeze(self, member: Member) -> None:
+    async def freeze(self, pid: int) -> None:
         """SIGSTOP, but not in the middle of a write: SQLite's one lock would stay taken and stop everybody."""
         while True:
-            await member.freeze()
+            await freeze(pid)
             if await self._is_free():
                 return
-            member.thaw()
+            os.kill(pid, signal.SIGCONT)
             await asyncio.sleep(0.1)  # or it is stopped again before it came any further
 
     async def _is_free(self) -> bool:
