@@ -178,19 +178,27 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 async def freeze(pid: int) -> None:
-    """SIGSTOP, and wait until the process has stopped."""
+    """SIGSTOP, and wait until the process has stopped, with all its threads: the last may still write for a while."""
     os.kill(pid, signal.SIGSTOP)
 
     async def is_stopped() -> bool:
-        return state_of(pid) == "T"
+        return _threads_do(pid) <= {"T", ""}
 
     await eventually(is_stopped)
 
 
 def state_of(pid: int) -> str:
     """The kernel's letter for what a process does: T when it is stopped; "" when it is gone."""
+    return _letter(Path(f"/proc/{pid}/stat"))
+
+
+def _threads_do(pid: int) -> set[str]:
+    return {_letter(folder / "stat") for folder in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def _letter(stat: Path) -> str:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = stat.read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return text.rpartition(")")[2].split()[0]

@@ -158,6 +158,29 @@ async def test_no_process_outlives_a_keeper_that_is_killed(scene: Scene, blocked
 
 
 @pytest.mark.long
+async def test_no_process_outlives_a_keeper_that_is_killed_while_its_program_is_imported(scene: Scene) -> None:
+    begun, millers = scene.folder / "begun", Millers(scene, 2)
+    (scene.folder / "endless.py").write_text(
+        "import sys, threading\nfrom holdfast import Holdfast\nhf = Holdfast(embedded=False)\n\n\n"
+        "@hf.job\ndef render() -> None: ...\n\n\n"
+        f"if '--leash' in sys.argv:\n    open({str(begun)!r}, 'w').close()\n    threading.Event().wait()\n"
+    )
+    keeper = scene.crew.start(
+        "holdfast", "pool", "endless:hf", "--url", scene.url, "--name", scene.crew.mark, "--min", "2", "--max", "2",
+        environment={"PYTHONPATH": f"{scene.folder}:{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+
+    async def importing() -> bool:
+        for pid in millers.processes():
+            scene.crew.watch(pid)
+        return begun.exists() and len(millers.processes()) == 2
+
+    await eventually(importing)
+    keeper.kill()
+    await millers.gone()
+
+
+@pytest.mark.long
 async def test_a_new_keeper_continues_when_keeper_and_workers_were_killed(scene: Scene) -> None:
     gate, millers = scene.gate(), Millers(scene, 2)
     keeper = millers.keeper("--min", "1")

@@ -20,7 +20,7 @@ from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, set_option, url_option
 from holdfast.cli.target import app_with_code, require_app
 from holdfast.errors import UsageError
-from holdfast.pools.leash import hold
+from holdfast.pools.leash import ChildEnd, Drain
 from holdfast.pools.subprocesses import supervise
 from holdfast.settings import warn_of_unknown_variables
 from holdfast.validation import did_you_mean
@@ -83,6 +83,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
 
     SIGTERM or Ctrl-C drains: running jobs finish or are returned to the store. A second signal stops at once.
     """
+    held = ChildEnd() if leash else None
     if once and until_empty:
         raise UsageError("use either --once or --until-empty, not both.")
     set_up(log_level, log_format)
@@ -107,15 +108,18 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     only = {} if agents is None else {"agent": names_in(agents) or ()}
     role = Role(name, worker_id, names_in(queues), names_in(capabilities) or (), until, only, pool)
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-        runner.run(serve(app, role, Part(*map(int, part.split("/"))), leash=leash))
+        runner.run(serve(app, role, Part(*map(int, part.split("/"))), held))
         # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-async def serve(app: Holdfast, role: Role, part: Part, *, leash: bool) -> None:
-    """Work until a signal, then drain; a second signal hands back at once."""
+async def serve(app: Holdfast, role: Role, part: Part, held: ChildEnd | None) -> None:
+    """Work until a signal, or until the parent that holds this process is gone; then drain.
+
+    A second signal hands back at once.
+    """
     await core_of(app).runtime().open()
     worker = core_of(app).make_worker(role)
     working = asyncio.create_task(worker.run(partial(introduce, app, role, part)), name="worker")
@@ -135,8 +139,8 @@ async def serve(app: Holdfast, role: Role, part: Part, *, leash: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    if leash:
-        hold(loop, stop, app.settings.drain_grace.total_seconds())
+    if held is not None:
+        held.works(Drain(loop, stop, app.settings.drain_grace.total_seconds()))
     with contextlib.suppress(asyncio.CancelledError):
         await working
     await app.close()

@@ -1,8 +1,8 @@
 """The leash: a socket between a parent and the worker process that it started, on the child's standard input.
 
-When the parent dies, however that happens, its end closes and the child drains. A child that cannot drain, because
-something blocks its event loop, ends itself when its time is over: no process outlives its parent for longer. The child
-says its last words on it, if it cannot start.
+When the parent dies, however that happens, its end closes and the child drains. A child that does not work yet ends at
+once. One that cannot drain, because something blocks its event loop, ends itself when its time is over: no process
+outlives its parent for longer. The child says its last words on it, if it cannot start.
 """
 
 from __future__ import annotations
@@ -13,26 +13,47 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 _LEASH = 0  # standard input
 _LAST_WORDS = 4_000  # bytes
 _BEYOND = 4.0  # seconds beyond the time that a drain may take
 
 
-def hold(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], grace: float) -> None:
-    """In the child: call `stop` when the parent is gone, and end this process if it is still there after `grace`."""
+class Drain(NamedTuple):
+    """How a child that works stops: `stop` is called on its loop, and `grace` seconds are left to it."""
 
-    def watch() -> None:
+    loop: asyncio.AbstractEventLoop
+    stop: Callable[[], None]
+    grace: float
+
+
+class ChildEnd:
+    """The child's end, watched as soon as it is made: the program's import, too, may take for ever."""
+
+    def __init__(self) -> None:
+        self._drain: Drain | None = None
+        self._deciding = threading.Lock()
+        threading.Thread(target=self._watch, name="holdfast-leash", daemon=True).start()
+
+    def works(self, drain: Drain) -> None:
+        """From now on the child drains when its parent is gone."""
+        with self._deciding:
+            self._drain = drain
+
+    def _watch(self) -> None:
         while True:
             with contextlib.suppress(InterruptedError):
                 if not _read():
                     break
+        with self._deciding:
+            if self._drain is None:
+                os._exit(1)
+        drain = self._drain
         with contextlib.suppress(RuntimeError):  # the loop has closed: it leaves by itself
-            loop.call_soon_threadsafe(stop)
-        threading.Event().wait(grace + _BEYOND)
+            drain.loop.call_soon_threadsafe(drain.stop)
+        threading.Event().wait(drain.grace + _BEYOND)
         os._exit(1)
-
-    threading.Thread(target=watch, name="holdfast-leash", daemon=True).start()
 
 
 def say_last_words(words: str) -> None:
