@@ -280,12 +280,8 @@ async def test_any_takes_the_first_that_succeeds_and_cancels_the_others(
     lab = await labs.use(hf)
     assert await result(hf, lab, path, hooks) == {"first": "quick"}
     states = {job.kind: job.state for job in await hf.jobs.list()}
-    assert states == {
-        "machine:m": "succeeded",
-        "machine:quick": "succeeded",
-        "machine:bad": "failed",
-        "machine:slow": "cancelled",
-    }
+    assert states.pop("machine:bad") in ("failed", "cancelled")  # whether it ran before the first succeeded is chance
+    assert states == {"machine:m": "succeeded", "machine:quick": "succeeded", "machine:slow": "cancelled"}
 
 
 async def test_a_timeout_is_an_error_that_a_state_takes(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:

@@ -7,7 +7,9 @@ import asyncio
 from holdfast import JobContext, Retry
 from holdfast.app import core_of
 from holdfast.workers.role import Role
+from tests.conftest import Place
 from tests.support.apps import PATIENCE, MakeApp, outcomes
+from tests.support.past_kernel import query
 
 ONE, EMPTY = Role(until="one"), Role(until="empty")
 
@@ -107,3 +109,46 @@ async def test_empty_takes_what_was_enqueued_without_a_hint(make_app: MakeApp) -
     async with asyncio.timeout(PATIENCE):
         await core_of(app).make_worker(EMPTY).run()
     assert (await job.refresh()).state == "succeeded"
+
+
+async def test_empty_does_what_has_become_due(make_app: MakeApp, place: Place) -> None:
+    app = make_app(embedded=False)
+
+    @app.job
+    async def work() -> None: ...
+
+    job = await work.options(delay="1h").enqueue()
+    query(place, "update holdfast.later set due_at = 1")
+    async with asyncio.timeout(PATIENCE):
+        await core_of(app).make_worker(EMPTY).run()
+    assert (await job.refresh()).state == "succeeded"
+
+
+async def test_empty_takes_over_a_job_whose_lease_has_lapsed(make_app: MakeApp, place: Place) -> None:
+    app = make_app(embedded=False)
+
+    @app.job
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    async with app.broker(capabilities=[f"job:{work.definition.kind}"], renewal="manual") as broker:
+        assert await broker.claim() is not None
+        query(place, "update holdfast.lease set lease_until = 1")
+        async with asyncio.timeout(PATIENCE):
+            await core_of(app).make_worker(EMPTY).run()
+    assert ((await job.refresh()).state, await outcomes(app, job.id)) == ("succeeded", ["lost", "succeeded"])
+
+
+async def test_empty_fires_the_schedules_that_are_due(make_app: MakeApp, place: Place) -> None:
+    app = make_app(embedded=False)
+    ran: list[int] = []
+
+    @app.schedule("0 0 1 1 *")
+    async def yearly() -> None:
+        ran.append(1)
+
+    for _ in range(2):
+        async with asyncio.timeout(PATIENCE):
+            await core_of(app).make_worker(EMPTY).run()
+        query(place, "update holdfast.schedule set next_at = 1")
+    assert ran == [1]

@@ -78,6 +78,7 @@ class Polling:
         self._polled_at = self._swept_at = float("-inf")
         self._timer: asyncio.Timeout | None = None  # of the pause
         self.wanted = asyncio.Event()  # look at the store now
+        self.settled = False  # the last look left nothing to do: whatever was due or orphaned is claimable now
 
     def heard(self, note: LookNote) -> None:
         """Somebody has looked for everybody."""
@@ -113,15 +114,20 @@ class Polling:
                 self._work.set()
         watching = self._watches(sight, crowded=crowded, telling=telling)
         due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
+        moved = False
         if due or watching or telling or asked_at - self._swept_at >= self._sweep:
             self._swept_at = asked_at
-            if await self._sweeper.sweep(sight, watching=watching):
+            if moved := await self._sweeper.sweep(sight, watching=watching):
                 self._work.set()  # a hint may never come
             if self._sweeper.gave_up:
                 self.wanted.set()  # a duty may be free
         if (tick := self._duties.tick(sight)) is not None and tick <= sight.now:
             await self._duties.fire_schedules()
             self._work.set()
+            moved = True
+        if not moved and not self._sweeper.misses and not self.settled:
+            self.settled = True
+            self._work.set()  # only a claim says whether anything is left
         if telling:
             await self._database.transact(tell_look, Look(sight.now, bool(sight.leased)))
         self._rest(sight, crowded=crowded, watching=watching)

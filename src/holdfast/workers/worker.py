@@ -278,7 +278,16 @@ class Worker:
                 while not self._leaving.is_set() and self._member.linked and await self._claims.once(self.seq):
                     pass
                 if self._claims.empty and self._member.linked and not len(self._holdings):
-                    self._quiet.set()
+                    self._conclude()
+
+    def _conclude(self) -> None:
+        """Nothing is held or claimable. A worker that leaves then first does what is due, and looks once more."""
+        if self._role.until == "stopped":
+            return
+        if self._polling.settled and self.tended.is_set():
+            self._quiet.set()
+        else:
+            self._look.set()
 
     def _room(self, name: str) -> int:
         """Free slots of a group, and more to have at hand while attempts are short."""
@@ -294,6 +303,7 @@ class Worker:
         self._duties.stirred = True
         self._idle.clear()
         self._quiet.clear()
+        self._polling.settled = self._polling.settled and self._role.until == "stopped"
         fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self._leaving.is_set()
         for lease in leases:
             older = self._holdings.find(lease.seq, lease.epoch, lease.token)
@@ -476,7 +486,10 @@ class Worker:
     async def _tend(self) -> None:
         while True:
             await self._duties.tend(self.seq)
-            self.tended.set()
             if self._duties.taken:
                 self._look.set()  # for when a schedule is due
+            if not self.tended.is_set():
+                self.tended.set()
+                self._polling.settled = False
+                self._look.set()
             await self._duties.pause()
