@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,12 @@ class RecordingHooks(EchoHooks):
 
     def on_launched(self, execution_ids: Any, queue: str, url: str) -> None:
         self.launched += execution_ids
+
+
+class StoppingHooks(EchoHooks):
+    """When their process is told to stop, they wait for a file that the environment names, so that a test can look."""
+
+    def on_stopping(self) -> None:
+        super().on_stopping()
+        while not Path(os.environ["ECHO_MAY_STOP"]).exists():
+            threading.Event().wait(0.02)
