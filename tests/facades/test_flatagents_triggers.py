@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from holdfast.app import core_of
 from holdfast.cli.triggers import command
 from holdfast.errors import UsageError
-from holdfast.facades.flatagents import Triggers, read_triggers
+from holdfast.facades.flatagents import SubprocessInvoker, Triggers, read_triggers
 from holdfast.facades.flatagents import item_rows as rows
 from holdfast.facades.flatagents.triggers import TRIGGERED
 from holdfast.kernel.database import Transaction
@@ -176,6 +176,36 @@ def test_fa_37_a_tick_continues_the_execution_of_a_worker_that_was_killed(
     after = scene.registry.get(worker.worker_id)
     assert after is not None
     assert after.pid != worker.pid, "it is where its process is"
+
+
+@pytest.mark.long
+def test_a_launcher_that_is_killed_has_launched_once_and_the_next_tick_starts_the_processes(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`foreach` and `launch` with real processes: the launcher dies between the commit and their start."""
+    log, url = tmp_path / "log", scene.app.settings.url
+    for n in range(2):
+        scene.pool.push({"n": n, "log": str(log)})
+    bind = {"job_worker": str(SEED / "job_worker.yml"), "actual_job_processor": str(scene.echo)}
+    dying = "tests.facades.echo_hooks:DyingHooks"
+    invoker = SubprocessInvoker(dying, url=url, backends=scene.config.absolute(), bind=bind)
+    checker, given = str(SEED / "parallelization_checker.yml"), {"pool_id": "papers", "max_workers": 2}
+
+    def launched() -> list[str]:
+        return sorted(job.id for job in scene.app.sync(scene.app.jobs.list(kind="machine:job_worker")))
+
+    invoker.launch(checker, given, execution_id="the checker")
+    patiently(lambda: len(launched()) == 2)
+    first = launched()
+    invoker.launch(checker, given, execution_id="the checker")
+    file = scene.folder / "trigger_registry.yml"
+    file.write_text("triggers: []")
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    asyncio.run(ticked(Triggers(file, app=scene.app, hooks=EchoHooks(scene.config)), scene, 1))
+    patiently(lambda: len(scene.pool.items("done")) == 2)
+    patiently(lambda: not scene.registry.list(status="active"))
+    assert sorted(log.read_text().split()) == ["0", "1"], "each item was worked on once"
+    assert launched() == first, "played again, the checker launches nothing new"
 
 
 def test_a_pool_that_fires_no_triggers_is_refused(scene: Scene) -> None:

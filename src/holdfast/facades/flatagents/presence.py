@@ -64,7 +64,7 @@ class Presence:
 
 
 def _register(registry: RegistrationBackend, worker_id: str, pool_id: str | None) -> None:
-    """One that another process was, and that nobody has given up, goes on here with the item that it has."""
+    """A worker that another process was, and that nobody has given up, continues here with the item that it has."""
     host, pid = socket.gethostname(), os.getpid()
     try:
         registry.heartbeat(worker_id, {"host": host, "pid": pid})
