@@ -23,10 +23,10 @@ from holdfast.agents.core import AgentsCore
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, stored_order
+from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.hooks import Registry
 from holdfast.machines.layer import MachineLayer
-from holdfast.machines.orders import OWN_PROCESS, QUEUE
+from holdfast.machines.orders import OWN_PROCESS, QUEUE, first_order
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -67,6 +67,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--machine", help="the machine's file; not needed for an execution that is stored already")
     parser.add_argument("--input", default="{}", help="its input, as JSON")
     parser.add_argument("--execution-id", help="names the execution: the same id is the same execution")
+    parser.add_argument("--parent-id", help="the execution that starts this one; templates find it in context.machine")
     parser.add_argument("--hooks", action="append", default=[], help="NAME=MODULE:OBJECT, or MODULE:OBJECT")
     parser.add_argument("--bind", action="append", default=[], help="NAME=FILE: what a name in the machine stands for")
     parser.add_argument("--queue", default=QUEUE, help="the queue of the execution")
@@ -96,7 +97,8 @@ async def _enqueued(core: AgentsCore, given: argparse.Namespace) -> ExecutionHan
         machines=dict(map(named_pair, given.bind)),
         queue=given.queue,
     )
-    return await machine.enqueue(read_input(given.input), execution_id=given.execution_id)
+    order = first_order(machine.bundle, read_input(given.input), parent=given.parent_id)
+    return await start_execution(core, order, given.queue, execution_id=given.execution_id)
 
 
 async def _stored(core: AgentsCore, given: argparse.Namespace) -> ExecutionHandle[Any]:

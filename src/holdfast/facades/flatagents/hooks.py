@@ -194,7 +194,9 @@ class DistributedWorkerHooks(MachineHooks):
     def spawn_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
         machine = str(context.get("worker_config_path") or context.get("worker_machine") or "job_worker")
         count = int(context.get("workers_to_spawn") or 0)
-        ids = [self.invoker.launch(machine, {"pool_id": context["pool_id"]}) for _ in range(count)]
+        parent = context.get("machine", {}).get("execution_id")
+        given, invoker = {"pool_id": context["pool_id"]}, self.invoker
+        ids = [invoker.launch(machine, given, parent_id=parent) for _ in range(count)]
         return {"spawned": len(ids), "spawned_ids": ids}
 
     def claim_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
