@@ -261,7 +261,8 @@ def language() -> str:
         parts += [f"## {title}", "", *([words, ""] if words else []), "| key | holds | meaning |", "|---|---|---|"]
         for key, each in TABLES[name].items():
             holds = ", ".join(f"`{one}`" for one in each.one_of) or " or ".join(_spoken(each.types))
-            parts.append(f"| `{key}`{' (needed)' if each.required else ''} | {holds} | {each.means} |")
+            means = f"{each.means} Instead, {each.instead}." if each.instead else each.means
+            parts.append(f"| `{key}`{' (needed)' if each.required else ''} | {holds} | {means} |")
         parts.append("")
     filters = ", ".join(f"`{name}`" for name in sorted(templates.FILTERS))
     limits = (f"{templates.MOST_STEPS:,}", templates.MOST_SECONDS, f"{templates.MOST_OUTPUT:,}")

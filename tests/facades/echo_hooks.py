@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,19 @@ class RecordingHooks(EchoHooks):
 
     def on_launched(self, execution_ids: Any, queue: str, url: str) -> None:
         self.launched += execution_ids
+
+
+class StoppingHooks(EchoHooks):
+    """When their process is told to stop, they wait for a file that the environment names, so that a test can look."""
+
+    def on_stopping(self) -> None:
+        super().on_stopping()
+        while not Path(os.environ["ECHO_MAY_STOP"]).exists():
+            threading.Event().wait(0.02)
+
+
+class DyingHooks(EchoHooks):
+    """Their process is killed when its launches are stored, before it starts a process for any of them."""
+
+    def on_launched(self, execution_ids: Any, queue: str, url: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)

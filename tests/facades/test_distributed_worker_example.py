@@ -14,6 +14,7 @@ import pytest
 from holdfast.facades.flatagents import create_backends
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkPool
+from holdfast.machines.run import WAITS
 from tests.facades.test_leases import patiently
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed_worker"
@@ -73,6 +74,12 @@ def test_the_verification_plan(tmp_path: Path) -> None:
     assert lost is not None
     assert (lost.status, pool.size()) == ("lost", 1)
 
+    assert spawned() == 1, "the worker that was lost has left its place"
+    patiently(lambda: pool.claimed() == 1)
+    (again,) = registry.list(status="active")
+    assert again.pid is not None
+    os.kill(again.pid, signal.SIGTERM)
+    patiently(lambda: pool.size() == 1)
     slow = pool.claim("by hand")
     assert slow is not None
     pool.complete(slow.id)
@@ -80,4 +87,20 @@ def test_the_verification_plan(tmp_path: Path) -> None:
     for _ in range(3):
         run("run_worker.py")
     assert [item.error for item in pool.items("poisoned")] == ["job 0 fails"]
+    registry.close()
+
+
+def test_sigterm_lets_the_worker_of_the_example_hand_its_job_back(tmp_path: Path) -> None:
+    folder = EXAMPLE / "python"
+    seeding = [str(folder / "seed_jobs.py"), "--count", "1", "--delay", "600", "--data", str(tmp_path)]
+    subprocess.run([sys.executable, *seeding], stdout=subprocess.DEVNULL, check=True)
+    registry, work = create_backends({"work_path": str(tmp_path / "worker.sqlite")})
+    pool = work.pool("echo")
+    assert isinstance(registry, HoldfastRegistrationBackend)
+    worker = subprocess.Popen([sys.executable, str(folder / "run_worker.py"), "--data", str(tmp_path)])
+    patiently(lambda: pool.size() == 0)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == WAITS, "at once, though its echo sleeps"
+    assert pool.size() == 1
+    assert [each.status for each in registry.list()] == ["terminated"]
     registry.close()

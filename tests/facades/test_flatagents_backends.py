@@ -172,29 +172,35 @@ def test_fa_09_the_oldest_item_is_claimed_first_and_no_longer_counted(pool: Hold
 
 @pytest.mark.long
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres", "redis"])
-async def test_fa_10_eight_processes_share_a_thousand_items(dialect: str, request: pytest.FixtureRequest) -> None:
+def test_fa_10_eight_processes_share_a_thousand_items(dialect: str, request: pytest.FixtureRequest) -> None:
     url: str = request.getfixturevalue("redis_url" if dialect == "redis" else "url")
     pool = create_backends({"work": dialect, "registration": dialect, "work_path": url}).work.pool("papers")
-    pushed = await asyncio.to_thread(lambda: [pool.push(n) for n in range(1_000)])
-    program = [sys.executable, "-m", "tests.facades.claiming", url]
-    pipe = asyncio.subprocess.PIPE
+    pushed = [pool.push(n) for n in range(1_000)]
+    said = asyncio.run(raced(url, 8))
+    assert sorted(id for each in said for id in each) == sorted(pushed)
+    assert sum(map(bool, said)) > 1, "they were at it at the same time"
+    assert pool.size() == 0
+
+
+async def raced(url: str, count: int) -> list[list[str]]:
+    """What each of so many processes has claimed, all of them let go at once."""
+    program, pipe = [sys.executable, "-m", "tests.facades.claiming", url], asyncio.subprocess.PIPE
     racers = [
-        await asyncio.create_subprocess_exec(*program, f"w{n}", cwd=ROOT, stdin=pipe, stdout=pipe) for n in range(8)
+        await asyncio.create_subprocess_exec(*program, f"w{n}", cwd=ROOT, stdin=pipe, stdout=pipe) for n in range(count)
     ]
     for racer in racers:
         assert racer.stdout is not None
         assert await racer.stdout.readline() == b"ready\n"
-    said = [(await racer.communicate(b"\n"))[0].decode().split() for racer in racers]
-    claimed = [id for each in said for id in each]
-    assert sorted(claimed) == sorted(pushed)
-    assert [racer.returncode for racer in racers] == [0] * 8
-    assert await asyncio.to_thread(pool.size) == 0
+    outputs = await asyncio.gather(*(racer.communicate(b"\n") for racer in racers))
+    assert [racer.returncode for racer in racers] == [0] * count
+    return [output.decode().split() for output, _ in outputs]
 
 
-def test_fa_10_eight_threads_share_a_pool_in_memory() -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=pytest.mark.long)])
+def test_fa_10_eight_threads_share_a_pool_in_memory(count: int) -> None:
     registry, work = create_backends({"registration": "memory", "work": "memory"})
     pool = work.pool("papers")
-    pushed = [pool.push(n) for n in range(200)]
+    pushed = [pool.push(n) for n in range(count)]
 
     def drain(worker_id: str) -> list[str]:
         claimed = []
@@ -310,6 +316,32 @@ def test_a_worker_that_terminates_leaves_nothing_behind(
     left = registry.get("w1")
     assert left is not None
     assert (left.status, left.current_task_id) == ("terminated", None)
+
+
+def test_a_worker_that_was_told_to_terminate_hands_its_item_back(
+    backends: tuple[HoldfastRegistrationBackend, HoldfastWorkBackend],
+) -> None:
+    registry, work = backends
+    pool, item_id = work.pool("papers"), work.pool("papers").push("x")
+    registry.register(WorkerRegistration("w1"))
+    pool.claim("w1")
+    registry.update_status("w1", "terminating")
+    told = registry.get("w1")
+    assert told is not None
+    assert (told.status, told.current_task_id) == ("terminating", item_id)
+    pool.push("y")
+    assert pool.claim("w1") is None, "it takes nothing more"
+    registry.update_status("w1", "terminated")
+    item = pool.get(item_id)
+    assert (item.status, item.attempts) == ("pending", 0), "that costs no try"
+
+
+def test_a_heartbeat_says_where_a_worker_is(registry: HoldfastRegistrationBackend) -> None:
+    registry.register(WorkerRegistration("w1", "old", 1))
+    registry.heartbeat("w1", {"host": "new", "pid": 2, "load": 0.5})
+    moved = registry.get("w1")
+    assert moved is not None
+    assert (moved.host, moved.pid, moved.metadata) == ("new", 2, {"load": 0.5})
 
 
 def test_an_id_that_only_claims_is_no_registered_worker(

@@ -37,6 +37,8 @@ def test_the_table_and_the_tests_agree() -> None:
     known, shown = known_tests(), rows()
     assert {name for names in shown.values() for name in names} <= known
     assert all(shown.values())
+    for number, names in shown.items():
+        assert any(f"::test_fa_{number:02}_" in name for name in names), f"FA-{number:02} has no test of its own"
     numbered = {name: [int(each) for each in NUMBER.findall(name)] for name in known}
     for name, numbers in numbered.items():
         for number in numbers:

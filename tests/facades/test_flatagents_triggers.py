@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from holdfast.app import core_of
 from holdfast.cli.triggers import command
 from holdfast.errors import UsageError
-from holdfast.facades.flatagents import Triggers, read_triggers
-from tests.facades.echo_hooks import ECHO
+from holdfast.facades.flatagents import SubprocessInvoker, Triggers, read_triggers
+from holdfast.facades.flatagents import item_rows as rows
+from holdfast.facades.flatagents.triggers import TRIGGERED
+from holdfast.kernel.database import Transaction
+from holdfast.machines.api import stored_order
+from tests.facades.echo_hooks import ECHO, EchoHooks
 from tests.facades.test_flatagents_machines import SEED, Scene, scene
+from tests.facades.test_flatagents_workers import busy_worker, status, told
+from tests.facades.test_leases import SHORT, patiently
 
 __all__ = ["scene"]
 
@@ -66,7 +76,7 @@ def test_fa_37_a_tick_runs_what_is_due_once(scene: Scene) -> None:
 def test_fa_37_work_that_nobody_was_told_of_is_found_by_the_next_tick(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = triggers(scene, "triggers:" + PRINTED.partition("pool_id: papers\n")[2])
+    made = triggers(scene, ADDED)
     scene.pool.push({"n": 1})
     (ran,) = asyncio.run(ticked(made, scene, 1))
     assert len(ran) == 1
@@ -77,13 +87,130 @@ def test_fa_37_work_that_nobody_was_told_of_is_found_by_the_next_tick(
     assert len(made.hooks.launched) == 1, "no process has come for it"  # type: ignore[attr-defined]
 
 
-def test_fa_37_a_push_tells_the_pool(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = triggers(scene, PRINTED)
-    told: list[str] = []
-    monkeypatch.setattr(made, "work_added", told.append)
+ADDED = "triggers:" + PRINTED.partition("pool_id: papers\n")[2]
+
+
+def triggered(scene: Scene) -> list[dict[str, Any]]:
+    """The inputs of the executions that pushes have triggered, as they are stored."""
+    jobs = scene.app.sync(scene.app.jobs.list(queue=TRIGGERED))
+    return [scene.app.sync(stored_order(core_of(scene.app), job.id))[0].input for job in jobs]
+
+
+def test_fa_37_a_push_fires_what_it_triggers_in_its_own_transaction(scene: Scene) -> None:
+    made = triggers(scene, ADDED + "    input: {max_workers: 3}\n")
     made.watch(scene.work)
     scene.pool.push({"n": 1})
-    assert told == ["papers"]
+    assert triggered(scene) == [{"pool_id": "papers", "max_workers": 3}], "the pool is that of the event"
+    assert len(made.hooks.launched) == 1, "a process is started for it"  # type: ignore[attr-defined]
+
+
+def test_fa_37_a_push_that_is_rolled_back_fires_nothing(scene: Scene) -> None:
+    made = triggers(scene, ADDED)
+    scene.pool.push({"n": 1})
+    route = rows.route_of("papers")
+    job = scene.pool._new({"n": 2}, 3)
+
+    async def half(tx: Transaction) -> None:
+        await rows.push(tx, [job], route, made.fired("papers", str(job.id)))
+        raise ArithmeticError("before its commit")
+
+    with pytest.raises(ArithmeticError):
+        scene.work._store.call(scene.work._store.transact(half))
+    assert (scene.pool.size(), triggered(scene)) == (1, [])
+
+
+def test_fa_37_a_trigger_that_names_a_pool_hears_of_no_other(scene: Scene) -> None:
+    made = triggers(scene, ADDED + "    input: {pool_id: books}\n")
+    made.watch(scene.work)
+    scene.pool.push({"n": 1})
+    scene.work.pool("books").push({"n": 2})
+    assert triggered(scene) == [{"pool_id": "books"}]
+
+
+def test_fa_37_the_next_tick_starts_the_process_that_a_push_has_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = triggers(scene, ADDED)
+    made.watch(scene.work)
+    scene.pool.push({"n": 1})
+    (lost,) = made.hooks.launched  # type: ignore[attr-defined]
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    made.hooks.launched.clear()  # type: ignore[attr-defined]
+    asyncio.run(ticked(made, scene, 1))
+    assert lost in made.hooks.launched  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
+def test_fa_37_a_push_has_its_item_worked_off_by_processes_alone(scene: Scene) -> None:
+    file = scene.folder / "trigger_registry.yml"
+    file.write_text(ADDED)
+    machines = {name: SEED / f"{name}.yml" for name in ("parallelization_checker", "job_worker")}
+    hooks = EchoHooks(scene.config)
+    made = Triggers(file, app=scene.app, hooks=hooks, machines={**machines, "actual_job_processor": scene.echo})
+    made.watch(scene.work)
+    item_id = scene.pool.push({"n": 1})
+    patiently(lambda: scene.pool.get(item_id).status == "done")
+    patiently(lambda: not scene.registry.list(status="active"))
+    states = {job.state for job in scene.app.sync(scene.app.jobs.list())}
+    assert states == {"succeeded"}, "the checker, the worker, its processor and the item"
+
+
+@pytest.mark.long
+def test_fa_37_a_tick_continues_the_execution_of_a_worker_that_was_killed(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.config = replace(scene.config, heartbeat_interval=SHORT / 2)
+    gate = tmp_path / "go"
+    item_id = scene.pool.push({"n": 1, "until": str(gate)})
+    worker = busy_worker(scene, EchoHooks(scene.config))
+    told(worker, signal.SIGKILL)
+    gate.touch()
+    patiently(lambda: bool(scene.registry.list(stale_threshold_seconds=SHORT)))
+    file = scene.folder / "trigger_registry.yml"
+    file.write_text("triggers: []")
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    asyncio.run(ticked(Triggers(file, app=scene.app, hooks=EchoHooks(scene.config)), scene, 1))
+    patiently(lambda: scene.pool.get(item_id).status == "done")
+    assert scene.pool.get(item_id).attempts == 1, "its worker came back before anybody gave it up"
+    patiently(lambda: status(scene, worker) == "terminated")
+    after = scene.registry.get(worker.worker_id)
+    assert after is not None
+    assert after.pid != worker.pid, "it is where its process is"
+
+
+@pytest.mark.long
+def test_a_launcher_that_is_killed_has_launched_once_and_the_next_tick_starts_the_processes(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`foreach` and `launch` with real processes: the launcher dies between the commit and their start."""
+    log, url = tmp_path / "log", scene.app.settings.url
+    for n in range(2):
+        scene.pool.push({"n": n, "log": str(log)})
+    bind = {"job_worker": str(SEED / "job_worker.yml"), "actual_job_processor": str(scene.echo)}
+    dying = "tests.facades.echo_hooks:DyingHooks"
+    invoker = SubprocessInvoker(dying, url=url, backends=scene.config.absolute(), bind=bind)
+    checker, given = str(SEED / "parallelization_checker.yml"), {"pool_id": "papers", "max_workers": 2}
+
+    def launched() -> list[str]:
+        return sorted(job.id for job in scene.app.sync(scene.app.jobs.list(kind="machine:job_worker")))
+
+    invoker.launch(checker, given, execution_id="the checker")
+    patiently(lambda: len(launched()) == 2)
+    first = launched()
+    invoker.launch(checker, given, execution_id="the checker")
+    file = scene.folder / "trigger_registry.yml"
+    file.write_text("triggers: []")
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    asyncio.run(ticked(Triggers(file, app=scene.app, hooks=EchoHooks(scene.config)), scene, 1))
+    patiently(lambda: len(scene.pool.items("done")) == 2)
+    patiently(lambda: not scene.registry.list(status="active"))
+    assert sorted(log.read_text().split()) == ["0", "1"], "each item was worked on once"
+    assert launched() == first, "played again, the checker launches nothing new"
+
+
+def test_a_pool_that_fires_no_triggers_is_refused(scene: Scene) -> None:
+    with pytest.raises(UsageError, match="work_added"):
+        triggers(scene, ADDED).watch(object())  # type: ignore[arg-type]
 
 
 def test_every_mistake_of_a_registry_is_told(tmp_path: Path) -> None:
@@ -111,10 +238,17 @@ def test_cron_is_told_once_and_told_to_forget(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke
     for _ in range(2):
-        assert run(command, ["install"]).output == "2 triggers of trigger_registry.yml: cron looks every minute\n"
+        options = ["--hooks", "shop:Hooks", "--bind", "a=b.yml", "--url", "sqlite:///x.db"]
+        assert (
+            run(command, ["install", *options]).output
+            == "2 triggers of trigger_registry.yml: cron looks every minute\n"
+        )
     first, line = table.read_text().splitlines()
     assert first == "0 0 * * * other"
     assert "holdfast triggers tick" in line.replace("-m ", "")
+    assert line.partition("trigger_registry.yml")[2].startswith(
+        " --hooks shop:Hooks --bind a=b.yml --url sqlite:///x.db"
+    )
     assert run(command, ["remove"]).exit_code == 0
     assert table.read_text() == "0 0 * * * other\n"
 

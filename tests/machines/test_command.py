@@ -125,6 +125,9 @@ def test_the_module_runs_one_machine(
     assert run.main(words) == 0
     assert run.main(words) == 0  # the stored output, without running
     assert capsys.readouterr().out == '{"n": 3}\n' * 2
+    child = write("child", 'start: {type: final, output: {of: "{{ context.machine.parent_execution_id }}"}}')
+    assert run.main(["--machine", str(child), "--parent-id", "above", "--url", url]) == 0
+    assert capsys.readouterr().out == '{"of": "above"}\n'
     assert run.main([*words[:3], '{"n": 4}', *words[4:]]) == 2
     assert run.main(["--machine", str(tmp_path / "none.yml")]) == 2
     assert run.main(["--machine", str(file), "--input", "[]"]) == 2

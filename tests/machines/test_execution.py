@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.errors import IdempotencyConflict, RunFailed, UsageError
 from holdfast.machines.problems import BadMachine
 from holdfast.models.steps import reject
-from holdfast.testing import Lab, Labs, Script, say
+from holdfast.testing import Lab, Labs, Script, call, say
 from tests.machines.conftest import WriteMachine
 from tests.machines.pure import SEED
 
@@ -529,6 +529,28 @@ async def test_an_agent_answers_in_a_run_of_its_own(
     assert await result(hf, lab, path, None, {"what": "tea"}) == {"said": output}
     (run, *_) = await hf.runs.list()
     assert run.agent_name == "critic"
+
+
+async def test_the_limits_of_a_tool_loop_end_the_run(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:
+    @hf.tool
+    def look() -> str:
+        return "nothing"
+
+    hf.agent("critic", model="scripted:critic", tools=[look])
+    path = write(
+        "m",
+        """
+        start:
+          agent: critic
+          input: {text: Look.}
+          tool_loop: {max_turns: 2, total_timeout: 600}
+          output_to_context: {how: "{{ output.outcome }}"}
+          transitions: [{to: done}]
+        done: {type: final, output: {how: context.how}}
+        """,
+    )
+    lab = await labs.use(hf, Script(*[call("look")] * 9))
+    assert await result(hf, lab, path, None) == {"how": "limited"}
 
 
 @pytest.mark.parametrize(

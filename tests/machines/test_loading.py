@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import documents
+from holdfast.machines.asking import limits_of
 from holdfast.machines.language import TABLES, schema
 from holdfast.machines.load import load
 from holdfast.machines.problems import BadMachine
@@ -76,6 +77,46 @@ def test_every_mistake_is_told_at_once_with_its_place_and_what_was_meant() -> No
         "m.yml:20:5: 'done' leads nowhere: give it transitions, or type: final.",
         "m.yml:20:5: 'done' is not final, and only a final state has an output.",
         "m.yml:21:13: there is no type 'finl'. Did you mean 'final'?",
+    ]
+
+
+LOOP = """\
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: m
+  states:
+    start:
+      agent: critic
+      tool_loop:
+        max_turns: 3
+        max_tool_calls: 5
+        tool_timeout: 10
+        total_timeout: 60
+        max_cost: 0.5
+        allowed_tools: [search]
+        denied_tools: [shell]
+      transitions: [{to: done}]
+    done: {type: final}
+"""
+
+
+def test_limits_of_tools_that_nobody_would_keep_are_refused_with_their_place() -> None:
+    assert mistakes(LOOP) == [
+        "m.yml:10:9: 'max_tool_calls' is not supported. Instead, bound its turns, with `max_turns`.",
+        "m.yml:11:9: 'tool_timeout' is not supported. Instead, give it to the tool, `@hf.tool(timeout=…)`.",
+        "m.yml:14:9: 'allowed_tools' is not supported. Instead, define an agent that has only these tools.",
+        "m.yml:15:9: 'denied_tools' is not supported. Instead, define an agent that has only these tools.",
+    ]
+    kept = "\n".join(line for line in LOOP.splitlines() if "tool_calls" not in line and "tool_timeout" not in line)
+    kept = kept.replace("        allowed_tools: [search]\n        denied_tools: [shell]\n", "")
+    loop = load(kept, "m.yml").states["start"].tool_loop
+    limits = limits_of(loop)
+    assert limits is not None
+    assert (limits.turns, limits.cost, limits.time) == (3, "0.5", "60000000us")
+    assert mistakes(kept.replace("max_cost: 0.5", "max_cost: 0")) == ["m.yml:11:19: 'max_cost' is more than 0."]
+    assert mistakes(kept.replace("agent: critic", "action: a")) == [
+        "m.yml:9:9: 'tool_loop' is of an agent, and this state has none."
     ]
 
 

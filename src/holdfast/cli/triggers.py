@@ -52,10 +52,14 @@ def tick(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None)
 @command.command()
 @file_argument
 @click.option("--hooks", "hooks", multiple=True, metavar="MODULE:OBJECT", help="The hooks of the machines.")
-def install(file: str, hooks: Sequence[str]) -> None:
+@bind_option
+@url_option
+def install(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None) -> None:
     """Let your crontab run `holdfast triggers tick` every minute; again, it changes that line."""
     count, path = len(read_triggers(file)), Path(file).absolute()
     options = [part for each in hooks for part in ("--hooks", each)]
+    options += [part for each in bound for part in ("--bind", each)]
+    options += [] if url is None else ["--url", url]
     tick = shlex.join([sys.executable, "-m", "holdfast", "triggers", "tick", str(path), *options])
     line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {tick} {_MARK} {path}".replace("%", "\\%")
     _write([*_other_lines(path), line])

@@ -1,32 +1,45 @@
 """Admission: how many of the machines that a state launches may start.
 
 Hooks with `on_launch` say how many may be alive at once. Who is alive is counted, and who is admitted is written, in
-one transaction, so two launchers at once admit no more than one would. Who is refused is dropped, never queued.
+one transaction, so two launchers at once admit no more than one would. Who is refused is dropped, never queued. An
+execution whose worker has ended or was given up takes no place, and is cancelled: nobody waits for what it would say.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from holdfast.errors import UsageError
 from holdfast.kernel import leases, queries
+from holdfast.kernel.cancel import cancel_these
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
-from holdfast.kernel.rows import Lease, NewJob, Route
+from holdfast.kernel.rows import JobRow, Lease, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import lock_channel, own_channel, store_step
+from holdfast.machines.orders import OWN_QUEUES
 
 _LIVE = [state for state in State if state not in TERMINAL]
+_IDLE = [state for state in _LIVE if state != State.RUNNING]
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What `on_launch` returns: `most` machines may be alive in `queue`, with those that live `beside` it."""
+    """What `on_launch` returns: `most` machines may be alive in `queue`, with those that live `beside` it.
+
+    The queue begins with `OWN_QUEUES`: only a process that is started for it takes what is in it.
+    """
 
     queue: str
     most: int
     beside: tuple[str, ...] = ()  # the ids of executions that may be in no queue
+    gone: Callable[[Sequence[str]], Collection[str]] | None = None  # which of these executions nobody plays any more
+
+    def __post_init__(self) -> None:
+        if not self.queue.startswith(OWN_QUEUES):
+            raise UsageError(f"machines are launched into a queue {OWN_QUEUES}…, not {self.queue!r}.")
 
 
 async def admit(
@@ -35,17 +48,27 @@ async def admit(
     """Enqueue as many of these as may start; returns their ids, as JSON, and stores them as a step."""
     await lock_channel(tx, own_channel(f"launch {asked.queue}"))
     await leases.hold(tx, lease)
-    alive = set(asked.beside) | set(await launched(tx, asked.queue))
+    there = await launched(tx, asked.queue)
+    silent = [str(row.id) for row in there if row.id not in asked.beside]
+    gone = set() if asked.gone is None else set(asked.gone(silent))  # few, and read elsewhere: nothing waits for this
+    alive = set(asked.beside) | {str(row.id) for row in there} - gone
     let_in = jobs[: max(0, asked.most - len(alive))]
     if let_in:
         await enqueue(tx, [job for job, _ in let_in], sorted({route for _, route in let_in}))
+    await give_up(tx, [row for row in there if row.id in gone])
     return await store_step(tx, lease, step, json.dumps([job.id for job, _ in let_in]))
 
 
-async def launched(tx: Transaction, queue: str) -> list[str]:
+async def give_up(tx: Transaction, rows: Sequence[JobRow]) -> None:
+    """Cancel executions whose workers are gone. One that a process still plays is about to end by itself."""
+    if rows:
+        await cancel_these(tx, [row.seq for row in rows], _IDLE, reason="its worker has ended, or was given up")
+
+
+async def launched(tx: Transaction, queue: str) -> list[JobRow]:
     """The executions that were launched into a queue and have not ended."""
-    found: list[str] = []
+    found: list[JobRow] = []
     for state in _LIVE:
         rows = await queries.list_jobs(tx, state=state, queue=queue, limit=10_000)
-        found += [str(row.id) for row in rows if row.parent is None]
+        found += [row for row in rows if row.parent is None]
     return found

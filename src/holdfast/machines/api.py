@@ -63,7 +63,8 @@ class Machines:
         self._core = core
         self.engine = Engine(Agents(core), lambda: core.ports)
         self._declared: dict[str, str] = {}  # the file of each
-        core.registry.plug_in(MachineLayer())
+        self._layer = MachineLayer()
+        core.registry.plug_in(self._layer)
 
     def declare(self, path: str | Path, output: Any, **options: Unpack[MachineOptions]) -> Machine[Any]:
         """Load a machine and all that it runs, and serve them here."""
@@ -84,6 +85,7 @@ class Machines:
     def serve(self, graph: Graph, hooks: Registry, queue: str, *, declared: bool = True) -> None:
         """Let workers of this program play this machine."""
         self.engine.register(graph.name, hooks, declared=declared)
+        self._layer.attend(hooks)
         self._core.registry.add(machine_definition(graph.kind, queue, self.engine))
         for name, agent in graph.agents.items():
             if isinstance(agent, AgentDefinition):

@@ -95,7 +95,7 @@ def prompt_of(input: Any) -> str:
 
 
 def limits_of(loop: ToolLoop) -> Limits | None:
-    """The limits of a run; how many tools it calls is not among them, its turns are."""
+    """The limits of a run."""
     given: dict[str, Any] = {"turns": loop.max_turns}
     if loop.max_cost is not None:
         given["cost"] = str(Decimal(str(loop.max_cost)))

@@ -70,7 +70,6 @@ class Execution:
 @dataclass(frozen=True, slots=True)
 class ToolLoop:
     max_turns: int | None = None
-    max_tool_calls: int | None = None
     total_timeout: float | None = None
     max_cost: float | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from holdfast.errors import UsageError
 from holdfast.machines.graph import Machine
 from holdfast.machines.problems import Findings
 from holdfast.validation import did_you_mean
+
+log = logging.getLogger("holdfast.machines")
 
 METHODS = (
     "on_machine_start",
@@ -28,6 +31,8 @@ METHODS = (
     "on_launched",
     "on_attempt_start",
     "on_attempt_end",
+    "on_stopping",
+    "on_stopped",
 )
 DEFAULT = "default"  # the hooks of machines that name none
 
@@ -43,7 +48,10 @@ class MachineHooks:
     - `on_launch(names, context)` may return an `Admission`: how many of the machines to launch may start, and where.
     - `on_launched(execution_ids, queue, url)` is called when they are stored there, to start processes for them.
     - `on_attempt_start(execution_id, machine, input)` and `on_attempt_end(execution_id, how)` are called in every
-      process that plays an execution, not once. `how` is "ended", "failed", "parked" or "interrupted".
+      process that plays an execution, not once. `how` is "ended", "failed", "parked", "interrupted", or "left": the
+      process exits, and the execution waits for another one.
+    - `on_stopping()` and `on_stopped()` are called in a process that SIGTERM or SIGINT stops: before it hands back what
+      it plays, and after that.
     """
 
 
@@ -90,6 +98,10 @@ class Registry:
             return HookSet([self._one(name, ()) for name in names])
         return HookSet([self._one(spec.name, spec.args) for spec in specs])
 
+    def used(self) -> HookSet:
+        """The hooks that have been used in this process."""
+        return HookSet(list(self._made.values()))
+
     def _one(self, name: str, args: tuple[tuple[str, Any], ...]) -> Any:
         if name not in self._given:
             raise UsageError(f"there are no registered hooks called {name!r}.{did_you_mean(name, self._given)}")
@@ -127,6 +139,15 @@ class HookSet:
                 changed = await _call(getattr(each, method), *args, value)
                 value = value if changed is None else changed
         return value
+
+    async def each(self, method: str, *args: Any) -> None:
+        """Call a method of all hooks, and log what one of them raises."""
+        for each in self._hooks:
+            if _has(each, method):
+                try:
+                    await _call(getattr(each, method), *args)
+                except Exception:
+                    log.exception("%s of %s has failed", method, _name_of(each))
 
     async def first(self, method: str, *args: Any) -> Any:
         """What the first hooks that answer say."""

@@ -26,6 +26,7 @@ class Key:
     each: str = ""  # every value of this mapping, or item of this list, follows that table
     one_of: tuple[str, ...] = ()
     least: float | None = None
+    instead: str = ""  # the key is FlatAgents', and refused here: what to do instead
 
 
 _TEXT, _WHOLE, _NUMBER, _FLAG, _MAP, _LIST = (
@@ -37,6 +38,7 @@ _TEXT, _WHOLE, _NUMBER, _FLAG, _MAP, _LIST = (
     ("array",),
 )
 _NAMES = ("string", "array")
+_FEWER = "define an agent that has only these tools"
 
 TABLES: Mapping[str, Mapping[str, Key]] = {
     "machine": {
@@ -118,15 +120,21 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
         "max_candidates": Key(_WHOLE, "`mdap_voting`: the most answers; default 10.", least=1),
     },
     "tool_loop": {
-        "max_turns": Key(_WHOLE, "The most times that the model is asked.", least=1),
-        "max_tool_calls": Key(_WHOLE, "The most calls of tools.", least=1),
+        "max_turns": Key(
+            _WHOLE, "The most times that the model is asked; then the answer's `outcome` is `limited`.", least=1
+        ),
+        "max_tool_calls": Key(
+            _WHOLE, "Refused: nothing counts the calls of a run.", instead="bound its turns, with `max_turns`"
+        ),
         "tool_timeout": Key(
-            _NUMBER, "Seconds for one call; tools have timeouts of their own, so this is left aside.", least=0
+            _NUMBER,
+            "Refused: each tool has a timeout of its own.",
+            instead="give it to the tool, `@hf.tool(timeout=…)`",
         ),
         "total_timeout": Key(_NUMBER, "Seconds for all of it.", least=0),
-        "max_cost": Key(_NUMBER, "The most it may cost, in dollars.", least=0),
-        "allowed_tools": Key(_LIST, "Left aside: an agent has the tools that it was defined with."),
-        "denied_tools": Key(_LIST, "Left aside, as `allowed_tools`."),
+        "max_cost": Key(_NUMBER, "The most it may cost, in dollars; then its `outcome` is `limited`.", least=0),
+        "allowed_tools": Key(_LIST, "Refused: an agent has the tools that it was defined with.", instead=_FEWER),
+        "denied_tools": Key(_LIST, "Refused, as `allowed_tools`.", instead=_FEWER),
     },
     "agent": {
         "model": Key(_TEXT, "A model, or the name of a profile in `profiles.yml`."),
@@ -160,6 +168,8 @@ def _table_schema(table: Mapping[str, Key]) -> dict[str, Any]:
 
 def _key_schema(key: Key) -> dict[str, Any]:
     types = [name for name in key.types if not (name == "integer" and "number" in key.types)]
+    if key.instead:
+        return {"description": f"{key.means} Instead, {key.instead}.", "not": {}}
     made: dict[str, Any] = {"description": key.means, "type": types[0] if len(types) == 1 else types}
     if key.one_of:
         made["enum"] = list(key.one_of)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ended, Moved, Route
 from holdfast.machines.engine import Engine
 from holdfast.machines.family import wake_parents
+from holdfast.machines.hooks import Registry
 from holdfast.machines.orders import KIND, LAYER
 from holdfast.workers.definitions import Definition
 from holdfast.workers.layer import Layer
@@ -26,6 +28,19 @@ class MachineLayer(Layer):
     retry_advice = "Resume it instead: `holdfast machine resume ID`."
     cancel_advice: Mapping[str, str] = {}
     slots = (MACHINES,)
+
+    def __init__(self) -> None:
+        self._hooks: list[Registry] = []
+
+    def attend(self, hooks: Registry) -> None:
+        """Tell these hooks when the process stops."""
+        if hooks not in self._hooks:
+            self._hooks.append(hooks)
+
+    async def tell(self, method: str, *args: Any) -> None:
+        """Call a method of all hooks that were used here."""
+        for hooks in self._hooks:
+            await hooks.used().each(method, *args)
 
     async def prepare(self, database: Database) -> None:
         """Executions bring all that they need with them."""

@@ -88,6 +88,8 @@ class _Loader:
         for entry in node.entries:
             if entry.name not in keys:
                 self._found.unknown(entry.at, f"key for {what} called", entry.name, keys)
+            elif (instead := keys[entry.name].instead) != "":
+                self._found.add(entry.at, f"{entry.name!r} is not supported. Instead, {instead}.")
             elif self._has_type(entry, keys[entry.name]):
                 self._deeper(entry, keys[entry.name], what)
         for name, key in keys.items():
@@ -201,7 +203,7 @@ class _Loader:
             launch_input=self._value(node.get("launch_input"), names),
             agent=_text(node.get("agent")),
             execution=self._execution(node.get("execution")),
-            tool_loop=self._tool_loop(node.get("tool_loop")),
+            tool_loop=self._tool_loop(node),
             wait_for=self._value(node.get("wait_for"), ("context", "input")),
             timeout=_number(node.get("timeout")),
             to_context=tuple(self._fields(node.get("output_to_context"), after).items()),
@@ -323,7 +325,10 @@ class _Loader:
             given["backoffs"] = tuple(backoffs)
         return Execution(**given)
 
-    def _tool_loop(self, node: Node | None) -> ToolLoop:
+    def _tool_loop(self, state: Mapping) -> ToolLoop:
+        node = state.get("tool_loop")
+        if node is not None and state.get("agent") is None:
+            self._found.add(node.at, "'tool_loop' is of an agent, and this state has none.")
         if not isinstance(node, Mapping):
             return ToolLoop()
         return ToolLoop(**{name: value for name, value in plain_value(node).items() if name in ToolLoop.__slots__})

@@ -21,6 +21,7 @@ LAYER = "machines"
 KIND = "machine:"
 QUEUE = "default"
 OWN_PROCESS = "tag:own-process"  # a worker that was started for executions that somebody launched
+OWN_QUEUES = "own_process."  # the beginning of the queues of such executions, and of all that they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class Way:
 def new_job(id: JobId, order: Order, way: Way, settings: Settings) -> tuple[NewJob, Route]:
     """The job of an order, and its route."""
     kind = KIND + order.machine
-    route = route_for(way.queue, kind, way.requires)
+    requires = {*way.requires, OWN_PROCESS} if way.queue.startswith(OWN_QUEUES) else way.requires
+    route = route_for(way.queue, kind, tuple(requires))
     job = NewJob(
         id=id,
         kind=kind,

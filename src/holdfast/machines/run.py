@@ -12,19 +12,21 @@ import asyncio
 import contextlib
 import importlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.agents.core import AgentsCore
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, stored_order
+from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.hooks import Registry
-from holdfast.machines.orders import OWN_PROCESS, QUEUE
+from holdfast.machines.layer import MachineLayer
+from holdfast.machines.orders import OWN_PROCESS, QUEUE, first_order
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -36,8 +38,22 @@ WAITS = 75  # come back later, as in sysexits.h
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = _arguments().parse_args(argv)
+    with asyncio.Runner() as runner:
+        return _ended(runner, given)
+
+
+def main_of_a_process(argv: Sequence[str] | None = None) -> NoReturn:
+    """As `main`, and exit, also when an action on a thread, which nobody can stop, would keep the process."""
+    given, runner = _arguments().parse_args(argv), asyncio.Runner()
+    code = _ended(runner, given)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _ended(runner: asyncio.Runner, given: argparse.Namespace) -> int:
     try:
-        return asyncio.run(_run(given))
+        return runner.run(_run(given))
     except RunFailed as problem:
         sys.stderr.write(f"holdfast: {problem}\n")
         return 1
@@ -51,6 +67,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--machine", help="the machine's file; not needed for an execution that is stored already")
     parser.add_argument("--input", default="{}", help="its input, as JSON")
     parser.add_argument("--execution-id", help="names the execution: the same id is the same execution")
+    parser.add_argument("--parent-id", help="the execution that starts this one; templates find it in context.machine")
     parser.add_argument("--hooks", action="append", default=[], help="NAME=MODULE:OBJECT, or MODULE:OBJECT")
     parser.add_argument("--bind", action="append", default=[], help="NAME=FILE: what a name in the machine stands for")
     parser.add_argument("--queue", default=QUEUE, help="the queue of the execution")
@@ -80,7 +97,8 @@ async def _enqueued(core: AgentsCore, given: argparse.Namespace) -> ExecutionHan
         machines=dict(map(named_pair, given.bind)),
         queue=given.queue,
     )
-    return await machine.enqueue(read_input(given.input), execution_id=given.execution_id)
+    order = first_order(machine.bundle, read_input(given.input), parent=given.parent_id)
+    return await start_execution(core, order, given.queue, execution_id=given.execution_id)
 
 
 async def _stored(core: AgentsCore, given: argparse.Namespace) -> ExecutionHandle[Any]:
@@ -102,15 +120,27 @@ async def play_here(
 
     `alone`: refuse when another process has it.
     """
+    layer = next(layer for layer in core.registry.layers if isinstance(layer, MachineLayer))
+    try:
+        return await _to_the_end(core, execution, layer, role=role, alone=alone)
+    finally:
+        await layer.tell("on_attempt_end", str(execution.id), "left")
+
+
+async def _to_the_end(
+    core: AgentsCore, execution: ExecutionHandle[Any], layer: MachineLayer, *, role: Role, alone: bool
+) -> int:
+    looked = False
     while True:
         row = await core.runtime().find(execution.id)
         if row.state in TERMINAL or (row.state == State.WAITING and row.channel is not None and row.due_at is None):
             break
-        if row.state == State.RUNNING:  # another process has it
-            if alone:
-                raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
+        if row.state == State.RUNNING and alone:
+            raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
+        if looked or row.state == State.RUNNING:  # another process has it, or what it waits for
             await core.ports.clock.sleep(_LOOK)
-        if await _played(core.make_worker(role)):
+        looked = True
+        if await _played(core.make_worker(role), layer):
             break
     if row.state not in TERMINAL:
         sys.stderr.write(f"holdfast: execution {execution.id} waits: {await execution.why()}\n")
@@ -119,21 +149,30 @@ async def play_here(
     return 0
 
 
-async def _played(worker: Worker) -> bool:
+async def _played(worker: Worker, layer: MachineLayer) -> bool:
     """Let a worker work; True when SIGTERM or SIGINT came, and what it had was handed back."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    stopping: set[asyncio.Task[None]] = set()
+    loop, stopping = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
-    def stop() -> None:
-        told.set()
+    async def stop() -> None:
+        await layer.tell("on_stopping")
+        await hand_back()
+
+    async def hand_back() -> None:
         worker.hurry()
-        stopping.add(asyncio.ensure_future(worker.stop()))
+        await worker.stop()
+
+    def told() -> None:
+        """A second signal waits for no hooks."""
+        stopping.append(asyncio.ensure_future(hand_back() if stopping else stop()))
 
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or on Windows
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, told)
     await worker.run()
-    return told.is_set()
+    if stopping:
+        await asyncio.wait(stopping, return_when=asyncio.FIRST_COMPLETED)
+        await layer.tell("on_stopped")
+    return bool(stopping)
 
 
 def import_hooks(named: Sequence[str]) -> Any:
@@ -172,4 +211,4 @@ def read_input(text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main_of_a_process()

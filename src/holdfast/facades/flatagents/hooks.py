@@ -24,8 +24,9 @@ from holdfast.facades.flatagents.work import acting
 from holdfast.machines.admission import Admission
 from holdfast.machines.graph import Machine
 from holdfast.machines.hooks import MachineHooks as PlainHooks
+from holdfast.machines.orders import OWN_QUEUES
 
-LAUNCHED = "flatagents.launched."  # the queue of the workers of a pool
+LAUNCHED = f"{OWN_QUEUES}flatagents."  # the queue of the workers of a pool
 _STALE = 60.0  # seconds, for a registry that does not say
 
 
@@ -79,9 +80,18 @@ class MachineHooks(PlainHooks):
         self._presence.begin(self.registration_backend, execution_id, pool, settings.heartbeat_interval)
 
     def on_attempt_end(self, execution_id: str, how: str) -> None:
-        """It has ended, unless it only waits."""
+        """It has ended, unless it only waits, and its process with it."""
         if self._presence is not None and how != "parked":
-            self._presence.end(self.registration_backend, execution_id, interrupted=how == "interrupted")
+            self._presence.end(self.registration_backend, execution_id)
+
+    def on_stopping(self) -> None:
+        """SIGTERM: the workers that this process is are terminating, also those that wait for their processors."""
+        if self._presence is not None:
+            self._presence.stop(self.registration_backend)
+
+    def on_stopped(self) -> None:
+        if self._presence is not None:
+            self._presence.end_all(self.registration_backend)
 
     def on_launch(self, names: Sequence[str], context: Mapping[str, Any]) -> Admission | None:
         """No more workers than there is work for, and than `context.max_workers`; without that, there is no cap."""
@@ -90,7 +100,12 @@ class MachineHooks(PlainHooks):
         pool_id = str(context["pool_id"])
         work = work_of(self.work_backend.pool(pool_id))
         live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
-        return Admission(f"{LAUNCHED}{pool_id}", min(work, int(context["max_workers"])), live)
+        return Admission(f"{LAUNCHED}{pool_id}", min(work, int(context["max_workers"])), live, self.gone)
+
+    def gone(self, worker_ids: Sequence[str]) -> list[str]:
+        """Those of these workers that have ended or were given up; one that never came may still come."""
+        found = [self.registration_backend.get(id) for id in worker_ids]
+        return [each.worker_id for each in found if each is not None and each.status in ("terminated", "lost")]
 
     def on_launched(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
         """Start a process for each; one that is missing is started by the next tick."""
@@ -144,10 +159,14 @@ def work_of(pool: WorkPool) -> int:
     return pool.size() + (claimed() if claimed is not None else 0)
 
 
+def stale_after(registry: RegistrationBackend) -> float:
+    """After how many seconds without a word a worker is stale, as its registry says."""
+    return float(getattr(registry, "stale_threshold_seconds", _STALE))
+
+
 def live_workers(registry: RegistrationBackend, pool_id: str | None) -> list[WorkerRecord]:
     """Active workers of a pool that are heard of."""
-    threshold = getattr(registry, "stale_threshold_seconds", _STALE)
-    stale = {each.worker_id for each in registry.list(WorkerFilter(stale_threshold_seconds=threshold))}
+    stale = {each.worker_id for each in registry.list(WorkerFilter(stale_threshold_seconds=stale_after(registry)))}
     active = [each for each in registry.list(status="active") if each.worker_id not in stale]
     return [each for each in active if pool_id is None or each.pool_id in (None, pool_id)]
 
@@ -175,7 +194,9 @@ class DistributedWorkerHooks(MachineHooks):
     def spawn_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
         machine = str(context.get("worker_config_path") or context.get("worker_machine") or "job_worker")
         count = int(context.get("workers_to_spawn") or 0)
-        ids = [self.invoker.launch(machine, {"pool_id": context["pool_id"]}) for _ in range(count)]
+        parent = context.get("machine", {}).get("execution_id")
+        given, invoker = {"pool_id": context["pool_id"]}, self.invoker
+        ids = [invoker.launch(machine, given, parent_id=parent) for _ in range(count)]
         return {"spawned": len(ids), "spawned_ids": ids}
 
     def claim_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +228,7 @@ class DistributedWorkerHooks(MachineHooks):
         return {"worker_id": context["worker_id"]}
 
     def list_stale_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        own = getattr(self.registration_backend, "stale_threshold_seconds", _STALE)
-        threshold = context.get("stale_threshold_seconds") or own
+        threshold = context.get("stale_threshold_seconds") or stale_after(self.registration_backend)
         found = self.registration_backend.list(WorkerFilter(stale_threshold_seconds=float(threshold)))
         pool = context.get("pool_id")
         return {"workers": [asdict(each) for each in found if pool is None or each.pool_id in (None, pool)]}

@@ -6,6 +6,8 @@ token, so what a worker says after its item was taken back changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import NotFound
 from holdfast.facades.flatagents import worker_rows
 from holdfast.facades.flatagents.records import WorkItem
@@ -38,8 +40,11 @@ def route_of(pool: str) -> Route:
     return route_for(queue_of(pool), KIND)
 
 
-async def push(tx: Transaction, jobs: list[NewJob], route: Route) -> None:
+async def push(tx: Transaction, jobs: list[NewJob], route: Route, fired: Sequence[tuple[NewJob, Route]] = ()) -> None:
+    """Add items, and with them the executions that they trigger: both are there, or neither is."""
     await enqueue(tx, jobs, [route], notify=True)
+    if fired:
+        await enqueue(tx, [job for job, _ in fired], sorted({each for _, each in fired}))
 
 
 async def claim(tx: Transaction, pool: str, who: Registration, *, again: bool) -> WorkItem | None:

@@ -40,12 +40,18 @@ class SubprocessInvoker:
         self._backends = backends
         self._bind = dict(bind or {})
 
-    def launch(self, machine: str, input: Mapping[str, Any], *, execution_id: str | None = None) -> str:
-        """Start a machine in a process of its own; returns the id of its execution."""
+    def launch(
+        self, machine: str, input: Mapping[str, Any], *, execution_id: str | None = None, parent_id: str | None = None
+    ) -> str:
+        """Start a machine in a process of its own; returns the id of its execution.
+
+        `parent_id` names the execution that starts it.
+        """
         id = execution_id or str(new_id(Ports()))
         bound = [part for name, file in self._bind.items() for part in ("--bind", f"{name}={file}")]
         said = ["--machine", found_machine(machine), "--input", json.dumps(dict(input)), "--execution-id", id]
-        self._start([*said, *bound], self._url)
+        parent = [] if parent_id is None else ["--parent-id", parent_id]
+        self._start([*said, *parent, *bound], self._url)
         return id
 
     def play(self, execution_ids: Sequence[str], queue: str, url: str) -> None:

@@ -12,9 +12,9 @@ import os
 import socket
 import threading
 
-from holdfast.errors import DuplicateWorker, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.facades.flatagents.protocols import RegistrationBackend
-from holdfast.facades.flatagents.records import UnknownWorker, WorkerRegistration
+from holdfast.facades.flatagents.records import WorkerRegistration
 
 log = logging.getLogger("holdfast.flatagents")
 
@@ -38,27 +38,38 @@ class Presence:
         )
         thread.start()
 
-    def end(self, registry: RegistrationBackend, worker_id: str, *, interrupted: bool = False) -> None:
-        """It has ended, and says so. `interrupted`: it was told to."""
+    def stop(self, registry: RegistrationBackend) -> None:
+        """The process was told to stop: its workers say so, and end soon."""
+        with self._turn:
+            ids = list(self._timers)
+        for worker_id in ids:
+            with contextlib.suppress(KeyError):
+                registry.update_status(worker_id, "terminating")
+
+    def end(self, registry: RegistrationBackend, worker_id: str) -> None:
+        """It has ended, and says so."""
         with self._turn:
             stop = self._timers.pop(worker_id, None)
         if stop is not None:
             stop.set()
-        with contextlib.suppress(KeyError):  # somebody else has given it up
-            if interrupted:
-                registry.update_status(worker_id, "terminating")
-            registry.update_status(worker_id, "terminated")
+            with contextlib.suppress(KeyError):  # somebody else has given it up
+                registry.update_status(worker_id, "terminated")
+
+    def end_all(self, registry: RegistrationBackend) -> None:
+        """The process ends, and with it those that waited for their processors."""
+        with self._turn:
+            ids = list(self._timers)
+        for worker_id in ids:
+            self.end(registry, worker_id)
 
 
 def _register(registry: RegistrationBackend, worker_id: str, pool_id: str | None) -> None:
-    me = WorkerRegistration(worker_id, socket.gethostname(), os.getpid(), pool_id=pool_id)
+    """A worker that another process was, and that nobody has given up, continues here with the item that it has."""
+    host, pid = socket.gethostname(), os.getpid()
     try:
-        registry.register(me)
-    except DuplicateWorker:  # another process played this execution before, and was its worker
-        try:
-            registry.heartbeat(worker_id)
-        except UnknownWorker:
-            registry.register(me)
+        registry.heartbeat(worker_id, {"host": host, "pid": pid})
+    except KeyError:
+        registry.register(WorkerRegistration(worker_id, host, pid, pool_id=pool_id))
 
 
 def _beat(registry: RegistrationBackend, worker_id: str, interval: float, stop: threading.Event) -> None:

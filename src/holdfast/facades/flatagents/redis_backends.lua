@@ -27,11 +27,11 @@ local function give_back(id, outcome, error)
         redis.call('ZADD', p .. 'pool:' .. item[3], item[4], id)
     end
 end
-local function take_back(worker, pool)
+local function take_back(worker, pool, outcome)
     local count = 0
     for _, id in ipairs(redis.call('SMEMBERS', p .. 'worker:' .. worker .. ':items')) do
         if pool == '' or redis.call('HGET', p .. 'item:' .. id, 'pool') == pool then
-            give_back(id, 'lost', '')
+            give_back(id, outcome, '')
             count = count + 1
         end
     end
@@ -77,13 +77,13 @@ elseif verb == 'end' then
     end
     return 1
 elseif verb == 'release_by_worker' then
-    return take_back(ARGV[2], ARGV[3])
+    return take_back(ARGV[2], ARGV[3], 'lost')
 elseif verb == 'register' then
     -- id, stale after (us), what it said of itself
     local key = p .. 'worker:' .. ARGV[2]
     if live(ARGV[2]) then
         if now() - redis.call('HGET', key, 'beat') <= tonumber(ARGV[3]) then return 0 end
-        take_back(ARGV[2], '')
+        take_back(ARGV[2], '', 'lost')
     end
     redis.call('SADD', p .. 'workers', ARGV[2])
     redis.call('HSET', key, 'status', 'active', 'said', ARGV[4], 'more', '{}', 'beat', string.format('%.0f', now()),
@@ -101,10 +101,12 @@ elseif verb == 'heartbeat' then
     return 1
 elseif verb == 'update_status' then
     local key = p .. 'worker:' .. ARGV[2]
-    if redis.call('HGET', key, 'status') == ARGV[3] then return 1 end
+    local before = redis.call('HGET', key, 'status')
+    if before == ARGV[3] then return 1 end
     if not live(ARGV[2]) then return 0 end
     redis.call('HSET', key, 'status', ARGV[3])
-    if ARGV[3] == 'terminated' then take_back(ARGV[2], '') end
+    -- One that was told to stop hands its items back; those of any other that ends have lost a try.
+    if ARGV[3] == 'terminated' then take_back(ARGV[2], '', before == 'terminating' and 'released' or 'lost') end
     return 1
 elseif verb == 'worker' then
     local row = redis.call('HGETALL', p .. 'worker:' .. ARGV[2])

@@ -123,6 +123,7 @@ class RedisRegistrationBackend:
         if not fields:
             return None
         said, more = json.loads(fields["said"]), json.loads(fields["more"]) or {}
+        said |= {name: more.pop(name) for name in ("host", "pid") if name in more}  # where it is now
         record = WorkerRecord(
             worker_id=id,
             host=said["host"],

@@ -1,11 +1,13 @@
 """Triggers: what starts machines when nothing runs all the time. They stand in `trigger_registry.yml`.
 
 An execution is named by its trigger and the moment that it stands for, so a tick that comes twice runs nothing twice.
-Work that was added without a trigger is found by the next tick.
+What `work_added` triggers is enqueued in the transaction of the push; the process that plays it is started after that,
+and by the next tick if it never came.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +16,24 @@ from typing import Any
 from holdfast import crons
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks
+from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks, stale_after
+from holdfast.facades.flatagents.item_rows import QUEUE, size
+from holdfast.facades.flatagents.records import WorkerFilter
 from holdfast.facades.flatagents.work import HoldfastWorkBackend
-from holdfast.kernel.queries import list_jobs, now
+from holdfast.kernel.ids import derived_id
+from holdfast.kernel.queries import now
+from holdfast.kernel.queues import list_queues
+from holdfast.kernel.rows import NewJob, Route
 from holdfast.kernel.states import State
-from holdfast.machines.api import ExecutionHandle
+from holdfast.machines.admission import give_up, launched
+from holdfast.machines.api import ExecutionHandle, Machine
 from holdfast.machines.documents import plain_value, read_document
+from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
 from holdfast.machines.run import play_here
 from holdfast.validation import did_you_mean
 
 WORK_ADDED = "work_added"
+TRIGGERED = f"{OWN_QUEUES}flatagents-triggered"  # the queue of what pushes trigger
 TYPES = ("cron", "subprocess", "in_loop", "webhook", "lambda")
 _FIELDS = ("name", "type", "machine", "schedule", "on", "input")
 _BOOT_US = 30_000_000  # so long a process that was started may take to appear
@@ -107,6 +117,7 @@ class Triggers:
         self._app = app
         self._hooks = hooks or DistributedWorkerHooks()
         self._bound = dict(machines or {})
+        self._machines: dict[str, Machine[Any]] = {}  # by trigger
 
     async def tick(self) -> list[str]:
         """Run what is due, here, and start the processes that are missing; returns the executions that ran."""
@@ -136,41 +147,78 @@ class Triggers:
         return str(started[0].id) if started else ""
 
     def watch(self, work: HoldfastWorkBackend) -> None:
-        """Start the machines of `on: work_added` for what is pushed through this backend, from now on."""
-        work.on_push = self.work_added
+        """Fire `on: work_added` for what is pushed through this backend, from now on. It must be in the app's database:
+        there the next tick looks for what was lost."""
+        if not isinstance(work, HoldfastWorkBackend):
+            raise UsageError(
+                f"{type(work).__name__} fires no triggers: let cron tick, or call work_added after a push."
+            )
+        work.watcher = self
+
+    def fired(self, pool_id: str, item_id: str) -> list[tuple[NewJob, Route]]:
+        """The executions that an item triggers, for the transaction in which it is pushed."""
+        made = []
+        for trigger in self._of_work(pool_id):
+            order = first_order(self._machine(trigger).bundle, {**trigger.input, "pool_id": pool_id})
+            way = Way(TRIGGERED)
+            made.append(new_job(derived_id("trigger", trigger.name, item_id), order, way, self._app.settings))
+        return made
+
+    def start(self, ids: Sequence[str], url: str) -> None:
+        """Start a process for each of these executions, which are stored."""
+        self._hooks.on_launched(ids, TRIGGERED, url)
 
     def work_added(self, pool_id: str) -> None:
-        """Something was added to a pool: start a process for each trigger that wants to know."""
-        for trigger in self.listed:
-            if trigger.on == WORK_ADDED:
-                self._hooks.invoker.launch(self._file(trigger), {"pool_id": pool_id, **trigger.input})
+        """For a backend of your own, after its push: start a process for each trigger that wants to know."""
+        for trigger in self._of_work(pool_id):
+            self._hooks.invoker.launch(self._file(trigger), {**trigger.input, "pool_id": pool_id})
+
+    def _of_work(self, pool_id: str) -> list[Trigger]:
+        """The triggers of a pool's `work_added`: those that name no pool, and those that name this one."""
+        return [each for each in self.listed if each.on == WORK_ADDED and each.input.get("pool_id", pool_id) == pool_id]
 
     async def _repair(self, trigger: Trigger, moment: int) -> list[ExecutionHandle[Any]]:
         """Pools in which something waits: perhaps the process that was to look after it never came."""
-        rows = await core_of(self._app).runtime().transact(list_jobs, kind="flatagents.work", state=State.PENDING)
-        pools = sorted({row.queue.removeprefix("flatagents.") for row in rows})
-        wanted = trigger.input.get("pool_id")
+        core = core_of(self._app)
+        queues = [row.name for row in await core.runtime().transact(list_queues)]
+        pools = [name.removeprefix(QUEUE) for name in queues if name.startswith(QUEUE)]
         found: list[ExecutionHandle[Any]] = []
-        for pool in pools if wanted is None else [wanted] if wanted in pools else []:
-            found += await self._enqueue(trigger, {"pool_id": pool, **trigger.input}, f"{pool} {moment}")
+        for pool in pools:
+            if trigger in self._of_work(pool) and (await core.runtime().transact(size, pool)).pending:
+                found += await self._enqueue(trigger, {**trigger.input, "pool_id": pool}, f"{pool} {moment}")
         return found
 
     async def _enqueue(self, trigger: Trigger, input: Mapping[str, Any], key: str) -> list[ExecutionHandle[Any]]:
-        machine = self._app.machine(self._file(trigger), hooks=self._hooks, machines=self._bound)
+        machine = self._machine(trigger)
         id = f"trigger {trigger.name} {key}" if key else None
         execution = await machine.enqueue(input, execution_id=id)
         return [execution] if execution.fresh else []
 
     async def _restart(self, before: int) -> None:
-        """Executions that were launched, and that no process plays: a launcher may have died before it started one."""
+        """Executions that were launched or triggered, and that no process plays: a launcher may have died before it
+        started one, or the process itself has. Those whose workers have ended are cancelled."""
         core = core_of(self._app)
-        rows = await core.runtime().transact(list_jobs, state=State.PENDING, limit=10_000)
-        waiting: dict[str, list[str]] = {}
-        for row in rows:
-            if row.queue.startswith(LAUNCHED) and row.parent is None and row.created_at < before:
-                waiting.setdefault(row.queue, []).append(str(row.id))
-        for queue, ids in waiting.items():
-            self._hooks.on_launched(ids, queue, core.settings.url)
+        known = await core.runtime().transact(list_queues)
+        for queue in [row.name for row in known if row.name.startswith((LAUNCHED, TRIGGERED))]:
+            rows = await core.runtime().transact(launched, queue)
+            gone, silent = await asyncio.to_thread(self._absent, [str(row.id) for row in rows])
+            await core.runtime().transact(give_up, [row for row in rows if row.id in gone])
+            missed = [row for row in rows if row.state == State.PENDING or row.id in silent]
+            ids = [str(row.id) for row in missed if row.created_at < before and row.id not in gone]
+            if ids:
+                self._hooks.on_launched(ids, queue, core.settings.url)
+
+    def _absent(self, ids: Sequence[str]) -> tuple[set[str], set[str]]:
+        """Those of these workers that have ended or were given up, and those that are silent for too long."""
+        registry = self._hooks.registration_backend
+        stale = registry.list(WorkerFilter(stale_threshold_seconds=stale_after(registry))) if ids else []
+        return set(self._hooks.gone(ids)), {each.worker_id for each in stale} & set(ids)
+
+    def _machine(self, trigger: Trigger) -> Machine[Any]:
+        if trigger.name not in self._machines:
+            file = self._file(trigger)
+            self._machines[trigger.name] = self._app.machine(file, hooks=self._hooks, machines=self._bound)
+        return self._machines[trigger.name]
 
     def _file(self, trigger: Trigger) -> str:
         named = self._bound.get(trigger.machine)

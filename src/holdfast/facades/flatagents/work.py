@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast import validation
 from holdfast.errors import BadSetting, UsageError
@@ -22,7 +22,7 @@ from holdfast.facades.flatagents.registration import check_id, registration_of
 from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, Store, Stored, sqlite_url
 from holdfast.kernel import codec
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.rows import Held, NewJob
+from holdfast.kernel.rows import Held, NewJob, Route
 
 log = logging.getLogger("holdfast.flatagents")
 
@@ -32,13 +32,23 @@ _REMEMBERED = 10_000  # claims of one backend
 _PUSH_OPTIONS = {"max_retries"}
 
 
+class PushWatcher(Protocol):
+    """What a push does beside adding its item."""
+
+    def fired(self, pool_id: str, item_id: str) -> Sequence[tuple[NewJob, Route]]:
+        """Jobs that are enqueued with the item, in its transaction."""
+
+    def start(self, ids: Sequence[str], url: str) -> None:
+        """They are stored in this database, and the item with them."""
+
+
 class HoldfastWorkBackend(Stored):
     """Pools by name, in one database."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._pools: dict[str, HoldfastWorkPool] = {}
-        self.on_push: Callable[[str], None] | None = None  # is told the pool, once an item is stored
+        self.watcher: PushWatcher | None = None
 
     def pool(self, name: str) -> HoldfastWorkPool:
         """The pool of this name; it exists from the first item on."""
@@ -70,9 +80,11 @@ class HoldfastWorkPool:
             raise UsageError(f"{unknown[0]!r} is not an option of push; there is max_retries.")
         tries = asked.get("max_retries")
         job = self._new(item, MAX_RETRIES if tries is None else validation.whole(tries, "max_retries", least=1))
-        await self._store.transact(rows.push, [job], rows.route_of(self.name))
-        if self._backend.on_push is not None:
-            self._backend.on_push(self.name)
+        watcher = self._backend.watcher
+        fired = [] if watcher is None else watcher.fired(self.name, str(job.id))
+        await self._store.transact(rows.push, [job], rows.route_of(self.name), fired)
+        if watcher is not None and fired:
+            watcher.start([str(each.id) for each, _ in fired], self._store.url)
         return str(job.id)
 
     def _new(self, item: Any, tries: int) -> NewJob:

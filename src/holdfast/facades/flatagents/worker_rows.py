@@ -83,15 +83,20 @@ async def owner_for(tx: Transaction, who: Registration) -> int:
 
 
 async def heartbeat(tx: Transaction, worker_id: str, metadata: dict[str, Any]) -> None:
+    """`host` and `pid` in the metadata are where the worker is now; everything else is kept beside."""
     row = await _live(tx, worker_id)
     known = told(row)
     more = {**dict(known.more), **metadata}
-    changed = Told(True, known.host, known.pid, known.started_at, known.status, tuple(more.items()))
-    await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=changed.text() if metadata else None)])
+    host, pid = more.pop("host", known.host), more.pop("pid", known.pid)
+    changed = Told(True, host, pid, known.started_at, known.status, tuple(more.items()))
+    await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=None if changed == known else changed.text())])
 
 
 async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
-    """Follow a worker through its life. What one that has ended still held goes back to its pools."""
+    """Follow a worker through its life. What one that has ended still held goes back to its pools.
+
+    That counts as a try, except after `terminating`: such a worker was told to stop, and hands its items back.
+    """
     row = await latest(tx, worker_id)
     if row is None or not _is_ours(row):
         raise _unknown(worker_id, row)
@@ -104,7 +109,7 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
             await workers.drain(tx, row.seq)
         case "terminated":
             await workers.unregister(tx, row.seq, reason="it terminated")
-            await take_back(tx, row.seq)
+            await take_back(tx, row.seq, charge=row.status != "draining")
         case "lost":
             await workers.lose(tx, row.seq, reason="it was reported as lost")
         case _:
@@ -114,10 +119,10 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
             await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=changed.text())])
 
 
-async def take_back(tx: Transaction, seq: int, *, queue: str | None = None) -> int:
-    """Return what a holder has to its pools, and count it as a try of each; returns how many."""
+async def take_back(tx: Transaction, seq: int, *, queue: str | None = None, charge: bool = True) -> int:
+    """Return what a holder has to its pools, and with `charge` count it as a try of each; returns how many."""
     count = 0
-    while taken := await brokers.release_by_worker(tx, seq, queue=queue, charge=True):
+    while taken := await brokers.release_by_worker(tx, seq, queue=queue, charge=charge):
         count += len(taken)
     return count
 

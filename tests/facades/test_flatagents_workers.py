@@ -1,0 +1,112 @@
+"""Workers that are processes: what the registry and the pool show when they are stopped, killed, or fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.facades.flatagents import WorkerRecord
+from tests.facades.echo_hooks import EchoHooks, StoppingHooks
+from tests.facades.test_flatagents_machines import Scene, scene
+from tests.facades.test_leases import SHORT, patiently
+
+__all__ = ["scene"]
+
+
+def status(scene: Scene, worker: WorkerRecord) -> str:
+    found = scene.registry.get(worker.worker_id)
+    assert found is not None
+    return found.status
+
+
+def busy_worker(scene: Scene, hooks: EchoHooks) -> WorkerRecord:
+    """A process that the checker has launched, in the middle of an item."""
+    scene.run("parallelization_checker", hooks, max_workers=1)
+    patiently(lambda: scene.pool.claimed() == 1)
+    (worker,) = scene.registry.list(status="active")
+    return worker
+
+
+def is_there(pid: int | None) -> bool:
+    assert pid is not None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def told(worker: WorkerRecord, number: signal.Signals) -> None:
+    assert worker.pid is not None
+    os.kill(worker.pid, number)
+
+
+def test_sigterm_makes_a_busy_worker_terminating_and_then_terminated(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "may stop"
+    monkeypatch.setenv("ECHO_MAY_STOP", str(gate))
+    item_id = scene.pool.push({"until": str(tmp_path / "never")})
+    worker = busy_worker(scene, StoppingHooks(scene.config))
+    assert worker.current_task_id == item_id
+    told(worker, signal.SIGTERM)
+    patiently(lambda: status(scene, worker) == "terminating")
+    assert scene.pool.get(item_id).claimed_by == worker.worker_id
+    gate.touch()
+    patiently(lambda: status(scene, worker) == "terminated")
+    patiently(lambda: not is_there(worker.pid))
+    item = scene.pool.get(item_id)
+    assert (item.status, item.attempts, item.claimed_by) == ("pending", 0, None), (
+        "told to stop, it handed the item back"
+    )
+    assert scene.registry.list(status="lost") == []
+    after = scene.hooks()
+    scene.run("parallelization_checker", after, max_workers=1)
+    assert len(after.launched) == 1, "it has left its place to another"
+    assert scene.app.sync(scene.app.jobs.get(worker.worker_id)).state == "cancelled"
+
+
+def test_a_worker_that_was_killed_and_reaped_leaves_its_place_to_another(scene: Scene, tmp_path: Path) -> None:
+    scene.pool.push({"until": str(tmp_path / "never")})
+    hooks = EchoHooks(scene.config)
+    worker = busy_worker(scene, hooks)
+    told(worker, signal.SIGKILL)
+    after = scene.hooks()
+    scene.run("parallelization_checker", after, max_workers=1)
+    assert after.launched == [], "nobody has given it up"
+    patiently(lambda: bool(scene.registry.list(stale_threshold_seconds=SHORT)))
+    scene.run("stale_worker_reaper", hooks, stale_threshold_seconds=SHORT)
+    scene.run("parallelization_checker", after, max_workers=1)
+    assert len(after.launched) == 1
+
+
+FAILS = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: fails
+  settings: {heartbeat_interval: 30}
+  context: {pool_id: "{{ input.pool_id }}"}
+  states:
+    start:
+      action: claim_job
+      output_to_context: {job: "{{ output.job }}", job_id: "{{ output.job_id }}"}
+      transitions: [{to: next}]
+    next: {action: echo, transitions: [{to: done}]}
+    done: {type: final}
+"""
+
+
+def test_an_error_exit_is_terminated_and_gives_the_item_back(scene: Scene) -> None:
+    item_id = scene.pool.push({"n": 1, "fail": True})
+    file = scene.folder / "fails.yml"
+    file.write_text(FAILS)
+    hooks = EchoHooks(scene.config)
+    id = hooks.invoker.launch(str(file), {"pool_id": "papers"})
+    patiently(lambda: bool(scene.registry.list(status="terminated")))
+    (worker,) = scene.registry.list()
+    assert (worker.worker_id, worker.current_task_id) == (id, None)
+    assert (scene.pool.get(item_id).status, scene.pool.get(item_id).attempts) == ("pending", 1), "a try that failed"
