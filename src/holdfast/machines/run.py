@@ -102,14 +102,16 @@ async def play_here(
 
     `alone`: refuse when another process has it.
     """
+    has_looked = False
     while True:
         row = await core.runtime().find(execution.id)
         if row.state in TERMINAL or (row.state == State.WAITING and row.channel is not None and row.due_at is None):
             break
-        if row.state == State.RUNNING:  # another process has it
-            if alone:
-                raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
+        if row.state == State.RUNNING and alone:
+            raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
+        if has_looked:  # what it needs is done in another process, or later
             await core.ports.clock.sleep(_LOOK)
+        has_looked = True
         if await _played(core.make_worker(role)):
             break
     if row.state not in TERMINAL:
