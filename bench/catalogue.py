@@ -17,6 +17,7 @@ from bench.works import (
     fairness,
     idle,
     latency,
+    machines,
     pools,
     routes,
     sqlite,
@@ -132,4 +133,18 @@ WORKS = (
     ),
     Work("startup", "Start-up and memory", startup, (startup.HELP.key, startup.READY.key, startup.MEMORY.key)),
     Work("pools", "Pools", pools, (pools.P50.key, pools.P99.key)),
+    Work(
+        "machines",
+        "Machines",
+        machines,
+        (
+            machines.POSTGRES.state.key,
+            machines.COMMITS.key,
+            machines.SQLITE.state.key,
+            machines.POSTGRES.launches.key,
+            machines.SQLITE.launches.key,
+            machines.POSTGRES.items.key,
+            machines.SQLITE.items.key,
+        ),
+    ),
 )

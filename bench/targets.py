@@ -24,6 +24,7 @@ from bench.works import (
     fairness,
     idle,
     latency,
+    machines,
     pools,
     routes,
     sqlite,
@@ -233,6 +234,11 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "pools": group(
         "pools",
         ("a burst until a new worker process claims, p50", "≤", 2, "s", value(pools.P50)),
+    ),
+    "machines": group(
+        "machines",
+        ("a state with an action, PostgreSQL", "≤", 3, "ms", value(machines.POSTGRES.state)),
+        ("a state with an action, SQLite", "≤", 1, "ms", value(machines.SQLITE.state)),
     ),
 }
 

@@ -456,7 +456,7 @@ async def test_an_agent_of_the_file_has_the_model_of_its_profile_and_is_asked_ag
         """,
         data="agents: {critic: {model: cheap, instructions: Be brief.}}",
     )
-    machine = hf.machine(path)
+    machine = hf.machine(path, queue="letters")
     lab = await labs.use(hf, Script(reject("no")))
     execution = await machine.enqueue()
     await lab.drain()
@@ -466,6 +466,7 @@ async def test_an_agent_of_the_file_has_the_model_of_its_profile_and_is_asked_ag
     assert await execution.result() == {"error": "streaming_error"}
     runs = await hf.runs.list()
     assert [(run.agent_name, run.state) for run in runs] == [("m.critic", "failed")] * 2
+    assert {(await hf.jobs.get(run.id)).queue for run in runs} == {"letters"}, "a process may play this queue alone"
 
 
 async def test_an_execution_id_names_one_execution(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from holdfast.machines.checkpoints import checkpoint_name, read_steps, record
 from holdfast.machines.problems import BadMachine
-from holdfast.machines.stepping import About, Act, Effect, Event, Launch, Place, Run, Stepper, Wait
+from holdfast.machines.stepping import (
+    PROBLEMS,
+    About,
+    Act,
+    Effect,
+    Event,
+    Launch,
+    Place,
+    Run,
+    Stepper,
+    Wait,
+    failure_of,
+)
 from tests.machines.pure import machine_of, play, seed, states_of
 
 
@@ -191,12 +203,19 @@ def test_from_dialect_one_on_braces_are_texts_and_paths_keep_types() -> None:
     assert play(machine_of(states, version="1.1.0"), lambda *_: None, {"n": 3})[0].result == {"text": "3", "path": 3}
 
 
+EACH = {
+    "each machine": 'foreach: "{{ range(2) }}", machine: c,',
+    "each launch": 'foreach: "{{ range(context.n) }}", launch: c,',
+    "each action": 'foreach: "{{ [context.n, 2] }}", as: x, key: "{{ x }}", action: a,',  # fails if two keys are one
+}
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> str:
     names = [f"s{i}" for i in range(draw(st.integers(1, 6)))]
     lines = []
     for name in names:
-        kind = draw(st.sampled_from(["final", "pass", "action", "foreach", "wait"]))
+        kind = draw(st.sampled_from([*("final", "pass", "action", "wait", "launch", "any", "agent"), *EACH]))
         targets = draw(
             st.lists(
                 st.sampled_from([*names, "nowhere"] if draw(st.integers(0, 20)) == 0 else names), min_size=1, max_size=3
@@ -213,8 +232,11 @@ def graphs(draw: st.DrawFn) -> str:
             "pass": "",
             "final": "",
             "action": "action: a,",
-            "foreach": 'foreach: "{{ range(2) }}", machine: c,',
             "wait": "wait_for: ch,",
+            "launch": 'launch: c, launch_input: {n: "{{ context.n + 1 }}"},',  # fails once n is no number
+            "any": "machine: [c, d], mode: any,",
+            "agent": "agent: critic, input: {text: Well?},",
+            **EACH,
         }[kind]
         error = f"on_error: {draw(st.sampled_from(names))}," if draw(st.booleans()) else ""
         lines.append(
@@ -243,9 +265,13 @@ def test_what_is_checked_can_be_run_and_replayed(states: str, chance: int) -> No
         if moved.to.has_ended:
             break
         before = moved.to
-        stepper.effect(before)
+        try:
+            stepper.effect(before)
+        except PROBLEMS as problem:
+            moved = stepper.failed(before, failure_of(problem))
+            continue
         moved = (
-            stepper.succeeded(before, {"n": dice.randrange(4), "done": dice.random() < 0.5})
+            stepper.succeeded(before, {"n": dice.choice([0, 1, 2, 3, "x"]), "done": dice.random() < 0.5})
             if dice.random() < 0.8
             else stepper.failed(before, failure(dice))
         )
@@ -255,8 +281,6 @@ def test_what_is_checked_can_be_run_and_replayed(states: str, chance: int) -> No
 
 
 def failure(dice: random.Random) -> Any:
-    from holdfast.machines.stepping import failure_of
-
     return failure_of(dice.choice([ValueError("v"), KeyError("k"), TimeoutError()]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.machines.templates import FILTERS, BadTemplate, TemplateError, compile_template
+from tests.support.commands import python
 
+ROOT = Path(__file__).parents[2]
 NAMES: dict[str, Any] = {
     "context": {"n": 3, "list": [1, 2], "none": None, "items": 7, "flag": False, "map": {"a": 1}, "text": "x<y"},
     "input": {},
@@ -134,6 +137,26 @@ def test_an_escape_is_refused_within_bounds(text: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
     assert time.process_time() - begun < 5
     assert NAMES["context"]["map"] == {"a": 1}
+
+
+def test_no_escape_gets_200_mb_even_in_a_process_that_has_no_more() -> None:
+    """The kernel refuses memory above the limit, so what a template takes for a moment counts too."""
+    room = 200 << 20
+    program = (
+        "import resource, sys\n"
+        "from holdfast.machines.templates import BadTemplate, TemplateError, compile_template\n"
+        "from tests.machines.test_templates import ESCAPES, NAMES\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        f"limit = pages * resource.getpagesize() + {room}\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "for text in ESCAPES:\n"
+        "    try:\n"
+        "        compile_template(text).render(NAMES)\n"
+        "    except (BadTemplate, TemplateError):\n"
+        "        continue\n"
+        "    sys.exit(text)\n"
+    )
+    assert python("-c", program, cwd=ROOT) == (0, "", "")
 
 
 def test_a_misspelt_filter_is_refused_with_the_right_one() -> None:

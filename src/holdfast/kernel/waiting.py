@@ -130,8 +130,13 @@ async def last_step(tx: Transaction, seq: int, prefix: str) -> LastStep | None:
     return await tx.one(WaitingSql.last_step, seq=seq, prefix=prefix)
 
 
+@single
 async def store_step(tx: Transaction, lease: Lease, name: str, result: str) -> str:
-    """Store a step's result once; returns what is stored under that name now."""
+    """Store a step's result once; returns what is stored under that name now.
+
+    One statement stores it under the lease. If it stores nothing, the lease is lost or the step is there already, and
+    stays there: no transaction has to hold the answers to these two questions together.
+    """
     stored = await tx.one(WaitingSql.store_step, **lease.held._asdict(), name=name, result=result, signal=None)
     if stored is None:
         await leases.hold(tx, lease)

@@ -89,13 +89,15 @@ class Machines:
         self._core.registry.add(machine_definition(graph.kind, queue, self.engine))
         for name, agent in graph.agents.items():
             if isinstance(agent, AgentDefinition):
-                self._define(f"{graph.name}.{name}", agent, Path(graph.file).parent)
+                self._define(f"{graph.name}.{name}", agent, Path(graph.file).parent, queue)
 
-    def _define(self, name: str, agent: AgentDefinition, folder: Path) -> None:
+    def _define(self, name: str, agent: AgentDefinition, folder: Path, queue: str) -> None:
+        """Its runs are in the queue of the machine, so that a process which plays that queue alone plays them too."""
         from holdfast.agents.api.declarations import declare_agent
 
         if name not in self._core.defined:
-            declare_agent(self._core, name, model_of(agent.model, folder), None, instructions=agent.instructions)
+            model = model_of(agent.model, folder)
+            declare_agent(self._core, name, model, None, instructions=agent.instructions, queue=queue)
 
 
 class Machine(Generic[T]):

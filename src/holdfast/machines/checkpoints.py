@@ -7,7 +7,6 @@ is what all its checkpoints say together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from holdfast.kernel import codec
@@ -33,7 +32,10 @@ def record(before: Place | None, moved: Moved) -> dict[str, Any]:
     changed, removed = patch({} if before is None else before.context, moved.to.context)
     to = moved.to
     stored: dict[str, Any] = {
-        "events": [asdict(event) for event in moved.events],
+        "events": [
+            {"name": event.name, "state": event.state, "step": event.step, "detail": event.detail}
+            for event in moved.events
+        ],
         "state": to.state,
         "step": to.step,
         "part": to.part,

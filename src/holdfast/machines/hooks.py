@@ -64,6 +64,7 @@ class Registry:
 
     def __init__(self, given: Any = None) -> None:
         self._made: dict[str, Any] = {}
+        self._sets: dict[tuple[str, ...], HookSet] = {}
         if isinstance(given, Mapping):
             self._given = {str(name): hooks for name, hooks in given.items()}
         else:
@@ -93,10 +94,13 @@ class Registry:
         specs = machine.hooks if own is None else own
         if state is None:
             specs = (*machine.hooks, *machine.lifecycle)
-        if not specs:
-            names = [DEFAULT] if DEFAULT in self._given else list(self._given)
-            return HookSet([self._one(name, ()) for name in names])
-        return HookSet([self._one(spec.name, spec.args) for spec in specs])
+        named = [(spec.name, spec.args) for spec in specs]
+        if not named:
+            named = [(name, ()) for name in ([DEFAULT] if DEFAULT in self._given else self._given)]
+        key = tuple(_key(name, args) for name, args in named)
+        if key not in self._sets:
+            self._sets[key] = HookSet([self._one(name, args) for name, args in named])
+        return self._sets[key]
 
     def used(self) -> HookSet:
         """The hooks that have been used in this process."""
@@ -105,7 +109,7 @@ class Registry:
     def _one(self, name: str, args: tuple[tuple[str, Any], ...]) -> Any:
         if name not in self._given:
             raise UsageError(f"there are no registered hooks called {name!r}.{did_you_mean(name, self._given)}")
-        key = f"{name} {args!r}"
+        key = _key(name, args)
         if key not in self._made:
             given = self._given[name]
             self._made[key] = given(**dict(args)) if isinstance(given, type) or _makes(given) else given
@@ -118,16 +122,16 @@ class HookSet:
     def __init__(self, hooks: Sequence[Any]) -> None:
         self._hooks = hooks
         self.methods = frozenset(name for name in METHODS for each in hooks if _has(each, name))
+        doing = [getattr(each, "on_action", each if callable(each) else None) for each in hooks]
+        self._able = [(method, _takes(method, 3)) for method in doing if method is not None]
 
     async def action(self, state: str, action: str, context: dict[str, Any]) -> Any:
         """The output of the first hooks that give one for this action."""
-        doing = [getattr(each, "on_action", each if callable(each) else None) for each in self._hooks]
-        able = [method for method in doing if method is not None]
-        if not able:
+        if not self._able:
             raise NoSuchAction(f"no hooks are registered to do action {action!r} of state {state!r}.")
         output: Any = None
-        for method in able:
-            output = await _call(method, *([state] if _takes(method, 3) else []), action, context)
+        for method, takes_state in self._able:
+            output = await _call(method, *([state] if takes_state else []), action, context)
             if output is not None and output is not context:
                 break
         return output
@@ -182,6 +186,10 @@ def _makes(given: Any) -> bool:
         return False
     parameters = inspect.signature(given).parameters.values()
     return all(each.default is not each.empty or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _key(name: str, args: tuple[tuple[str, Any], ...]) -> str:
+    return f"{name} {args!r}" if args else name
 
 
 def _name_of(hooks: Any) -> str:
