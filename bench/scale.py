@@ -45,6 +45,7 @@ class Scale:
     agent_tool_runs: int
     agent_streams: int
     batch_turns: int
+    resp_jobs: int  # over one connection; four times as many over several
 
 
 FULL = Scale(
@@ -86,6 +87,7 @@ FULL = Scale(
     agent_tool_runs=60,
     agent_streams=300,
     batch_turns=3_000,
+    resp_jobs=1_000,
 )
 QUICK = Scale(
     name="quick",
@@ -126,4 +128,5 @@ QUICK = Scale(
     agent_tool_runs=20,
     agent_streams=100,
     batch_turns=2_000,
+    resp_jobs=200,
 )

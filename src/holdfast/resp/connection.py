@@ -15,12 +15,11 @@ from holdfast.resp import frames
 from holdfast.resp.client import Client
 from holdfast.resp.dispatch import NOAUTH, dispatch, is_together, is_waiting
 from holdfast.resp.frames import BadFrame, Frames
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import INLET, Gateway
 from holdfast.resp.replies import Failure, Reply, encode
 
 log = logging.getLogger("holdfast.resp")
 
-_READ = 16_384  # bytes taken from the socket at once
 _OTHER_PROTOCOLS = (b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"CONNECT", b"PATCH", b"HOST:")
 _TOGETHER = 200  # requests that are answered together
 _LOW, _HIGH = 64 << 10, 256 << 10
@@ -32,7 +31,6 @@ class Connection(asyncio.BufferedProtocol):
         self.client = client
         self._left = left
         self._frames = Frames()
-        self._into = bytearray(_READ)
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -56,13 +54,13 @@ class Connection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(self._serve(transport), name=f"resp-{self.client.id}")
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._into
+        return self._gateway.inlet
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._frames.feed(memoryview(self._into)[:nbytes])
+        self._frames.feed(memoryview(self._gateway.inlet)[:nbytes])
         self._arrived.set()
         limits = self._frames.limits
-        if self._transport is not None and self._frames.buffered > limits.request + _READ and not self._paused:
+        if self._transport is not None and self._frames.buffered > limits.request + INLET and not self._paused:
             self._paused = True  # until what is here has been answered
             self._transport.pause_reading()
 

@@ -21,6 +21,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+INLET = 16_384  # bytes taken from a socket at once
+
+
 class Gateway:
     def __init__(self, core: AgentsCore, options: RespOptions) -> None:
         self.core = core
@@ -30,6 +33,7 @@ class Gateway:
         self.failed_keys = FailedKeys(self.clock)
         self.rates = Rates(self.clock)
         self.clients: dict[int, Client] = {}
+        self.inlet = bytearray(INLET)  # of all connections: what arrives is copied from it before another can arrive
         self.counts: Counter[str] = Counter()  # connections, commands, refusals since the start
         self.pushed = asyncio.Event()  # somebody put something into a plain list of this server
         self._pops: Pops | None = None
@@ -44,7 +48,7 @@ class Gateway:
     @property
     def endings(self) -> Endings:
         if self._endings is None:
-            self._endings = Endings(self.database)
+            self._endings = Endings(self.database, self.core.registry.layers)
         return self._endings
 
     @property
@@ -59,7 +63,7 @@ class Gateway:
         return await self.database.transact(operation, *args, **kwargs)
 
     async def end(self, client: Client, lease: Lease | None, write: Write) -> bool:
-        """End an attempt whose lease went out to a client. False: it cannot be done that way, and the store says why."""
+        """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
         if lease is None or client.epoch not in (None, lease.worker) or lease.tenant != client.tenant:
             return False
         delivered = self.pops.delivered
