@@ -19,6 +19,7 @@ from bench.works import (
     latency,
     machines,
     pools,
+    resp,
     routes,
     sqlite,
     startup,
@@ -105,6 +106,20 @@ WORKS = (
         (idle.QUERIES.key, idle.CPU.key, idle.CROWD_QUERIES.key, idle.CROWD_CPU.key, idle.CROWD_SERVER.key),
     ),
     Work("brokers", "Brokers", brokers, (brokers.WORKER.key, brokers.ONE.key, brokers.SIXTEEN.key, brokers.IDLE.key)),
+    Work(
+        "resp",
+        "Redis clients",
+        resp,
+        (
+            resp.ONE.key,
+            resp.SIXTEEN.key,
+            resp.PIPELINED.key,
+            resp.P50.key,
+            resp.P99.key,
+            resp.MEMORY.key,
+            resp.PARKED.key,
+        ),
+    ),
     Work(
         "agents",
         "Agents",

@@ -46,6 +46,7 @@ class Scale:
     agent_streams: int
     batch_turns: int
     machine_states: int
+    resp_jobs: int  # over one connection; four times as many over several
 
 
 FULL = Scale(
@@ -88,6 +89,7 @@ FULL = Scale(
     agent_streams=300,
     batch_turns=3_000,
     machine_states=2_000,
+    resp_jobs=1_000,
 )
 QUICK = Scale(
     name="quick",
@@ -129,4 +131,5 @@ QUICK = Scale(
     agent_streams=100,
     batch_turns=2_000,
     machine_states=300,
+    resp_jobs=200,
 )

@@ -177,21 +177,26 @@ class SqliteStores:
 
 
 class RedisStores:
-    """One Redis of our own, without persistence; emptied and filled anew for each run."""
+    """One Redis of our own, without persistence unless it is given; emptied and filled anew for each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: str) -> None:
+        self._options = options
         self._workspace: Workspace | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
 
     @contextmanager
     def lend(self, contender: Contender, recipe: Recipe) -> Iterator[Lent]:
-        if self._process is None:
-            self._start()
-        url = f"redis://127.0.0.1:{self._port}/0"
-        self._command("FLUSHALL")
+        url = f"redis://127.0.0.1:{self.empty_port()}/0"
         recipe.make(contender, url)
         yield Lent(url, lambda: False)
+
+    def empty_port(self) -> int:
+        """Where it listens, without anything in it."""
+        if self._process is None:
+            self._start()
+        self._command("FLUSHALL")
+        return self._port
 
     def close(self) -> None:
         if self._process is not None:
@@ -217,6 +222,7 @@ class RedisStores:
             "save": "",
             "appendonly": "no",
             "daemonize": "no",
+            **self._options,
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = self._workspace.spawn(program, *arguments)

@@ -26,6 +26,7 @@ from bench.works import (
     latency,
     machines,
     pools,
+    resp,
     routes,
     sqlite,
     startup,
@@ -77,6 +78,11 @@ def cpu(subject: Subject) -> Reader:
 def against(subject: Subject, contender: str) -> Reader:
     """Holdfast's figure as a multiple of another contender's."""
     return lambda figures: compare(figures.find(subject.key, HOLDFAST), figures.find(subject.key, contender))
+
+
+def between(subject: Subject, one: str, other: str) -> Reader:
+    """One's figure as a multiple of another's."""
+    return lambda figures: compare(figures.find(subject.key, one), figures.find(subject.key, other))
 
 
 def against_best(subject: Subject, best: Subject, contender: str) -> Reader:
@@ -211,6 +217,17 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         "brokers",
         ("16 in one process, against the worker", "≥", 0.6, "×", within(brokers.SIXTEEN, brokers.WORKER)),
         ("statements of 1,000 idle ones", "≤", 15, "/s", value(brokers.IDLE)),
+    ),
+    "resp": group(
+        "Redis clients",
+        ("one connection, against a Redis that flushes", "≥", 0.5, "×", against(resp.ONE, resp.DURABLE)),
+        ("the same on SQLite", "≥", 0.5, "×", between(resp.ONE, resp.SQLITE, resp.DURABLE)),
+        ("16 connections, against a Redis that flushes", "≥", 0.5, "×", against(resp.SIXTEEN, resp.DURABLE)),
+        ("in a pipeline, against a Redis that flushes", "≥", 0.5, "×", against(resp.PIPELINED, resp.DURABLE)),
+        ("a parked pop wakes, p50", "≤", 20, "ms", value(resp.P50)),
+        ("a parked pop wakes, p99", "≤", 50, "ms", value(resp.P99)),
+        ("memory of 1,000 parked connections", "≤", 64, "MB", value(resp.MEMORY)),
+        ("statements of 1,000 parked connections", "≤", 15, "/s", value(resp.PARKED)),
     ),
     "agents": group(
         "agents",

@@ -86,7 +86,7 @@ async def test_agx_20_a_job_whose_reply_was_lost_comes_back(serve: Serve, connec
     other = await serve(dead_after=SHORT)
     client = await registered(connect, "w1", port=dying.port)
     (id,) = await submitted(await connect("submitter", other.port))
-    dying.gateway.pops.deliver = lambda leases, client: None  # type: ignore[method-assign]  # the reply is lost
+    dying.gateway.pops.deliver = lambda popped, client: None  # type: ignore[method-assign]  # the reply is lost
     await popped(client)
     late = await registered(connect, "w2", port=other.port)
     beats = asyncio.create_task(beating(client, "w1"))

@@ -16,11 +16,10 @@ from holdfast.brokers.broker import Broker
 from holdfast.brokers.lease import BrokerLease
 from holdfast.errors import BadPayload, BadSetting, DuplicateWorker, RunFailed, UsageError
 from holdfast.kernel import workers
-from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
-from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.leases import expire
 from holdfast.kernel.queues import pause_queue
 from tests.support.apps import MakeApp, eventually, happens, in_state, outcomes, working
+from tests.support.sent import Statements
 
 SOON = "100s"  # longer than any machine needs
 
@@ -367,23 +366,6 @@ async def test_brokers_and_workers_share_the_jobs_of_a_queue(make_app: MakeApp) 
 
         await eventually(all_done, lambda: len(done))
     assert set(done.values()) == {1}
-
-
-class Statements:
-    """Counts what is sent to the database by this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
-        self.sent: Counter[str] = Counter()
-        where: Any = SqliteFile if dialect == "sqlite" else PostgresTransaction
-        for name in ("many", "one", "run"):
-            monkeypatch.setattr(where, name, self._counted(getattr(where, name)))
-
-    def _counted(self, original: Any) -> Any:
-        def counted(transaction: Any, statement: Any, **parameters: Any) -> Any:
-            self.sent[statement.name] += 1
-            return original(transaction, statement, **parameters)
-
-        return counted
 
 
 async def heartbeats(app: Holdfast, n: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 
 from holdfast.errors import UsageError
 from holdfast.resp.client import Client
@@ -57,18 +58,17 @@ class Command:
     writes: bool = False
     waits: bool = False
     rate: int | None = None  # calls a minute by one principal
+    together: Callable[[list[bytes]], bool] | None = None  # whether calls that follow each other may share a commit
 
     @property
     def least(self) -> int:
         """The fewest arguments."""
-        return sum(1 for word in _words(self.arguments) if not word.startswith("["))
+        return _arity(self.arguments)[0]
 
     @property
     def most(self) -> int | None:
         """The most arguments; None: no limit."""
-        if "..." in self.arguments:
-            return None
-        return self.least + sum(len(word[1:-1].split()) for word in _words(self.arguments) if word.startswith("["))
+        return _arity(self.arguments)[1]
 
     @property
     def arity(self) -> int:
@@ -76,11 +76,22 @@ class Command:
         return self.least + 1 if self.most == self.least else -(self.least + 1)
 
     def takes(self, count: int) -> bool:
-        return count >= self.least and (self.most is None or count <= self.most)
+        least, most = _arity(self.arguments)
+        return count >= least and (most is None or count <= most)
 
     @property
     def wrong_number(self) -> str:
         return self.misuse or f"wrong number of arguments for '{self.name.lower()}' command"
+
+
+@cache
+def _arity(arguments: str) -> tuple[int, int | None]:
+    """The fewest and the most arguments; None: no limit."""
+    words = _words(arguments)
+    least = sum(1 for word in words if not word.startswith("["))
+    if "..." in arguments:
+        return least, None
+    return least, least + sum(len(word[1:-1].split()) for word in words if word.startswith("["))
 
 
 def _words(text: str) -> list[str]:

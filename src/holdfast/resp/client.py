@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.kernel.rows import Lease
+from holdfast.resp.deliveries import Popped
 from holdfast.resp.principals import Principal
 
 PopForm = Literal["bulk", "array"]
@@ -26,7 +26,7 @@ class Client:
     refused: bool = False  # something since MULTI could not be queued
     worker: str | None = None  # the worker that this connection has registered
     epoch: int | None = None  # the epoch that it began by that
-    undelivered: list[Lease] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
+    undelivered: list[Popped] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
     executing: bool = False  # inside of EXEC, where nothing waits
     refusals: int = 0  # commands before AUTH
 
@@ -34,6 +34,10 @@ class Client:
     def worker_id(self) -> str:
         """The worker that this connection acts for: the one it registered, else the one of its key."""
         return self.worker or self.who
+
+    @property
+    def tenant(self) -> str:
+        return self.principal.tenant if self.principal is not None else ""
 
     @property
     def who(self) -> str:

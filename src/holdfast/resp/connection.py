@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from holdfast.resp import frames
 from holdfast.resp.client import Client
-from holdfast.resp.dispatch import NOAUTH, dispatch, is_waiting
+from holdfast.resp.dispatch import NOAUTH, dispatch, is_together, is_waiting
 from holdfast.resp.frames import BadFrame, Frames
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import INLET, Gateway
 from holdfast.resp.replies import Failure, Reply, encode
 
 log = logging.getLogger("holdfast.resp")
 
-_READ = 16_384  # bytes taken from the socket at once
 _OTHER_PROTOCOLS = (b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"CONNECT", b"PATCH", b"HOST:")
+_TOGETHER = 200  # requests that are answered together
 _LOW, _HIGH = 64 << 10, 256 << 10
 
 
@@ -31,13 +31,15 @@ class Connection(asyncio.BufferedProtocol):
         self.client = client
         self._left = left
         self._frames = Frames()
-        self._into = bytearray(_READ)
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._ended = False  # the client sends nothing more
         self._paused = False
         self._parked = False  # in a request that may wait long
+        self._ahead: list[bytes] | None = None  # the request after the one that is being answered
+        self._inline = False  # whether the one that is being answered is a line of words
+        self._bad: BadFrame | None = None  # what comes after that one
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -52,13 +54,13 @@ class Connection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(self._serve(transport), name=f"resp-{self.client.id}")
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._into
+        return self._gateway.inlet
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._frames.feed(memoryview(self._into)[:nbytes])
+        self._frames.feed(memoryview(self._gateway.inlet)[:nbytes])
         self._arrived.set()
         limits = self._frames.limits
-        if self._transport is not None and self._frames.buffered > limits.request + _READ and not self._paused:
+        if self._transport is not None and self._frames.buffered > limits.request + INLET and not self._paused:
             self._paused = True  # until what is here has been answered
             self._transport.pause_reading()
 
@@ -109,25 +111,56 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _answer_all(self, transport: asyncio.Transport) -> None:
         while not self.client.leaving:
-            request = self._frames.next()
+            request = self._next()
             if request is None:
                 if self._ended or not await self._more(transport):
                     return
                 continue
-            if self._frames.inline and not self._takes_words(request, transport):
+            if self._inline and not self._takes_words(request, transport):
                 return
             self._parked = is_waiting(request)
             if self._parked and self._ended:
                 return
-            reply = await dispatch(request, self.client, self._gateway)
+            replies = await self._answer(request)
             self._parked = False
             if transport.is_closing():
                 return
-            self._deliver(transport, reply)
+            self._deliver(transport, replies)
             self._raise_limits()
             if not self._writable.is_set():
                 async with asyncio.timeout(self._gateway.options.idle.total_seconds()):
                     await self._writable.wait()
+
+    def _next(self) -> list[bytes] | None:
+        """The next request, if it is all there."""
+        if self._ahead is None:
+            if self._bad is not None:
+                raise self._bad
+            self._ahead = self._frames.next()
+        request, self._ahead, self._inline = self._ahead, None, self._frames.inline
+        return request
+
+    async def _answer(self, request: list[bytes]) -> list[Reply]:
+        """Its reply, and those of the requests behind it that may be answered together, in their order."""
+        requests = [request]
+        following = not self._inline and is_together(request, request, self.client)
+        while following and len(requests) < _TOGETHER:
+            other = self._look_ahead()
+            following = other is not None and is_together(request, other, self.client)
+            if other is not None and following:
+                requests.append(other)
+                self._ahead = None
+        if len(requests) == 1:
+            return [await dispatch(request, self.client, self._gateway)]
+        return await asyncio.gather(*(dispatch(each, self.client, self._gateway) for each in requests))
+
+    def _look_ahead(self) -> list[bytes] | None:
+        """Read the request after this one, which waits for its turn. None: it is not all there, or a line of words."""
+        try:
+            self._ahead = self._frames.next()
+        except BadFrame as bad:
+            self._bad = bad
+        return None if self._frames.inline else self._ahead
 
     async def _more(self, transport: asyncio.Transport) -> bool:
         """Wait for bytes; `TimeoutError` after too long without a request."""
@@ -152,10 +185,10 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return True
 
-    def _deliver(self, transport: asyncio.Transport, reply: Reply) -> None:
-        self._write(transport, reply)
+    def _deliver(self, transport: asyncio.Transport, replies: list[Reply]) -> None:
+        self._write(transport, *replies)
         if self.client.undelivered:
-            self._gateway.pops.deliver(self.client.undelivered, self.client.id)
+            self._gateway.pops.deliver(self.client.undelivered, self.client)
             self.client.undelivered = []
 
     def _raise_limits(self) -> None:
@@ -164,8 +197,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self.client.principal is None:
             self._frames.limits = frames.BEFORE_AUTH
 
-    def _write(self, transport: asyncio.Transport, reply: Reply) -> None:
-        transport.write(encode(reply, self.client.protocol))
+    def _write(self, transport: asyncio.Transport, *replies: Reply) -> None:
+        transport.write(b"".join([encode(reply, self.client.protocol) for reply in replies]))
         if transport.get_write_buffer_size() > self._gateway.options.output:
             log.warning("connection %d of %s does not read its replies: closed", self.client.id, self.client.who)
             transport.abort()

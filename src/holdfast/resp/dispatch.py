@@ -55,6 +55,15 @@ def is_waiting(request: list[bytes]) -> bool:
     return command is not None and command.waits
 
 
+def is_together(first: list[bytes], other: list[bytes], client: Client) -> bool:
+    """Whether two requests that follow each other may be answered together: both are calls of one command, and neither
+    waits or depends on the other."""
+    command = TABLE.get(first[0].decode("utf-8", "replace").upper())
+    if command is None or command.together is None or client.principal is None or client.queued is not None:
+        return False
+    return first[0] == other[0] and command.together(first[1:]) and command.together(other[1:])
+
+
 async def answer(command: Command, request: list[bytes], client: Client, gateway: Gateway) -> Reply:
     """Call the command; what it or the store refuses is a reply."""
     try:

@@ -8,8 +8,10 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.agents.core import AgentsCore
 from holdfast.kernel.database import Database, Operation
+from holdfast.kernel.rows import Lease
 from holdfast.resp import keys
 from holdfast.resp.client import Client
+from holdfast.resp.endings import Endings, Write
 from holdfast.resp.options import RespOptions
 from holdfast.resp.pops import Pops
 from holdfast.resp.principals import Principal, digest_of, matching
@@ -17,6 +19,9 @@ from holdfast.resp.throttle import FailedKeys, Rates
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+INLET = 16_384  # bytes taken from a socket at once
 
 
 class Gateway:
@@ -28,15 +33,23 @@ class Gateway:
         self.failed_keys = FailedKeys(self.clock)
         self.rates = Rates(self.clock)
         self.clients: dict[int, Client] = {}
+        self.inlet = bytearray(INLET)  # of all connections: what arrives is copied from it before another can arrive
         self.counts: Counter[str] = Counter()  # connections, commands, refusals since the start
         self.pushed = asyncio.Event()  # somebody put something into a plain list of this server
         self._pops: Pops | None = None
+        self._endings: Endings | None = None
 
     @property
     def pops(self) -> Pops:
         if self._pops is None:
-            self._pops = Pops(self.database, self.options)
+            self._pops = Pops(self.database, self.options, self.core.settings, self.core.ports)
         return self._pops
+
+    @property
+    def endings(self) -> Endings:
+        if self._endings is None:
+            self._endings = Endings(self.database, self.core.registry.layers)
+        return self._endings
 
     @property
     def dead_after_us(self) -> int:
@@ -48,6 +61,21 @@ class Gateway:
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.database.transact(operation, *args, **kwargs)
+
+    async def end(self, client: Client, lease: Lease | None, write: Write) -> bool:
+        """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
+        if lease is None or client.epoch not in (None, lease.worker) or lease.tenant != client.tenant:
+            return False
+        delivered = self.pops.delivered
+        delivered.ending.add(lease.held)
+        try:
+            ended = await self.endings.end(lease, write)
+        finally:
+            delivered.ending.discard(lease.held)
+        delivered.forget(lease.held)
+        if ended:
+            self.pops.freed(client.worker_id)
+        return ended
 
     async def principal_of(self, key: bytes, name: str | None) -> Principal | None:
         """Who has this key. `name` must be theirs; with a shared key it says which worker this is."""

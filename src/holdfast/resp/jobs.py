@@ -19,11 +19,12 @@ from holdfast.kernel.complete import complete_and_settle, ending
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.rows import JobRow, Lease
+from holdfast.kernel.rows import Ending, JobRow, Lease
 from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import list_workers
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.resp import workers
+from holdfast.resp.endings import Write
 from holdfast.resp.plans import KIND, find_by_job, find_plan_job, kernel_id, public_id
 from holdfast.resp.rows import PlanJobRow
 from holdfast.resp.statuses import ENDED, MOVES, status_of
@@ -35,6 +36,9 @@ ERROR_CAP = 16_384
 _AT_ONCE = timedelta(0)
 _REPORTED = {"completed": ("succeeded",), "failed": ("retried", "failed")}
 _CHANCE = random.Random(0)  # retries have no delay, so nothing is rolled
+_POLICY = RetryPolicy()
+
+Outcome = Done | TryAgain | Fail | Cancel | Discard | Snooze
 
 
 class Known(NamedTuple):
@@ -98,15 +102,32 @@ async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, An
         return None
     if status not in MOVES["running"]:
         raise StoreRefused(f"Invalid status transition: running -> {str(status)[:32]}")
-    fields = {name: value for name, value in body.items() if name not in ("worker_id", "attempt")}
-    before = json.loads(known.job.progress or "{}")
-    attempt = workers.attempt_of(lease.attempts, lease.rescues)
-    merged = {**(before if before.get("attempt") == attempt else {}), **fields, "attempt": attempt}
+    merged = _merged(lease, known.job.progress, body)
     if status == "running":
         await report_progress(tx, lease, codec.encode(merged, what="a report", cap=RESULT_CAP))
         return lease
     await _end(tx, lease, status, {**merged, "worker_id": who.worker})
     return None
+
+
+def completion(lease: Lease, who: Reporter, body: dict[str, Any]) -> Write | None:
+    """How a report ends the attempt that it is about, if it says that the job is done and nothing is wrong with it."""
+    claimed, attempt = body.get("worker_id"), workers.attempt_of(lease.attempts, lease.rescues)
+    if (
+        body.get("status") != "completed"
+        or claimed not in (None, who.worker)
+        or body.get("attempt") not in (None, attempt)
+    ):
+        return None
+    return lambda before: ending_of(lease, Done({**_merged(lease, before, body), "worker_id": who.worker}))
+
+
+def _merged(lease: Lease, before: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an attempt with this report: a field that it does not name stays as it was."""
+    told = json.loads(before or "{}")
+    attempt = workers.attempt_of(lease.attempts, lease.rescues)
+    fields = {name: value for name, value in body.items() if name not in ("worker_id", "attempt")}
+    return {**(told if told.get("attempt") == attempt else {}), **fields, "attempt": attempt}
 
 
 async def _end(tx: Transaction, lease: Lease, status: str, said: dict[str, Any]) -> None:
@@ -118,13 +139,17 @@ async def _end(tx: Transaction, lease: Lease, status: str, said: dict[str, Any])
     await end(tx, lease, TryAgain(_AT_ONCE, message, "agx_failed", ""))
 
 
-async def end(tx: Transaction, lease: Lease, outcome: Done | TryAgain | Fail | Cancel | Discard | Snooze) -> None:
-    """End an attempt; lost leases count as attempts. `LeaseLost` if the lease is not current any more."""
-    counted = lease._replace(attempts=lease.attempts + lease.rescues)
-    made = ending(counted, outcome, RetryPolicy(), _CHANCE, RESULT_CAP, ERROR_CAP)
+async def end(tx: Transaction, lease: Lease, outcome: Outcome) -> None:
+    """End an attempt. `LeaseLost` if the lease is not current any more."""
     parents = [lease.parent] if lease.parent is not None else []
-    if not await complete_and_settle(tx, [made], parents):
+    if not await complete_and_settle(tx, [ending_of(lease, outcome)], parents):
         raise LeaseLost(lease.id, lease.fence)
+
+
+def ending_of(lease: Lease, outcome: Outcome) -> Ending:
+    """How an attempt ends; lost leases count as attempts."""
+    counted = lease._replace(attempts=lease.attempts + lease.rescues)
+    return ending(counted, outcome, _POLICY, _CHANCE, RESULT_CAP, ERROR_CAP)
 
 
 async def _judge_without_lease(tx: Transaction, row: WorkerRow, who: Reporter, known: Known, status: object) -> None:

@@ -1,104 +1,177 @@
 """Pops: claims under a lease, for all connections of this server together.
 
-Clients that wait for jobs wait here. One task claims for all of them, when a hint says that there may be work and once
-a second anyway: a thousand connections that wait cost as many statements as one. A job that was claimed for somebody
-who left meanwhile goes back at once; what cannot be given back comes back when its lease ends.
+Clients that wait for jobs wait here. One claim is under way at a time. It serves those who have just come, and those
+who wait for a route on which a hint or a look has seen something: a thousand connections that wait cost as many
+statements as one. A job that was claimed for somebody who left meanwhile goes back at once; what cannot be given back
+comes back when its lease ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import copy
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.brokers.routes import BrokerRoutes, Takes
+from holdfast.clock import Ports
 from holdfast.errors import Unavailable
-from holdfast.kernel.brokers import Claimer, claim_for
+from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import complete_and_settle, release
-from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.rows import Held, Lease, Route
-from holdfast.kernel.workers import list_routes
-from holdfast.resp import workers
+from holdfast.kernel.crowd import LOOKED
+from holdfast.kernel.database import Database
+from holdfast.kernel.hints import LOOK
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Held, Lease, Sight
+from holdfast.resp import jobs, plans, workers
+from holdfast.resp.claims import Ask, Claimed, Turn, claim_asked
+from holdfast.resp.client import Client
+from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
-from holdfast.resp.statements import HoldersSql
+from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.resp")
 
-_POLL = 1.0
+_PAUSE = 1.0  # seconds, while the store is away
+_AGAIN = 0.005  # seconds, while others hold what there is
+_TOGETHER = 32  # of those who wait, that one claim serves; it locks their workers' rows
+_BEATS = 1_000  # workers whose heartbeats are one transaction
+_REMEMBERED = 10_000
 _US = 1_000_000
+
+
+class Identity(NamedTuple):
+    """An epoch of a worker, as it has registered. Neither changes until the next one begins."""
+
+    worker: int
+    capabilities: frozenset[str]
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """Somebody who waits for jobs of these queues, the first first."""
+    """Somebody who waits for jobs of these queues, the first first. `epoch`: the one its connection has begun."""
 
-    worker: int
     id: str
-    capabilities: frozenset[str]
+    epoch: int | None
+    who: Identity
     queues: tuple[str, ...]
     count: int
-    leases: asyncio.Future[list[Lease]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    patient: bool = True
+    fresh: bool = True  # nobody has looked for it yet
+    served: bool = False  # a claim for it is under way
+    answer: asyncio.Future[list[Popped]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    takes: tuple[Takes, ...] = ()
 
+    def __post_init__(self) -> None:
+        self.become(self.who)
 
-class Ask(NamedTuple):
-    """How many jobs a worker asks for, and the routes of each of its queues."""
-
-    worker: int
-    jobs: int
-    rounds: tuple[frozenset[int], ...]
+    def become(self, who: Identity) -> None:
+        """From now on, wait for this epoch of the worker."""
+        self.who = who
+        self.takes = tuple(workers.takes(queue, who.capabilities) for queue in self.queues)
+        self.fresh = True
 
 
 class Pops:
-    def __init__(self, database: Database, options: RespOptions) -> None:
+    def __init__(self, database: Database, options: RespOptions, settings: Settings, ports: Ports) -> None:
         self._database = database
+        self._clock = ports.clock
         self._beat_every = options.heartbeat.total_seconds()
         self._ttl_us = int(options.dead_after.total_seconds() * _US)
-        self._waiting: list[Waiter] = []
-        self._woken = asyncio.Event()
+        self._waiting: dict[Waiter, None] = {}
+        self._work = asyncio.Event()  # somebody may be served
+        self._unknown = False  # a hint has named a route that is not known yet
+        self._routes = BrokerRoutes(database, settings)
+        self._identities: dict[str, Identity] = {}
         self._returning: set[asyncio.Task[None]] = set()
-        self.delivered: dict[Held, int] = {}  # by the connection that its reply went out over
+        self.look_wanted = asyncio.Event()  # hints may have been missed
+        self.delivered = Deliveries()
 
-    def hear(self, note: str) -> None:
-        """A hint: something may be claimable."""
-        self._woken.set()
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
 
-    async def take(self, waiter: Waiter, seconds: float | None) -> list[Lease]:
+    async def begin(self) -> None:
+        await self._routes.begin()
+        await self._database.listen(self._hear)
+
+    async def close(self) -> None:
+        self._database.unlisten(self._hear)
+        if self._returning:
+            await asyncio.wait(self._returning)
+
+    # Who somebody is.
+
+    async def identify(self, id: str, epoch: int | None) -> Identity:
+        """The worker's epoch, from memory if it is known: the claim tests it. `NotRegistered` if it has none."""
+        who = self._identities.get(id)
+        if who is None or epoch not in (None, who.worker):
+            row = await self._database.transact(workers.current, id, epoch)
+            who = Identity(row.seq, workers.capabilities_of(row))
+            self.introduce(id, who)
+        return who
+
+    def introduce(self, id: str, who: Identity) -> None:
+        """The worker has begun this epoch. Those who wait for it without one of their own wait for this one."""
+        if len(self._identities) >= _REMEMBERED:
+            self._identities.clear()
+        if self._identities.get(id) == who:
+            return
+        self._identities[id] = who
+        for waiter in self._waiting:
+            if waiter.id == id and waiter.who.worker != who.worker:
+                if waiter.epoch is None:
+                    waiter.become(who)
+                waiter.fresh = True  # the next claim refuses it if it stands for an older epoch
+                self._work.set()
+
+    # Those who wait.
+
+    async def take(self, waiter: Waiter, seconds: float | None) -> list[Popped]:
         """Jobs for somebody within this time: None waits for ever, 0 does not wait. Empty: there were none."""
+        waiter.patient = seconds != 0
+        self._waiting[waiter] = None
+        self._work.set()
         try:
-            if seconds == 0:
-                await self._claim(await self._routes(), [waiter])
-                return waiter.leases.result() if waiter.leases.done() else []
-            self._waiting.append(waiter)
-            self._woken.set()
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(waiter.leases)
-        except TimeoutError:
-            return waiter.leases.result() if waiter.leases.done() else []
+            return await self._answer_within(waiter, seconds)
         except asyncio.CancelledError:
-            if waiter.leases.done():
-                self.give_back(waiter.leases.result())
+            if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
+                self.give_back(waiter.answer.result())
             raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(waiter)
-            if not waiter.leases.done():
-                waiter.leases.cancel()
+            self._waiting.pop(waiter, None)
+            waiter.answer.cancel()
 
-    def deliver(self, leases: Sequence[Lease], client: int) -> None:
+    async def _answer_within(self, waiter: Waiter, seconds: float | None) -> list[Popped]:
+        try:
+            async with asyncio.timeout(seconds or None):
+                return await asyncio.shield(waiter.answer)
+        except TimeoutError:
+            waiter.patient = False
+            if waiter.served or waiter.answer.done():  # a claim for it is under way, and says what it brings
+                return await asyncio.shield(waiter.answer)
+            return []
+
+    def freed(self, worker: str) -> None:
+        """A worker has ended a job here: it may have a place for another."""
+        for waiter in self._waiting:
+            if waiter.id == worker:
+                waiter.fresh = True
+                self._work.set()
+
+    def deliver(self, popped: Sequence[Popped], client: Client) -> None:
         """Their replies are going out over this connection."""
-        self.delivered |= dict.fromkeys((lease.held for lease in leases), client)
+        self.delivered.add(popped, client.worker_id, client.id)
 
-    def lose_client(self, client: int) -> None:
-        """A connection has ended: whether its last replies arrived is not known any more."""
-        self.delivered = {held: by for held, by in self.delivered.items() if by != client}
-
-    def give_back(self, leases: Sequence[Lease]) -> None:
+    def give_back(self, popped: Sequence[Popped]) -> None:
         """Release what reached nobody."""
-        task = asyncio.get_running_loop().create_task(self._give_back(list(leases)))
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        if popped:
+            task = asyncio.get_running_loop().create_task(self._give_back([each.lease for each in popped]))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
         parents = sorted({lease.parent for lease in leases if lease.parent is not None})
@@ -107,83 +180,183 @@ class Pops:
         except Unavailable as problem:
             log.warning("%d jobs come back when their leases end: %s", len(leases), problem)
 
+    # When there may be something.
+
+    def _hear(self, note: str) -> None:
+        subject, _, rest = note.partition(" ")
+        if subject in ("route", LOOKED):
+            routes = [int(part) for part in rest.split(",") if part.isdigit()]
+            self._unknown = self._unknown or not self._routes.knows(routes)
+            if self._waiting and (self._routes.heat(routes) or self._unknown):
+                self._work.set()
+        elif subject in ("", LOOK):
+            self.look_wanted.set()
+
+    def served(self) -> list[int]:
+        """The routes for which somebody waits."""
+        return sorted(set[int]().union(*(self._routes.of(takes) for takes in self._awaited())))
+
+    def _awaited(self) -> set[Takes]:
+        return {takes for waiter in self._waiting for takes in waiter.takes}
+
+    async def looked(self, sight: Sight) -> None:
+        """A look has shown this: it finds whatever a hint could have said."""
+        self._routes.keep(self._awaited())
+        if await self._routes.after(sight, self._clock.monotonic()):
+            self._work.set()
+        if sight.pending and self._waiting:
+            served = self.served()
+            self._routes.cool(served, await self._database.transact(heads, served))
+            self._work.set()
+
+    # Claims.
+
     async def run(self) -> None:
         """Claim for those who wait, until cancelled."""
-        loop = asyncio.get_running_loop()
-        beaten = loop.time()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(_POLL, self._beat_every / 2) if self._waiting else None):
-                    await self._woken.wait()
-            self._woken.clear()
+            await self._work.wait()
+            self._work.clear()
             try:
-                if self._waiting:
-                    await self._claim(await self._routes(), [*self._waiting])
-                if loop.time() - beaten > self._beat_every / 2:
-                    beaten = loop.time()
-                    await self._beat()
-            except Unavailable as problem:
-                log.warning("cannot look for jobs: %s", problem)
-                await asyncio.sleep(_POLL)
+                if self._unknown:
+                    self._unknown = False
+                    await self._routes.learn()
+                for waiters in self._chunks():
+                    await self._serve(waiters)
+            except Exception as problem:  # the edge of those who wait: they wait on
+                if isinstance(problem, Unavailable):
+                    log.warning("cannot look for jobs: %s", problem)
+                else:
+                    log.exception("cannot look for jobs")
+                self._refuse(problem)
+                await self._clock.sleep(_PAUSE)
+                self._work.set()
 
-    async def close(self) -> None:
-        if self._returning:
-            await asyncio.wait(self._returning)
+    def _refuse(self, problem: Exception) -> None:
+        """Nobody could look: who does not wait is told so."""
+        for waiter in self._waiting:
+            if not waiter.patient and not waiter.answer.done():
+                waiter.answer.set_exception(copy.copy(problem))
 
-    async def _routes(self) -> list[Route]:
-        return await self._database.transact(list_routes, since=0)
+    def _chunks(self) -> Iterator[list[Waiter]]:
+        """Those for whom there may be something, some at a time, each once."""
+        chunk: list[Waiter] = []
+        for waiter in [*self._waiting]:
+            if not waiter.answer.done() and (waiter.fresh or self._is_hot(waiter)):
+                chunk.append(waiter)
+            if len(chunk) == _TOGETHER:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
 
-    async def _claim(self, routes: Sequence[Route], waiters: Sequence[Waiter]) -> None:
-        asks = [
-            Ask(each.worker, each.count, tuple(_served(routes, queue, each.capabilities) for queue in each.queues))
-            for each in waiters
-        ]
-        leases = await self._database.transact(claim_asked, asks, ttl_us=self._ttl_us)
+    def _is_hot(self, waiter: Waiter) -> bool:
+        hot = self._routes.hot.keys()
+        return any(not hot.isdisjoint(self._routes.of(takes)) for takes in waiter.takes)
+
+    async def _serve(self, waiters: Sequence[Waiter]) -> None:
+        routes = {takes: frozenset(self._routes.of(takes)) for waiter in waiters for takes in waiter.takes}
+        asks = [_ask(waiter, routes) for waiter in waiters]
         for waiter in waiters:
-            mine = [lease for lease in leases if lease.worker == waiter.worker][: waiter.count]
-            if not mine:
-                continue
-            leases = [lease for lease in leases if lease not in mine]
-            if waiter.leases.done():  # it has left
-                self.give_back(mine)
+            waiter.served, waiter.fresh = True, False
+        try:
+            claimed = await self._database.transact(claim_asked, asks, ttl_us=self._ttl_us)
+        except BaseException:
+            for waiter in waiters:
+                waiter.fresh = True
+            raise
+        finally:
+            for waiter in waiters:
+                waiter.served = False
+        for waiter, leases in zip(waiters, claimed.leases, strict=True):
+            if leases:
+                self._answer(waiter, [_popped(lease, claimed.names) for lease in leases])
+        await self._probe(set[int]().union(*routes.values()), asks, claimed)
+        left = [waiter for waiter in waiters if not waiter.answer.done()]
+        for waiter in left:
+            if waiter.who.worker not in claimed.room:
+                await self._identify_again(waiter)
+        await self._tell_nothing([waiter for waiter in left if not waiter.patient and not waiter.answer.done()])
+
+    def _answer(self, waiter: Waiter, popped: list[Popped]) -> None:
+        if waiter.answer.done():  # it has left
+            self.give_back(popped)
+        else:
+            waiter.answer.set_result(popped)
+            self._waiting.pop(waiter, None)
+
+    async def _probe(self, asked: Collection[int], asks: Sequence[Ask], claimed: Claimed) -> None:
+        """A short answer does not mean that nothing is left; others may hold what is there."""
+        hot = sorted(self._routes.hot.keys() & asked)
+        answers = zip(asks, claimed.leases, strict=True)
+        if hot and any(len(given) < ask.jobs and claimed.room.get(ask.worker, 0) for ask, given in answers):
+            self._routes.cool(hot, await self._database.transact(heads, hot))
+            if not self._routes.hot.keys().isdisjoint(hot):
+                asyncio.get_running_loop().call_later(_AGAIN, self._work.set)
+
+    async def _identify_again(self, waiter: Waiter) -> None:
+        """Its worker may take nothing: it was given up, has begun another epoch elsewhere, or drains."""
+        self._identities.pop(waiter.id, None)
+        try:
+            who = await self.identify(waiter.id, waiter.epoch)
+        except workers.NotRegistered as refused:
+            if not waiter.answer.done():
+                waiter.answer.set_exception(refused)
+            return
+        if waiter.who.worker != who.worker:
+            waiter.become(who)
+            self._work.set()
+
+    async def _tell_nothing(self, waiters: Sequence[Waiter]) -> None:
+        """To those who do not wait. Nobody is told that there is nothing before it was asked on every route."""
+        if not waiters:
+            return
+        asked = {waiter: self._width(waiter) for waiter in waiters}
+        await self._routes.learn()
+        for waiter in waiters:
+            if waiter.fresh or self._width(waiter) > asked[waiter]:
+                waiter.fresh = True
+                self._work.set()
             else:
-                waiter.leases.set_result(mine)
-                with contextlib.suppress(ValueError):
-                    self._waiting.remove(waiter)
-        if leases:
-            self.give_back(leases)
+                self._answer(waiter, [])
 
-    async def _beat(self) -> None:
+    def _width(self, waiter: Waiter) -> int:
+        return sum(len(self._routes.of(takes)) for takes in waiter.takes)
+
+    # Heartbeats.
+
+    async def beat_always(self) -> None:
         """A worker that waits here is alive: its connection is."""
-        for id in {waiter.id for waiter in self._waiting}:
-            with contextlib.suppress(workers.NotRegistered):
-                held = frozenset(self.delivered)
-                await self._database.transact(workers.heartbeat, id, None, ttl_us=self._ttl_us, delivered=held)
+        while True:
+            await self._clock.sleep(self._beat_every / 2)
+            try:
+                await self.beat()
+            except Unavailable as problem:
+                log.warning("heartbeats of workers that wait could not be sent: %s", problem)
 
-
-def _served(routes: Sequence[Route], queue: str, capabilities: frozenset[str]) -> frozenset[int]:
-    return frozenset(route.id for route in routes if workers.serves(route, queue, capabilities))
-
-
-async def claim_asked(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> list[Lease]:
-    """Claim for each as many as it asks for and has places for, from its first queue, then from its second …"""
-    holders = await tx.many(HoldersSql.lock_holders, workers=sorted({worker for worker, _, _ in asks}))
-    free = {holder.seq: holder.slots - holder.held for holder in holders}
-    wanted = [count for _, count, _ in asks]
-    claimed: list[Lease] = []
-    for turn in range(max((len(rounds) for _, _, rounds in asks), default=0)):
-        claimers: list[Claimer] = []
-        promised = dict(free)
-        for number, (worker, _, rounds) in enumerate(asks):
-            n = min(wanted[number], promised.get(worker, 0))
-            if n > 0 and turn < len(rounds) and rounds[turn]:
-                claimers.append(Claimer(worker, rounds[turn], n, ttl_us))
-                promised[worker] -= n
-        for lease in await claim_for(tx, claimers) if claimers else []:
-            claimed.append(lease)
-            free[lease.worker] -= 1
-            first = next(
-                number for number, (worker, _, _) in enumerate(asks) if worker == lease.worker and wanted[number]
+    async def beat(self) -> None:
+        waiting = {waiter.who.worker: waiter.id for waiter in self._waiting}
+        for begin in range(0, len(waiting), _BEATS):
+            some = dict([*waiting.items()][begin : begin + _BEATS])
+            delivered = self.delivered.of(some.values())
+            beats = await self._database.transact(
+                workers.beat_all, sorted(some), ttl_us=self._ttl_us, delivered=delivered
             )
-            wanted[first] -= 1
-    return claimed
+            self.heard_of(delivered, beats)
+            for waiter in self._waiting:
+                if waiter.who.worker in some and waiter.who.worker not in beats.alive:
+                    waiter.fresh = True  # the next claim says why
+                    self._work.set()
+
+    def heard_of(self, asked: Collection[Held], beats: workers.Beats) -> None:
+        """A heartbeat has said what these workers hold: what else went out to them has ended, or was lost."""
+        self.delivered.forget_others([held for held in asked if held.worker in beats.alive], beats.held)
+
+
+def _ask(waiter: Waiter, routes: Mapping[Takes, frozenset[int]]) -> Ask:
+    turns = (Turn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
+    return Ask(waiter.who.worker, waiter.count, tuple(turns))
+
+
+def _popped(lease: Lease, names: Mapping[JobId, str]) -> Popped:
+    element = jobs.raw_bytes(json.loads(lease.payload)) if lease.kind == jobs.RAW else None
+    return Popped(lease, names.get(lease.id) or plans.public_id(lease.id), element)

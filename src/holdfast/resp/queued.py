@@ -6,9 +6,11 @@ what the worker holds now, and an element that is removed from it is completed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
+from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, queries
 from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction, reading
@@ -21,9 +23,11 @@ from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.arguments import QUEUE, queue_of, space_of
 from holdfast.resp.call import Call, Refused
+from holdfast.resp.deliveries import Popped
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Waiter
 from holdfast.resp.replies import Reply
+from holdfast.resp.statements import HoldersSql
 
 PROCESSING = b"queue:processing"
 _MOST = 1_000
@@ -31,15 +35,15 @@ _MOST = 1_000
 
 async def waiter(call: Call, queues: Sequence[str], count: int) -> Waiter:
     """The connection's worker, as somebody who waits for jobs; refused if it is not registered."""
-    row = await call.gateway.transact(workers.current, call.client.worker_id, call.client.epoch)
-    return Waiter(row.seq, row.id, frozenset(json.loads(row.capabilities)), tuple(queues), count)
+    id, epoch = call.client.worker_id, call.client.epoch
+    return Waiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count)
 
 
-async def claim(call: Call, queues: Sequence[str], count: int, seconds: float | None) -> list[Lease]:
+async def claim(call: Call, queues: Sequence[str], count: int, seconds: float | None) -> list[Popped]:
     """Jobs for the connection's worker. They go back if the reply does not go out."""
-    leases = await call.gateway.pops.take(await waiter(call, queues, count), seconds)
-    call.client.undelivered += leases
-    return leases
+    popped = await call.gateway.pops.take(await waiter(call, queues, count), seconds)
+    call.client.undelivered += popped
+    return popped
 
 
 async def pop(call: Call, keys: Sequence[bytes], seconds: float | None) -> Reply:
@@ -50,10 +54,11 @@ async def pop_with_key(call: Call, keys: Sequence[bytes], seconds: float | None)
     """A job as its pop replies it, and the key it came from."""
     if any(not key.startswith(QUEUE) or key == PROCESSING for key in keys):
         raise Refused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
-    leases = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
-    if not leases:
+    popped = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
+    if not popped:
         return None, b""
-    return jobs.popped(leases[0], await public_of(call, leases[0])), QUEUE + leases[0].queue.encode()
+    lease, public, element = popped[0]
+    return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
 
 
 async def public_of(call: Call, lease: Lease) -> str:
@@ -106,9 +111,13 @@ def _json(element: bytes) -> object:
 async def length(call: Call) -> int:
     if call.arguments[0] == PROCESSING:
         return len(await call.gateway.transact(_held, call.client.worker_id, call.client.epoch))
-    queue = queue_of(call, call.arguments[0])
-    rows = await call.gateway.transact(_pending, queue, limit=queries.LOOK)
-    return len(rows)
+    return await call.gateway.transact(queue_length, queue_of(call, call.arguments[0]))
+
+
+@reading
+async def queue_length(tx: Transaction, queue: str) -> int:
+    row = await tx.one(HoldersSql.queue_length, queue=queue, most=queries.LOOK)
+    return row.jobs if row is not None else 0
 
 
 async def look(call: Call, first: int, last: int) -> Reply:
@@ -140,20 +149,32 @@ async def acknowledge(call: Call) -> Reply:
     """LREM queue:processing: the job that this element is, is done."""
     if call.arguments[0] != PROCESSING:
         raise Refused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
-    element = call.arguments[2]
-    value = _json(element)
+    element, client, delivered = call.arguments[2], call.client, call.gateway.pops.delivered
+    lease = delivered.find_element(client.worker_id, element)
+    value = _json(element) if lease is None else None
     named = value.get("job_id") if isinstance(value, dict) else element.decode(errors="replace")
-    who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
-    return int(await call.gateway.transact(_complete, who, named, element))
+    if isinstance(value, dict) and (known := delivered.find(client.worker_id, str(named))) is not None:
+        lease = known if known.kind != jobs.RAW else None
+    if lease is not None and await call.gateway.end(client, lease, lambda _: jobs.ending_of(lease, Done(None))):
+        return 1
+    await call.gateway.endings.passed()  # a request before this one may be about the same element
+    who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
+    done = await call.gateway.transact(_complete, who, named, element)
+    if done:
+        call.gateway.pops.freed(client.worker_id)
+    return int(done)
 
 
 async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element: bytes) -> bool:
     for lease in await _held(tx, who.worker, who.epoch):
-        is_raw = lease.kind == jobs.RAW
-        public = await jobs.public_name(tx, lease.id)
-        if (jobs.raw_bytes(json.loads(lease.payload)) == element) if is_raw else (public == named):
-            await jobs.end(tx, lease, Done(None))
-            return True
+        if lease.kind == jobs.RAW:
+            found = jobs.raw_bytes(json.loads(lease.payload)) == element
+        else:
+            found = await jobs.public_name(tx, lease.id) == named
+        if found:
+            with contextlib.suppress(LeaseLost):  # it was ended meanwhile; another may be the same element
+                await jobs.end(tx, lease, Done(None))
+                return True
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Held
 
 
 class KeyRow(NamedTuple):
@@ -96,6 +97,51 @@ class Backlog(NamedTuple):
     jobs: int
 
 
-class ProgressRow(NamedTuple):
+class Length(NamedTuple):
+    jobs: int
+
+
+class PublicName(NamedTuple):
+    """The id by which clients know a job of an action."""
+
+    job: JobId
+    id: str
+
+
+class LiveHolder(NamedTuple):
     seq: int
-    progress: str
+    metadata: str | None
+
+
+class HeldLease(NamedTuple):
+    """A lease as a heartbeat sees it."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    id: JobId
+    attempts: int
+    rescues: int
+    claimed_at: int
+    timeout_us: int | None
+    now: int
+    progress: str | None
+
+    @property
+    def held(self) -> Held:
+        return Held(*self[:4])
+
+
+class StandingLease(NamedTuple):
+    """A lease that holds, and what was reported about its job."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    progress: str | None
+
+    @property
+    def held(self) -> Held:
+        return Held(*self[:4])

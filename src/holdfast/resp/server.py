@@ -55,9 +55,13 @@ class RespServer:
         except OSError as problem:
             raise UsageError(f"cannot listen on {self._options.bind}: {problem.strerror}.") from problem
         pops = self.gateway.pops
-        await self.gateway.database.listen(pops.hear)
-        upkeep = Upkeep(self.gateway)
-        running = {"resp-keys": self._watch_keys(), "resp-pops": pops.run(), "resp-upkeep": upkeep.run()}
+        await pops.begin()
+        running = {
+            "resp-keys": self._watch_keys(),
+            "resp-pops": pops.run(),
+            "resp-beats": pops.beat_always(),
+            "resp-upkeep": Upkeep(self.gateway).run(),
+        }
         self._tasks = [loop.create_task(each, name=name) for name, each in running.items()]
         return self
 
@@ -75,8 +79,8 @@ class RespServer:
                 await task
         for connection in open_now:
             await connection.finished()
-        self.gateway.database.unlisten(self.gateway.pops.hear)
         await self.gateway.pops.close()
+        await self.gateway.endings.close()
         await self._server.wait_closed()
 
     async def serve_forever(self) -> None:
@@ -97,7 +101,7 @@ class RespServer:
     def _left(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self.gateway.clients.pop(connection.client.id, None)
-        self.gateway.pops.lose_client(connection.client.id)
+        self.gateway.pops.delivered.lose_client(connection.client.id)
 
     async def _refuse_without_keys(self) -> None:
         """A server that nobody can use is a mistake, and nobody is let in without a key."""

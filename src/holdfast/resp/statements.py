@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.resp.rows import (
     ActionJob,
     ActionRow,
     Backlog,
     Extent,
+    HeldLease,
     Holder,
     KeyName,
     KeyRow,
+    Length,
+    LiveHolder,
     PartRow,
     PlanJobRow,
     PlanRow,
     PlanUse,
-    ProgressRow,
+    PublicName,
+    StandingLease,
     ValueRow,
 )
 
@@ -61,12 +66,17 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
     find_plan_job: One[PlanJobRow]
     lock_plan_job: One[PlanJobRow]
     find_by_job: One[PlanJobRow]
+    names_of_jobs: Many[PublicName]
     replace_job: Exec
     action_jobs: Many[ActionJob]
     recent_jobs: Many[PlanJobRow]
 
 
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
+    find_live: One[WorkerRow]
     lock_holders: Many[Holder]
+    live_holders: Many[LiveHolder]
+    held_leases: Many[HeldLease]
+    standing_leases: Many[StandingLease]
+    queue_length: One[Length]
     route_backlog: Many[Backlog]
-    list_progress: Many[ProgressRow]

@@ -6,11 +6,13 @@ so it does not matter who else does it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 
 from holdfast.errors import Unavailable
 from holdfast.kernel import leases, waiting, workers
-from holdfast.kernel.queries import now
+from holdfast.kernel.workers import NOWHERE
 from holdfast.resp import keyspace
 from holdfast.resp.gateway import Gateway
 
@@ -26,9 +28,12 @@ class Upkeep:
         self._gateway = gateway
 
     async def run(self) -> None:
-        turn = 0
+        turn, wanted = 0, self._gateway.pops.look_wanted
         while True:
-            await self._gateway.clock.sleep(_PAUSE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE):
+                    await wanted.wait()
+            wanted.clear()
             turn += 1
             try:
                 await self.sweep()
@@ -38,11 +43,13 @@ class Upkeep:
                 log.warning("the store is away: %s", problem)
 
     async def sweep(self) -> None:
-        """Give up who is silent, and bring back what nobody holds any more."""
-        transact, chance = self._gateway.transact, self._gateway.core.ports.random
-        moment = await transact(now)
-        await transact(workers.lose_workers, gone=(), reason="no heartbeat in its ttl", until=moment)
-        if await transact(leases.lapsed, until=moment):
-            await transact(leases.expire, gone=(), limit=_LIMIT, backoff_us=0, chance=chance, until=moment)
-        await transact(waiting.wake, limit=_LIMIT)
-        self._gateway.pops.hear("")
+        """Look once for everybody, give up who is silent, and bring back what nobody holds any more."""
+        transact, chance, pops = self._gateway.transact, self._gateway.core.ports.random, self._gateway.pops
+        sight = await transact(workers.look, NOWHERE, pops.served())
+        if sight.silent:
+            await transact(workers.lose_workers, gone=(), reason="no heartbeat in its ttl", until=sight.now)
+        if sight.leased and await transact(leases.lapsed, until=sight.now):
+            await transact(leases.expire, gone=(), limit=_LIMIT, backoff_us=0, chance=chance, until=sight.now)
+        if sight.next_due is not None and sight.next_due <= sight.now:
+            await transact(waiting.wake, limit=_LIMIT)
+        await pops.looked(sight)

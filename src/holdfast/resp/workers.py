@@ -8,24 +8,26 @@ again.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.brokers.routes import Takes
 from holdfast.errors import DuplicateWorker, StoreRefused
-from holdfast.kernel.broker_rows import OwnedLease, OwnerBeat, Renewal, WorkerRow
-from holdfast.kernel.brokers import leases_of, release_by_worker, transfer_leases
+from holdfast.kernel.broker_rows import OwnerBeat, Renewal, WorkerRow
+from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.leases import beat_many, renew_each
 from holdfast.kernel.owners import register_owner
-from holdfast.kernel.routes import LANE
-from holdfast.kernel.routes import serves as serves_anyway
+from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.workers import NOWHERE, Registration, list_workers, unregister
 from holdfast.resp.plans import KIND
+from holdfast.resp.rows import HeldLease
 from holdfast.resp.statements import HoldersSql
 
 MOST = 10_000
 NEVER_US = 315_360_000_000_000
-_FREE = "job:"  # kinds of plain jobs, which a client takes from the queues that it names
 
 
 class NotRegistered(StoreRefused):
@@ -101,17 +103,29 @@ def is_alive(row: WorkerRow) -> bool:
     return row.status in ("active", "draining") and row.heartbeat_at + row.ttl_us > row.now
 
 
+@reading
 async def current(tx: Transaction, id: str, epoch: int | None) -> WorkerRow:
     """The live epoch of a worker. `epoch`: the one that the connection has begun, if it has."""
-    row = await find_worker(tx, id)
-    if row is None or not is_alive(row) or epoch not in (None, row.seq):
+    row = await tx.one(HoldersSql.find_live, id=id)
+    if row is None or epoch not in (None, row.seq):
         raise NotRegistered(f"Worker not registered: {id}")
     return row
+
+
+def capabilities_of(row: WorkerRow) -> frozenset[str]:
+    return frozenset(json.loads(row.capabilities))
 
 
 def attempt_of(attempts: int, rescues: int) -> int:
     """The number of the attempt under way: lost leases count as those that ended."""
     return attempts + rescues + 1
+
+
+class Beats(NamedTuple):
+    """What heartbeats found: who was alive, and what these hold."""
+
+    alive: frozenset[int]
+    held: frozenset[Held]
 
 
 async def heartbeat(
@@ -122,36 +136,60 @@ async def heartbeat(
     ttl_us: int,
     stats: dict[str, Any] | None = None,
     delivered: frozenset[Held] = frozenset(),
-) -> None:
+) -> Beats:
     """Keep a worker alive, and the leases of the jobs that it knows it has, each until its job's time is over.
 
     It knows of those that it has reported about, and of `delivered`: those whose replies went out over a connection
     that still lives. A job whose reply was lost is renewed by nobody, and comes back.
     """
     row = await current(tx, id, epoch)
-    metadata = json.loads(row.metadata or "{}")
-    known = await _known(tx, await leases_of(tx, row.seq, limit=MOST), delivered)
-    left = {each.lease.held: (each.claimed_at + (each.timeout_us or NEVER_US)) - row.now for each in known}
-    if stats is not None:
-        metadata |= {"stats": stats, "stats_at": row.now}
-    if overdue := [each.id for each in known if left[each.lease.held] <= 0]:
-        metadata["flagged"] = overdue
-    await beat_many(tx, [OwnerBeat(row.seq, len(known), None if known else 0, json.dumps(metadata))])
-    renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0]
+    told = None if stats is None else {row.seq: {"stats": stats, "stats_at": row.now}}
+    return await beat_all(tx, [row.seq], ttl_us=ttl_us, told=told, delivered=delivered)
+
+
+async def beat_all(
+    tx: Transaction,
+    workers: Sequence[int],
+    *,
+    ttl_us: int,
+    delivered: frozenset[Held],
+    told: dict[int, dict[str, Any]] | None = None,
+) -> Beats:
+    """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say."""
+    told = dict(told or {})
+    leases = await tx.many(HoldersSql.held_leases, workers=list(workers))
+    known = [each for each in leases if _knows(each, delivered)]
+    left = {each.held: each.claimed_at + (each.timeout_us or NEVER_US) - each.now for each in known}
+    active = Counter(each.worker for each in known)
+    for each in known:
+        if left[each.held] <= 0:
+            said = told.setdefault(each.worker, {})
+            said["flagged"] = [*said.get("flagged", ()), each.id]
+    alive = await tx.many(HoldersSql.live_holders, workers=list(workers), told=sorted(told))
+    await beat_many(
+        tx,
+        [
+            OwnerBeat(
+                row.seq,
+                active[row.seq],
+                None if active[row.seq] else 0,
+                json.dumps({**json.loads(row.metadata or "{}"), **told[row.seq]}) if row.seq in told else None,
+            )
+            for row in alive
+        ],
+    )
+    beaten = frozenset(row.seq for row in alive)
+    renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0 and held.worker in beaten]
     await renew_each(tx, renewals, ceiling_us=NEVER_US)
+    return Beats(beaten, frozenset(each.held for each in leases))
 
 
-async def _known(tx: Transaction, leases: list[OwnedLease], delivered: frozenset[Held]) -> list[OwnedLease]:
-    if not leases:
-        return []
-    rows = await tx.many(HoldersSql.list_progress, seqs=[each.seq for each in leases])
-    told = {row.seq: json.loads(row.progress) for row in rows}
-    return [
-        each
-        for each in leases
-        if each.lease.held in delivered
-        or told.get(each.seq, {}).get("attempt") == attempt_of(each.attempts, each.rescues)
-    ]
+def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
+    """Whether the holder of a lease knows that it has it."""
+    if lease.held in delivered:
+        return True
+    told = json.loads(lease.progress) if lease.progress else {}
+    return told.get("attempt") == attempt_of(lease.attempts, lease.rescues)
 
 
 async def leave(tx: Transaction, id: str, epoch: int | None, *, force: bool) -> None:
@@ -164,15 +202,10 @@ async def leave(tx: Transaction, id: str, epoch: int | None, *, force: bool) -> 
     await unregister(tx, row.seq, reason="unregistered" if not row.leases else "unregistered by force")
 
 
-def serves(route: Route, queue: str, capabilities: frozenset[str]) -> bool:
-    """Whether a worker may take jobs of this route from a queue that it names. A kind of plain jobs is a matter of the
-    queue; everything else the worker must have."""
-    if route.queue != queue:
-        return False
-    return all(
-        needed in capabilities or needed == LANE or (needed.startswith(_FREE) and needed != f"{_FREE}{KIND}")
-        for needed in json.loads(route.capabilities)
-    )
+def takes(queue: str, capabilities: Collection[str]) -> Takes:
+    """What a worker takes from a queue that it names. Of which kind a job is, is a matter of the queue; everything else
+    that it requires the worker must have."""
+    return Takes((queue,), frozenset({*capabilities, ANY_JOB}))
 
 
 @reading
@@ -183,7 +216,7 @@ async def unroutable(tx: Transaction, routes: list[Route]) -> dict[int, int]:
 
     def is_served(route: Route) -> bool:
         return any(
-            serves(route, route.queue, able) if here else serves_anyway(route, queues, able)
+            serves(route, *takes(route.queue, able)) if here else serves(route, queues, able)
             for here, queues, able in served
         )
 

@@ -153,6 +153,7 @@ async def info(call: Call) -> Reply:
         "Clients": {
             "connected_clients": len(gateway.clients),
             "authenticated_clients": sum(1 for each in gateway.clients.values() if each.principal is not None),
+            "blocked_clients": len(gateway.pops),
         },
         "Stats": {
             "total_connections_received": gateway.counts["connections"],

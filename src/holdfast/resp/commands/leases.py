@@ -24,6 +24,7 @@ from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
 from holdfast.resp.arguments import integer, queue_of, space_of
 from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.deliveries import Popped
 from holdfast.resp.replies import OK, Reply
 
 _MOST = 100
@@ -44,12 +45,11 @@ async def claim(call: Call) -> Reply:
             raise Refused("syntax error")
     if not 1 <= count <= _MOST or not 0 <= block <= 3_600_000:
         raise Refused(f"COUNT is 1 to {_MOST}, BLOCK 0 to 3600000 milliseconds")
-    leases = await queued.claim(call, [queue], count, 0 if call.client.executing else block / 1_000)
-    return [await _claimed(call, lease) for lease in leases]
+    popped = await queued.claim(call, [queue], count, 0 if call.client.executing else block / 1_000)
+    return [_claimed(lease, public) for lease, public, _ in popped]
 
 
-async def _claimed(call: Call, lease: Lease) -> Reply:
-    public = await queued.public_of(call, lease)
+def _claimed(lease: Lease, public: str) -> Reply:
     payload = jobs.popped(lease, public)
     if lease.kind == jobs.RAW:
         payload = json.dumps(
@@ -65,6 +65,11 @@ class _Holding:
         self.public = call.text(0, "a job id")
         self.token = call.text(1, "a token")
         self.who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
+
+    def remembered(self, call: Call) -> Lease | None:
+        """The lease, if this server has told the worker of it under this token."""
+        lease = call.gateway.pops.delivered.find(self.who.worker, self.public)
+        return lease if lease is not None and f"{lease.epoch}.{lease.token}" == self.token else None
 
     async def lease(self, tx: Transaction) -> OwnedLease:
         """The lease, if it is still current: else LEASELOST."""
@@ -98,13 +103,17 @@ async def renew(call: Call) -> Reply:
     if len(call.arguments) > 2:
         ttl_us = min(max(integer(call.arguments[2]), 1) * 1_000, workers.NEVER_US)
 
+    renewed: list[Lease] = []
+
     async def act(tx: Transaction, owned: OwnedLease) -> Reply:
         if await renew_one(tx, Renewal(*owned.lease.held, ttl_us), ceiling_us=_ceiling(owned)) is None:
             raise LeaseLost(owned.id, owned.lease.fence)
-        call.gateway.pops.deliver([owned.lease], call.client.id)
+        renewed[:] = [owned.lease]
         return OK
 
-    return await _held(call, act)
+    reply = await _held(call, act)
+    call.gateway.pops.deliver([Popped(lease, call.text(0, "a job id")) for lease in renewed], call.client)
+    return reply
 
 
 def _ceiling(owned: OwnedLease) -> int:
@@ -112,13 +121,22 @@ def _ceiling(owned: OwnedLease) -> int:
 
 
 async def complete(call: Call) -> Reply:
-    result = _json(call, 2) if len(call.arguments) > 2 else None
+    return await _end(call, Done(_json(call, 2) if len(call.arguments) > 2 else None))
 
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
-        await jobs.end(tx, owned.lease, Done(result))
+
+async def _end(call: Call, outcome: jobs.Outcome) -> Reply:
+    """End an attempt: together with others if the job was popped here, else by itself."""
+    lease = _Holding(call).remembered(call)
+    if lease is not None and await call.gateway.end(call.client, lease, lambda _: jobs.ending_of(lease, outcome)):
         return OK
 
-    return await _held(call, act)
+    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
+        await jobs.end(tx, owned.lease, outcome)
+        return OK
+
+    reply = await _held(call, act)
+    call.gateway.pops.freed(call.client.worker_id)
+    return reply
 
 
 async def fail(call: Call) -> Reply:
@@ -132,22 +150,11 @@ async def fail(call: Call) -> Reply:
         outcome = TryAgain(timedelta(0), message, "agx_failed", "")
     else:
         raise Refused("syntax error")
-
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
-        await jobs.end(tx, owned.lease, outcome)
-        return OK
-
-    return await _held(call, act)
+    return await _end(call, outcome)
 
 
 async def snooze(call: Call) -> Reply:
-    outcome = Snooze(_span(call.arguments[2]))
-
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
-        await jobs.end(tx, owned.lease, outcome)
-        return OK
-
-    return await _held(call, act)
+    return await _end(call, Snooze(_span(call.arguments[2])))
 
 
 async def give_back(call: Call) -> Reply:
@@ -156,7 +163,9 @@ async def give_back(call: Call) -> Reply:
         await complete_and_settle(tx, [release(owned.lease)], parents)
         return OK
 
-    return await _held(call, act)
+    reply = await _held(call, act)
+    call.gateway.pops.freed(call.client.worker_id)
+    return reply
 
 
 async def progress(call: Call) -> Reply:
@@ -211,7 +220,14 @@ COMMANDS = (
         waits=True,
     ),
     Command("JOB.RENEW", "id token [milliseconds]", "Extend a lease.", renew, writes=True),
-    Command("JOB.COMPLETE", "id token [json]", "End a job well, with its result.", complete, writes=True),
+    Command(
+        "JOB.COMPLETE",
+        "id token [json]",
+        "End a job well, with its result.",
+        complete,
+        writes=True,
+        together=lambda _: True,
+    ),
     Command("JOB.FAIL", "id token error [NEVER] [RETRY milliseconds]", "End an attempt badly.", fail, writes=True),
     Command("JOB.SNOOZE", "id token milliseconds", "Hand a job back, to be taken later.", snooze, writes=True),
     Command("JOB.RELEASE", "id token", "Hand a job back at once, at no cost.", give_back, writes=True),

@@ -150,16 +150,31 @@ async def _waiting(call: Call, attempt: Callable[[], Awaitable[T | None]], secon
 
 
 _ONE = (1, 1, 1)
+
+
+def _is_of_a_queue(arguments: list[bytes]) -> bool:
+    """Elements of a queue are jobs, each by itself; commands on a plain list depend on each other."""
+    return bool(arguments) and is_queue(arguments[0])
+
+
 COMMANDS = (
     Command("LPUSH", "key element [element ...]", "Put elements at the left of a list.", lpush, keys=_ONE, writes=True),
     Command(
         "RPUSH", "key element [element ...]", "Put elements at the right of a list.", rpush, keys=_ONE, writes=True
     ),
-    Command("RPOP", "key", "Take an element from the right.", rpop, keys=_ONE, writes=True),
+    Command("RPOP", "key", "Take an element from the right.", rpop, keys=_ONE, writes=True, together=_is_of_a_queue),
     Command("LPOP", "key", "Take an element from the left.", lpop, keys=_ONE, writes=True),
     Command("LLEN", "key", "Count the elements.", llen, keys=_ONE),
     Command("LRANGE", "key start stop", "Read elements by their place.", lrange, keys=_ONE),
-    Command("LREM", "key count element", "Remove elements that are equal to this one.", lrem, keys=_ONE, writes=True),
+    Command(
+        "LREM",
+        "key count element",
+        "Remove elements that are equal to this one.",
+        lrem,
+        keys=_ONE,
+        writes=True,
+        together=_is_of_a_queue,
+    ),
     Command(
         "RPOPLPUSH",
         "source destination",
@@ -167,6 +182,7 @@ COMMANDS = (
         rpoplpush,
         keys=(1, 2, 1),
         writes=True,
+        together=_is_of_a_queue,
     ),
     Command(
         "BRPOP",

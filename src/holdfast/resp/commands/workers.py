@@ -11,6 +11,7 @@ from holdfast.resp import plans, workers
 from holdfast.resp.arguments import json_object, space_of
 from holdfast.resp.call import Call, Command, Refused
 from holdfast.resp.plan import BadPlan, read_plan
+from holdfast.resp.pops import Identity
 from holdfast.resp.principals import WORKER_ID
 from holdfast.resp.replies import OK, Reply, Simple
 from holdfast.resp.views import tools_of
@@ -39,6 +40,7 @@ async def register(call: Call) -> Reply:
         workers.register, who, principal.name, incarnation, ttl_us=ttl_us, release=release
     )
     client.worker, client.epoch = who.id, epoch
+    call.gateway.pops.introduce(who.id, Identity(epoch, frozenset(who.capabilities)))
     return Simple(
         f"OK worker_id={who.id} heartbeat_interval={max(1, int(call.gateway.options.heartbeat.total_seconds()))}"
     )
@@ -86,9 +88,12 @@ async def heartbeat(call: Call) -> Reply:
     stats = json_object(call, 1, "Invalid stats") if len(call.arguments) > 1 else None
     if id != call.client.worker_id:
         raise Refused(f"Worker not registered: {id[:64]}")
-    held = frozenset(call.gateway.pops.delivered)
-    ttl_us = call.gateway.dead_after_us
-    await call.gateway.transact(workers.heartbeat, id, call.client.epoch, ttl_us=ttl_us, stats=stats, delivered=held)
+    pops, ttl_us = call.gateway.pops, call.gateway.dead_after_us
+    held = pops.delivered.of([id])
+    beats = await call.gateway.transact(
+        workers.heartbeat, id, call.client.epoch, ttl_us=ttl_us, stats=stats, delivered=held
+    )
+    pops.heard_of(held, beats)
     return OK
 
 

@@ -53,6 +53,9 @@ select :columns from holdfast.plan_job where id = :id for update;
 -- name: find_by_job :one
 select :columns from holdfast.plan_job where job = :job;
 
+-- name: names_of_jobs :many
+select cast(job as text) as job, id from holdfast.plan_job where job = any(cast(:jobs as uuid[]));
+
 -- name: replace_job :exec
 update holdfast.plan_job set job = :job, retries = retries + 1 where id = :id;
 

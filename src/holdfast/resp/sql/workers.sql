@@ -1,5 +1,14 @@
 -- Workers behind connections: what each holds, and what waits where.
 
+-- name: find_live :one
+-- The live epoch of a worker; there is at most one, by an index.
+select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
+    heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
+    (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases, code, lines, boot_by, idle_since, pool,
+    principal, metadata, host
+from holdfast.worker
+where id = :id and status in ('active', 'draining') and host = 0 and heartbeat_at + ttl_us > holdfast.now_us();
+
 -- name: lock_holders :many
 -- Those of these who may take something, each with what it holds. Their rows are locked, so that two connections of one
 -- worker cannot both take its last place.
@@ -8,8 +17,33 @@ from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
 order by w.seq for update;
 
+-- name: live_holders :many
+-- Those of these who are alive, and what they have told about themselves if somebody asks for it: it may be long.
+select w.seq, case when w.seq = any(cast(:told as bigint[])) then w.metadata end as metadata
+from holdfast.worker w
+where w.seq = any(cast(:workers as bigint[])) and w.status in ('active', 'draining')
+    and w.heartbeat_at + w.ttl_us > holdfast.now_us();
+
+-- name: held_leases :many
+-- What these hold, and what they have reported about it.
+select l.seq, l.worker, l.epoch, l.token, cast(j.id as text) as id, l.attempts, l.rescues, l.claimed_at, j.timeout_us,
+    holdfast.now_us() as now, (select p.value from holdfast.progress p where p.job = l.seq) as progress
+from holdfast.lease l join holdfast.job j on j.seq = l.seq
+where l.worker = any(cast(:workers as bigint[]))
+order by l.seq;
+
+-- name: standing_leases :many
+-- Those of these leases that hold, and whose holders are alive, with what was reported about them.
+select l.seq, l.worker, l.epoch, l.token, (select p.value from holdfast.progress p where p.job = l.seq) as progress
+from holdfast.lease l join holdfast.worker w on w.seq = l.worker
+where l.seq = any(cast(:seqs as bigint[])) and l.lease_until > holdfast.now_us() and w.status in ('active', 'draining')
+    and w.heartbeat_at + w.ttl_us > holdfast.now_us();
+
+-- name: queue_length :one
+-- What waits in a queue to be popped, and no more of it than is asked for.
+select count(*) as jobs from (
+    select 1 from holdfast.ready k where k.route in (select r.id from holdfast.route r where r.queue = :queue) limit :most
+) as waiting;
+
 -- name: route_backlog :many
 select r.route, count(*) as jobs from holdfast.ready r where r.route = any(cast(:routes as bigint[])) group by r.route;
-
--- name: list_progress :many
-select p.job as seq, p.value as progress from holdfast.progress p where p.job = any(cast(:seqs as bigint[]));

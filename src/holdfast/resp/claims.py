@@ -1,0 +1,73 @@
+"""Claims for those who wait at this server: one transaction serves many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.kernel.brokers import Claimer, claim_for
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.rows import Lease
+from holdfast.resp.plans import KIND
+from holdfast.resp.statements import HoldersSql, PlansSql
+
+
+class Turn(NamedTuple):
+    """A queue that somebody waits for, and the routes on which it is served there."""
+
+    queue: str
+    routes: frozenset[int]
+
+
+class Ask(NamedTuple):
+    """How many jobs a worker asks for, of its first queue, then of its second …"""
+
+    worker: int
+    jobs: int
+    turns: tuple[Turn, ...]
+
+
+class Claimed(NamedTuple):
+    """What each of those who asked got, in their order."""
+
+    leases: list[list[Lease]]
+    names: dict[JobId, str]  # the public ids of jobs of actions
+    room: dict[int, int]  # the places that each worker has left; who is not among them may take nothing
+
+
+async def claim_asked(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Claimed:
+    """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
+    holders = await tx.many(HoldersSql.lock_holders, workers=sorted({ask.worker for ask in asks}))
+    claimed = Claimed([[] for _ in asks], {}, {holder.seq: holder.slots - holder.held for holder in holders})
+    for turn in range(max((len(ask.turns) for ask in asks), default=0)):
+        claimers = _claimers(asks, claimed, turn, ttl_us)
+        for lease in await claim_for(tx, claimers) if claimers else []:
+            _give(lease, asks, claimed, turn)
+    planned = [lease.id for given in claimed.leases for lease in given if lease.kind == KIND]
+    if planned:
+        rows = await tx.many(PlansSql.names_of_jobs, jobs=planned)
+        claimed.names.update({row.job: row.id for row in rows})
+    return claimed
+
+
+def _claimers(asks: Sequence[Ask], claimed: Claimed, turn: int, ttl_us: int) -> list[Claimer]:
+    """Those who still want something, each with no more than its worker has room for."""
+    room = dict(claimed.room)
+    claimers: list[Claimer] = []
+    for ask, given in zip(asks, claimed.leases, strict=True):
+        n = min(ask.jobs - len(given), room.get(ask.worker, 0))
+        if n > 0 and turn < len(ask.turns) and ask.turns[turn].routes:
+            claimers.append(Claimer(ask.worker, ask.turns[turn].routes, n, ttl_us))
+            room[ask.worker] -= n
+    return claimers
+
+
+def _give(lease: Lease, asks: Sequence[Ask], claimed: Claimed, turn: int) -> None:
+    """To the first who asked for it: several connections of one worker may wait for different queues."""
+    claimed.room[lease.worker] -= 1
+    for ask, given in zip(asks, claimed.leases, strict=True):
+        named = turn < len(ask.turns) and ask.turns[turn].queue == lease.queue
+        if named and ask.worker == lease.worker and len(given) < ask.jobs:
+            given.append(lease)
+            return

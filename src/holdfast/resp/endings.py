@@ -1,0 +1,149 @@
+"""Endings: what workers report as done, many to a commit.
+
+One write is in flight; what comes meanwhile goes next. So a lonely report is not delayed, and those of many connections
+or of one that pipelines share their commits. An answer is given after the commit. Of two reports about one lease the
+first is written first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.kernel.complete import complete, complete_and_settle
+from holdfast.kernel.database import Database, Owner, Transaction, single
+from holdfast.kernel.ownership import owner_of
+from holdfast.kernel.rows import Ended, Ending, Held, Lease
+from holdfast.resp.statements import HoldersSql
+
+Write = Callable[[str | None], Ending]  # from what was reported before, as JSON, to how the attempt ends
+Asked = tuple[Lease, Write]
+
+_TOGETHER = 200
+
+
+class Report(NamedTuple):
+    lease: Lease
+    write: Write
+    answer: asyncio.Future[bool]
+
+
+class Endings:
+    def __init__(self, database: Database, layers: Sequence[Owner] = ()) -> None:
+        """`layers` are those of the program, which hear of the ends of their jobs."""
+        self._database = database
+        self._layers = layers
+        self._waiting: list[Report] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[bool] | None = None  # the answer to the last report
+
+    async def end(self, lease: Lease, write: Write) -> bool:
+        """End an attempt. False: the lease does not hold, or its worker counts as dead; nothing was written.
+
+        What the store refuses is raised, for this report alone.
+        """
+        report = Report(lease, write, asyncio.get_running_loop().create_future())
+        self._waiting.append(report)
+        self._last = report.answer
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all(), name="resp-endings")
+        return await report.answer
+
+    def _is_plain(self, lease: Lease) -> bool:
+        """Whether nobody else has to hear of its end."""
+        return lease.parent is None and lease.lane is None and owner_of(lease.kind, lease.layer, self._layers) is None
+
+    async def passed(self) -> None:
+        """Wait for the answers to all reports that came before."""
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+    async def close(self) -> None:
+        """Wait until what was reported is written, or refused."""
+        if self._writer is not None:
+            await self._writer
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            reports = self._next()
+            await self._write(reports)
+
+    def _next(self) -> list[Report]:
+        """The first that wait, and one of each lease."""
+        chosen: dict[Held, Report] = {}
+        left: list[Report] = []
+        for report in self._waiting:
+            if len(chosen) < _TOGETHER and report.lease.held not in chosen:
+                chosen[report.lease.held] = report
+            else:
+                left.append(report)
+        self._waiting = left
+        return [*chosen.values()]
+
+    async def _write(self, reports: Sequence[Report]) -> None:
+        """What is refused of one report must not take the others along."""
+        asked = [(report.lease, report.write) for report in reports]
+        end = end_plain if all(self._is_plain(report.lease) for report in reports) else end_together
+        try:
+            answers: Sequence[bool | Exception] = await self._database.transact(end, asked)
+        except Exception as problem:  # noqa: BLE001  the one that reported gets it, whatever it is
+            if len(reports) > 1 and not isinstance(problem, Unavailable):
+                for report in reports:
+                    await self._write([report])
+                return
+            answers = [copy.copy(problem) for _ in reports]
+        for report, answer in zip(reports, answers, strict=True):
+            if report.answer.done():  # the connection that reported has ended
+                continue
+            if isinstance(answer, Exception):
+                report.answer.set_exception(answer)
+            else:
+                report.answer.set_result(answer)
+
+
+async def end_together(tx: Transaction, asked: Sequence[Asked]) -> list[bool | Exception]:
+    """End attempts whose leases hold and whose workers are alive, each under its own token."""
+    found = await _standing(tx, asked)
+    parents = sorted({parent for number in found.endings if (parent := asked[number][0].parent) is not None})
+    ended = await complete_and_settle(tx, [*found.endings.values()], parents) if found.endings else []
+    return found.answers(asked, ended)
+
+
+@single
+async def end_plain(tx: Transaction, asked: Sequence[Asked]) -> list[bool | Exception]:
+    """As `end_together`, where nobody else hears of the end: a question, and one statement that commits by itself.
+
+    Whatever changes in between, the statement names the token.
+    """
+    found = await _standing(tx, asked)
+    return found.answers(asked, await complete(tx, [*found.endings.values()]) if found.endings else [])
+
+
+class _Standing(NamedTuple):
+    """By the places of their reports: how those end whose leases hold, and what is wrong with some."""
+
+    endings: dict[int, Ending]
+    refused: dict[int, Exception]
+
+    def answers(self, asked: Sequence[Asked], ended: Sequence[Ended]) -> list[bool | Exception]:
+        seqs = {row.seq for row in ended}
+        return [
+            self.refused.get(number) or (number in self.endings and lease.seq in seqs)
+            for number, (lease, _) in enumerate(asked)
+        ]
+
+
+async def _standing(tx: Transaction, asked: Sequence[Asked]) -> _Standing:
+    rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(lease.seq for lease, _ in asked))
+    reported = {row.held: row.progress for row in rows}
+    found = _Standing({}, {})
+    for number, (lease, write) in enumerate(asked):
+        if lease.held in reported:
+            try:
+                found.endings[number] = write(reported[lease.held])
+            except HoldfastError as problem:
+                found.refused[number] = problem
+    return found
