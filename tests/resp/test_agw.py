@@ -120,7 +120,7 @@ async def test_agx_28_after_a_lost_connection_it_comes_back_and_delivers(serve: 
             return worker.active == [id] and (await status(submitter, id))["status"] == "running"
 
         await eventually(started)
-        for connection in [*server._connections]:
+        for connection in [*server._connections.values()]:
             connection.close()
         (done,) = await finished(submitter, [id])
     assert (done["status"], done["attempt"]) == ("completed", 1)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.resp.keeping import Keeping
+from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve
 from tests.support.apps import eventually
 
@@ -171,3 +173,15 @@ async def test_capabilities_are_found_by_words(connect: Connect) -> None:
 
 async def test_a_key_may_be_given_more_ids(connect: Connect) -> None:
     await asyncio.gather(*(registered(connect, name) for name in ("w1", "w2", "w3")))
+
+
+async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespServer, connect: Connect) -> None:
+    """What it has sent it renews, so it must not keep a list of all that it ever sent."""
+    client, keeping = await registered(connect), Keeping(server.gateway)
+    await client("LPUSH", "queue:ready", "raw")
+    await client("BRPOP", "queue:ready", "5")
+    await keeping.keep()
+    assert len(server.gateway.pops.delivered) == 1
+    assert await client("LREM", "queue:processing", "1", "raw") == 1
+    await keeping.keep()
+    assert not server.gateway.pops.delivered
