@@ -114,9 +114,9 @@ class AgwWorker:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            for task in (pulling, beating):
-                if task in done or task not in others:
-                    task.result()
+            for problem in [task.exception() for task in (pulling, beating) if task not in others]:
+                if problem is not None:
+                    raise problem
         finally:
             await popping.close()
             if not self._stopping.is_set():
