@@ -20,7 +20,7 @@ import pytest
 
 from bench.redis import find_redis
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast
+from tests.support.commands import environment, holdfast, python
 from tests.support.redis import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resp"
@@ -31,6 +31,11 @@ PLAN = {
         {"task_number": 2, "command": "tr", "args": ["a-z", "A-Z"], "input_from_task": 1},
     ],
 }
+
+
+def tools() -> list[str]:
+    """The examples that serve a tool, and whose clients are installed."""
+    return ["tool.py", *(["tool.mjs"] if "worker.mjs" in clients() else [])]
 
 
 def clients() -> list[str]:
@@ -69,11 +74,11 @@ def gateway(url: str) -> Iterator[int]:
 
 def started(example: str, folder: Path) -> list[str]:
     match example:
-        case "worker.py":
+        case "worker.py" | "tool.py":
             return [sys.executable, str(EXAMPLES / example)]
         case "worker.sh":
             return ["sh", str(EXAMPLES / example)]
-        case "worker.mjs":
+        case "worker.mjs" | "tool.mjs":
             modules = Path(os.environ["HOLDFAST_TEST_NODE"])
             return ["node", str(shutil.copy(EXAMPLES / example, modules / example))]
         case _:
@@ -101,6 +106,18 @@ def test_a_stock_client_works(place: Place, tmp_path: Path, example: str) -> Non
         listed = holdfast("resp", "keys", "ls", "--url", place.url, "--json").json
         assert {each["name"] for each in listed} == {"admin", "w1"}
         assert key not in json.dumps(listed)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("example", tools())
+def test_an_agents_tool_is_served_by_a_stock_client(place: Place, tmp_path: Path, example: str) -> None:
+    key = holdfast("resp", "keys", "add", "w1", "--url", place.url, "--json").json["key"]
+    with gateway(place.url) as port, ExitStack() as stack:
+        env = {"HOST": "127.0.0.1", "PORT": str(port), "WORKER": "w1", "KEY": key}
+        stack.enter_context(process(*started(example, tmp_path), **env))
+        said = python(str(EXAMPLES / "agent.py"), env=environment(HOLDFAST_URL=place.url))
+    assert said.err == ""
+    assert json.loads(said.out)["sky"] == "rain"
 
 
 class Asker:

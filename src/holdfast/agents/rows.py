@@ -389,6 +389,12 @@ class ClosedCall(NamedTuple):
     turn: int
     name: str
     state: str
+    unusual: int
+
+
+class CallOutput(NamedTuple):
+    id: str
+    output: str
 
 
 class ReadyRun(NamedTuple):

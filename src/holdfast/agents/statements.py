@@ -21,6 +21,7 @@ from holdfast.agents.rows import (
     BlobHash,
     BlockRow,
     CallId,
+    CallOutput,
     CallRow,
     ClosedCall,
     Counted,
@@ -212,6 +213,8 @@ class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"outpu
 class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": NewCall}):
     add_calls: Exec
     close_calls: Many[ClosedCall]
+    outputs_of: Many[CallOutput]
+    set_output: Exec
     skip_calls: Exec
     ready_runs: Many[ReadyRun]
     calls_of: Many[CallRow]
