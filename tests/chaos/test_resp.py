@@ -1,4 +1,4 @@
-"""Gateways, workers and the database of Redis clients are killed while they work: every job is done, and counts once."""
+"""Gateways, workers and databases of Redis clients are killed while they work: each job is done, and counts once."""
 
 from __future__ import annotations
 
