@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.errors import NotFound, StoreRefused
 from holdfast.resp.keeping import Keeping
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve
@@ -126,6 +127,34 @@ async def test_agx_10_agx_11_a_silent_worker_is_dead_until_it_registers_again(se
     assert await client("EXISTS", "capability:sort:workers") == 0
     assert (await client.text("WORKER.REGISTER", worker())).startswith("OK")
     assert await client("EXISTS", "worker:w1:alive") == 1
+
+
+async def test_a_dead_worker_is_forgotten_when_its_jobs_are_back(hf: Holdfast, serve: Serve, connect: Connect) -> None:
+    server = await serve(dead_after=SHORT)
+    client = await registered(connect, "w1", port=server.port)
+    await client("LPUSH", "queue:ready", "raw")
+    assert await client("BRPOP", "queue:ready", "60") == b"raw"
+
+    async def refused() -> str:
+        try:
+            await hf.workers.forget("w1")
+        except StoreRefused as problem:
+            return str(problem)
+        return ""
+
+    assert await refused()  # it lives, or its job is leased
+
+    async def forgotten() -> bool:
+        return await refused() == ""
+
+    await eventually(forgotten)
+    assert await client("KEYS", "worker:*") == []
+    assert await client("WORKERS.LIST", "ALL") == []
+    assert await hf.workers.list(all=True) == []
+    with pytest.raises(NotFound, match="there is no worker 'w1'"):
+        await hf.workers.forget("w1")
+    assert (await client.text("WORKER.REGISTER", worker())).startswith("OK")
+    assert await client("BRPOP", "queue:ready", "60") == b"raw"
 
 
 async def test_agx_12_an_idle_worker_leaves_without_a_trace(connect: Connect) -> None:
