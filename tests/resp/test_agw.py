@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.agw import worker as agw
+from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import Address
-from holdfast.agw.processes import ProcessLimits
 from holdfast.agw.tools import Toolbox, find_tools
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
 from holdfast.clock import Ports, SystemClock

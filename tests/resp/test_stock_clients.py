@@ -137,14 +137,19 @@ def test_an_action_is_submitted_run_and_shown(place: Place, tmp_path: Path) -> N
     plan, inputs = tmp_path / "plan.json", tmp_path / "inputs.jsonl"
     plan.write_text(json.dumps(PLAN))
     inputs.write_text('{"word": "one"}\n{"word": "two; rm -rf /"}\n')
+    unit = tmp_path / "agx-ocr"
+    unit.write_text('#!/bin/sh\necho \'{"name": "agx-ocr", "description": "Reads text in pictures"}\'\n')
+    unit.chmod(0o755)
     key = holdfast("resp", "keys", "add", "unix", "--url", place.url).out.strip()
     assert len(key) == 64
     with gateway(place.url) as port:
         command = [sys.executable, "-m", "holdfast", "agw", "--connect", f"127.0.0.1:{port}", "--id", "unix"]
-        with process(*command, "--tools", "printf,tr", "--max-jobs", "2", HOLDFAST_AGW_KEY=key) as worker:
+        told = {"HOLDFAST_AGW_KEY": key, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        with process(*command, "--tools", "printf,tr", "--units", "agx-ocr", "--max-jobs", "2", **told) as worker:
             submit = ("action", "submit", str(plan), str(inputs), "--id", "a1", "--wait", "--url", place.url)
             results = holdfast(*submit, "--json").json
             assert [job["task_results"][-1]["stdout"] for job in results] == ["ONE", "TWO; RM -RF /"]
+            assert '"worker_id": "unix"' in Asker(port, key)("CAPABILITY.SEARCH", "pictures")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait() == 0
     shown = holdfast("action", "show", "a1", "--url", place.url)

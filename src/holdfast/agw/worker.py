@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import Executed, execute
 from holdfast.agw.link import Address, Link, Refusal
-from holdfast.agw.processes import ProcessLimits, adopt_strays
+from holdfast.agw.processes import adopt_strays
 from holdfast.agw.stats import Tally, platform_name, stats
 from holdfast.agw.tools import Toolbox
 from holdfast.clock import Ports
