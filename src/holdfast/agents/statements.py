@@ -21,9 +21,7 @@ from holdfast.agents.rows import (
     BlobHash,
     BlockRow,
     CallId,
-    CallOutput,
     CallRow,
-    ClosedCall,
     Counted,
     CurrentAgent,
     Cursor,
@@ -58,7 +56,7 @@ from holdfast.agents.rows import (
     VersionRow,
     WindowBlock,
 )
-from holdfast.agents.tool_rows import ToolRow
+from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.rows import Beside, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 

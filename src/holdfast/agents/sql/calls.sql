@@ -13,7 +13,7 @@ on conflict do nothing;
 
 -- name: close_calls :many
 -- Calls whose job has ended: stores what the job returned, or why it did not. A probe for each: a join might read
--- all ended jobs. A result is unusual if it is no text, or a very long one: whoever runs the job may return anything.
+-- all ended jobs. A result is unusual if it is not a text, or is a very long one: a broker may return anything.
 update holdfast.tool_call set (output, state, is_error, finished_at) = (
     select coalesce(e.result, e.error), case e.state when 'succeeded' then 'completed' else 'failed' end,
         case e.state when 'succeeded' then 0 else 1 end, e.finished_at
