@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 # than the cores of CI.
 K      ?=
 JOBS   ?= 3
-# make sim SEEDS=how-many SEED=first WORLD=jobs, agents, pools or brokers; all without
+# make sim SEEDS=how-many SEED=first WORLD=jobs, agents, pools, brokers, machines or resp; all without
 SEEDS  ?= 100
 SEED   ?= 1
 WORLD  ?=

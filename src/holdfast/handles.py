@@ -240,6 +240,10 @@ class Workers(View):
         """Ask a live worker to drain and exit."""
         await self._ask(workers.ask_to_drain, id)
 
+    async def forget(self, id: str) -> None:
+        """Remove a worker that has left or died from the lists now; later it goes by itself. Refused while it lives."""
+        await self._ask(workers.forget, id)
+
     async def duties(self) -> Sequence[DutyRecord]:
         """The duties, and who holds them."""
         return [duty_of(row) for row in await self._ask(workers.list_duties)]

@@ -153,6 +153,25 @@ async def test_a_worker_that_is_asked_to_drain_leaves(place: Place, shop: Path) 
         assert (row.status, row.reason) == ("stopped", "stopped")
 
 
+async def test_a_worker_is_forgotten_when_it_has_left(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+
+    @hf.job(name="greet")
+    async def greet() -> None: ...
+
+    forget = ("workers", "forget", "mill-1", "--url", place.url)
+    async with working(hf, Role(id="mill-1")):
+        line = (await asyncio.to_thread(holdfast, *forget)).refused(3)
+        assert line == "worker 'mill-1' is active: stop it first, then forget it."
+    assert holdfast(*forget, "--json").json == {"id": "mill-1", "status": "forgotten"}
+    assert holdfast(*forget).refused(2) == "there is no worker 'mill-1' in this database."
+    async with working(hf, Role(id="mill-1")):
+        pass
+    assert holdfast(*forget).lines == ["worker mill-1 is forgotten"]
+    assert holdfast("workers", "ls", "--all", "--url", place.url, "--json").json == []
+    await hf.close()
+
+
 @pytest.mark.long
 async def test_an_embedded_worker_drains_when_asked(place: Place) -> None:
     hf = Holdfast(place.url, embedded=False)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.agw import worker as agw
+from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import Address
-from holdfast.agw.processes import ProcessLimits
 from holdfast.agw.tools import Toolbox, find_tools
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
 from holdfast.clock import Ports, SystemClock
@@ -120,7 +120,7 @@ async def test_agx_28_after_a_lost_connection_it_comes_back_and_delivers(serve: 
             return worker.active == [id] and (await status(submitter, id))["status"] == "running"
 
         await eventually(started)
-        for connection in [*server._connections]:
+        for connection in [*server._connections.values()]:
             connection.close()
         (done,) = await finished(submitter, [id])
     assert (done["status"], done["attempt"]) == ("completed", 1)

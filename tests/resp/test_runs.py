@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.models.script import Script
-from holdfast.models.steps import call, say
-from tests.resp.conftest import Connect
+from holdfast.models.steps import call, calls, say
+from tests.resp.conftest import Client, Connect
+from tests.resp.test_workers import registered
 
 
 @pytest.mark.both
@@ -40,3 +42,53 @@ async def test_a_run_is_started_awaited_and_read(hf: Holdfast, connect: Connect)
     assert "there is no agent nobody" in await client.text("RUN.START", "nobody", "x")
     assert (await client.text("RUN.RESULT", "0")).startswith("-ERR")
     assert await client.text("RUN.EVENTS", run, "0", "WHAT", "1") == "-ERR syntax error"
+
+
+async def served(client: Client) -> tuple[dict[str, Any], str]:
+    """The next call of a tool that this worker was given, and its token."""
+    claimed = await client("JOB.CLAIM", "outside", "BLOCK", "60000")
+    assert isinstance(claimed, list)
+    ((text, token, _lease),) = claimed  # type: ignore[misc, str-unpack]
+    assert isinstance(text, bytes)
+    assert isinstance(token, bytes)
+    return json.loads(text), token.decode()
+
+
+@pytest.mark.both
+async def test_a_tool_is_served_by_a_redis_client(hf: Holdfast, connect: Connect) -> None:
+    @hf.tool(queue="outside", requires=["tag:by=redis"])
+    def weather(city: str) -> dict[str, int]:
+        """The weather in a city."""
+        raise AssertionError("its code is somewhere else")
+
+    hf.script(
+        "guide",
+        Script(
+            calls(call("weather", city="Oslo"), call("weather", city="Rome"), call("weather", city="Nowhere")),
+            say("It is 7 degrees in Oslo."),
+        ),
+    )
+    agent = hf.agent("guide", model="scripted:guide", tools=[weather])
+    worker = await registered(connect, "w1", "weather", tags={"by": "redis"}, max_concurrent_jobs=3)
+    await hf.ensure_worker()
+    run = await agent.enqueue("How warm is it?")
+    for _ in range(3):
+        job, token = await served(worker)
+        assert job["kind"] == "tool:weather"
+        answer: tuple[str, ...]
+        match job["payload"]["city"]:
+            case "Oslo":
+                answer = ("JOB.COMPLETE", job["job_id"], token, '{"degrees": 7}')
+            case "Rome":
+                answer = ("JOB.COMPLETE", job["job_id"], token, '"warm"')
+            case _:
+                answer = ("JOB.FAIL", job["job_id"], token, "no such city", "NEVER")
+        assert await worker(*answer) == "OK"
+    result = await run.result()
+    assert result.text == "It is 7 degrees in Oslo."
+    sent = (await hf.sessions[run.session_id or ""].messages())[2]
+    assert [(each["content"], each.get("is_error", False)) for each in sent.blocks] == [
+        ('{"degrees":7}', False),
+        ("warm", False),
+        ("no such city", True),
+    ]

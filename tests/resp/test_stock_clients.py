@@ -20,7 +20,7 @@ import pytest
 
 from bench.redis import find_redis
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast
+from tests.support.commands import environment, holdfast, python
 from tests.support.redis import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resp"
@@ -31,6 +31,11 @@ PLAN = {
         {"task_number": 2, "command": "tr", "args": ["a-z", "A-Z"], "input_from_task": 1},
     ],
 }
+
+
+def tools() -> list[str]:
+    """The examples that serve a tool, and whose clients are installed."""
+    return ["tool.py", *(["tool.mjs"] if "worker.mjs" in clients() else [])]
 
 
 def clients() -> list[str]:
@@ -69,11 +74,11 @@ def gateway(url: str) -> Iterator[int]:
 
 def started(example: str, folder: Path) -> list[str]:
     match example:
-        case "worker.py":
+        case "worker.py" | "tool.py":
             return [sys.executable, str(EXAMPLES / example)]
         case "worker.sh":
             return ["sh", str(EXAMPLES / example)]
-        case "worker.mjs":
+        case "worker.mjs" | "tool.mjs":
             modules = Path(os.environ["HOLDFAST_TEST_NODE"])
             return ["node", str(shutil.copy(EXAMPLES / example, modules / example))]
         case _:
@@ -103,6 +108,18 @@ def test_a_stock_client_works(place: Place, tmp_path: Path, example: str) -> Non
         assert key not in json.dumps(listed)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("example", tools())
+def test_an_agents_tool_is_served_by_a_stock_client(place: Place, tmp_path: Path, example: str) -> None:
+    key = holdfast("resp", "keys", "add", "w1", "--url", place.url, "--json").json["key"]
+    with gateway(place.url) as port, ExitStack() as stack:
+        env = {"HOST": "127.0.0.1", "PORT": str(port), "WORKER": "w1", "KEY": key}
+        stack.enter_context(process(*started(example, tmp_path), **env))
+        said = python(str(EXAMPLES / "agent.py"), env=environment(HOLDFAST_URL=place.url))
+    assert said.err == ""
+    assert json.loads(said.out)["sky"] == "rain"
+
+
 class Asker:
     """redis-py, as a program without a worker uses it."""
 
@@ -120,14 +137,19 @@ def test_an_action_is_submitted_run_and_shown(place: Place, tmp_path: Path) -> N
     plan, inputs = tmp_path / "plan.json", tmp_path / "inputs.jsonl"
     plan.write_text(json.dumps(PLAN))
     inputs.write_text('{"word": "one"}\n{"word": "two; rm -rf /"}\n')
+    unit = tmp_path / "agx-ocr"
+    unit.write_text('#!/bin/sh\necho \'{"name": "agx-ocr", "description": "Reads text in pictures"}\'\n')
+    unit.chmod(0o755)
     key = holdfast("resp", "keys", "add", "unix", "--url", place.url).out.strip()
     assert len(key) == 64
     with gateway(place.url) as port:
         command = [sys.executable, "-m", "holdfast", "agw", "--connect", f"127.0.0.1:{port}", "--id", "unix"]
-        with process(*command, "--tools", "printf,tr", "--max-jobs", "2", HOLDFAST_AGW_KEY=key) as worker:
+        told = {"HOLDFAST_AGW_KEY": key, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        with process(*command, "--tools", "printf,tr", "--units", "agx-ocr", "--max-jobs", "2", **told) as worker:
             submit = ("action", "submit", str(plan), str(inputs), "--id", "a1", "--wait", "--url", place.url)
             results = holdfast(*submit, "--json").json
             assert [job["task_results"][-1]["stdout"] for job in results] == ["ONE", "TWO; RM -RF /"]
+            assert '"worker_id": "unix"' in Asker(port, key)("CAPABILITY.SEARCH", "pictures")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait() == 0
     shown = holdfast("action", "show", "a1", "--url", place.url)

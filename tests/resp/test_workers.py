@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.errors import NotFound, StoreRefused
+from holdfast.resp.keeping import Keeping
+from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve
 from tests.support.apps import eventually
 
@@ -126,6 +129,34 @@ async def test_agx_10_agx_11_a_silent_worker_is_dead_until_it_registers_again(se
     assert await client("EXISTS", "worker:w1:alive") == 1
 
 
+async def test_a_dead_worker_is_forgotten_when_its_jobs_are_back(hf: Holdfast, serve: Serve, connect: Connect) -> None:
+    server = await serve(dead_after=SHORT)
+    client = await registered(connect, "w1", port=server.port)
+    await client("LPUSH", "queue:ready", "raw")
+    assert await client("BRPOP", "queue:ready", "60") == b"raw"
+
+    async def refused() -> str:
+        try:
+            await hf.workers.forget("w1")
+        except StoreRefused as problem:
+            return str(problem)
+        return ""
+
+    assert await refused()  # it lives, or its job is leased
+
+    async def forgotten() -> bool:
+        return await refused() == ""
+
+    await eventually(forgotten)
+    assert await client("KEYS", "worker:*") == []
+    assert await client("WORKERS.LIST", "ALL") == []
+    assert await hf.workers.list(all=True) == []
+    with pytest.raises(NotFound, match="there is no worker 'w1'"):
+        await hf.workers.forget("w1")
+    assert (await client.text("WORKER.REGISTER", worker())).startswith("OK")
+    assert await client("BRPOP", "queue:ready", "60") == b"raw"
+
+
 async def test_agx_12_an_idle_worker_leaves_without_a_trace(connect: Connect) -> None:
     client = await registered(connect)
     assert await client("WORKER.UNREGISTER", "w2") == "-ERR Worker not registered"
@@ -171,3 +202,15 @@ async def test_capabilities_are_found_by_words(connect: Connect) -> None:
 
 async def test_a_key_may_be_given_more_ids(connect: Connect) -> None:
     await asyncio.gather(*(registered(connect, name) for name in ("w1", "w2", "w3")))
+
+
+async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespServer, connect: Connect) -> None:
+    """What it has sent it renews, so it must not keep a list of all that it ever sent."""
+    client, keeping = await registered(connect), Keeping(server.gateway)
+    await client("LPUSH", "queue:ready", "raw")
+    await client("BRPOP", "queue:ready", "5")
+    await keeping.keep()
+    assert len(server.gateway.pops.delivered) == 1
+    assert await client("LREM", "queue:processing", "1", "raw") == 1
+    await keeping.keep()
+    assert not server.gateway.pops.delivered

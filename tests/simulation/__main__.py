@@ -12,8 +12,10 @@ from typing import Any
 
 from tests.simulation.agent_mutants import MUTANTS as AGENT_MUTANTS
 from tests.simulation.batch import Batch, Checked, check
+from tests.simulation.broker_mutants import MUTANTS as BROKER_MUTANTS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.pool_mutants import MUTANTS as POOL_MUTANTS
+from tests.simulation.resp_mutants import MUTANTS as RESP_MUTANTS
 from tests.simulation.run import WORLDS, Kind
 
 
@@ -23,7 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first of them")
     parser.add_argument("--replay-every", type=int, default=50, metavar="N", help="run each Nth twice; 0: none")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them in")
-    mutants = [mutant.name for mutant in (*MUTANTS, *AGENT_MUTANTS, *POOL_MUTANTS)]
+    mutants = [mutant.name for mutant in (*MUTANTS, *AGENT_MUTANTS, *POOL_MUTANTS, *BROKER_MUTANTS, *RESP_MUTANTS)]
     parser.add_argument("--mutant", choices=mutants, help="plant this bug")
     parser.add_argument("--world", choices=list(WORLDS), help="worlds of this kind alone; else of each")
     given = parser.parse_args()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -198,8 +198,7 @@ class Audit:
 
     def answer(self, result: object) -> None:
         """An answer reached its process: only now does it know what it claimed."""
-        if isinstance(result, list):
-            self.known.update((each.seq, each.epoch, each.token) for each in result if isinstance(each, Lease))
+        self.known.update((each.seq, each.epoch, each.token) for each in _leases_in(result))
 
     def whole(self, now: int) -> Snapshot:
         """All rows, read from the store."""
@@ -341,6 +340,14 @@ def traced(changes: Sequence[Change]) -> str:
             new = {name: value for name, value in new.items() if name not in UNTRACED}  # noqa: PLW2901
         parts.append(f"{table} {key} {None if new is None else list(new.values())}")
     return "\n".join(parts)
+
+
+def _leases_in(answer: object) -> Iterator[Lease]:
+    if isinstance(answer, Lease):
+        yield answer
+    elif isinstance(answer, list | tuple):
+        for each in answer:
+            yield from _leases_in(each)
 
 
 def _lease(row: Row) -> LeaseKey:

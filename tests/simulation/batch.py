@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.simulation.agent_mutants import MUTANTS as AGENT_MUTANTS
+from tests.simulation.broker_mutants import MUTANTS as BROKER_MUTANTS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.pool_mutants import MUTANTS as POOL_MUTANTS
 from tests.simulation.rare import AGENT_EVENTS, EVENTS, Rare
+from tests.simulation.resp_mutants import MUTANTS as RESP_MUTANTS
 from tests.simulation.run import Kind, Run, simulate
 
 SEES_ALL = 100  # a batch of so many seeds must have seen every rare event
@@ -28,7 +30,14 @@ def check(
     chaos_s: float | None = None,
 ) -> Checked:
     """Run a seed; twice, and to the same trace, if it is its turn."""
-    plant = next((m.plant for m in (*MUTANTS, *AGENT_MUTANTS, *POOL_MUTANTS) if m.name == mutant), None)
+    plant = next(
+        (
+            m.plant
+            for m in (*MUTANTS, *AGENT_MUTANTS, *POOL_MUTANTS, *BROKER_MUTANTS, *RESP_MUTANTS)
+            if m.name == mutant
+        ),
+        None,
+    )
     run = simulate(seed, sabotage=plant, kind=kind, chaos_s=chaos_s)
     if not replay_every or seed % replay_every or run.problem:
         return Checked(run, replayed=False)

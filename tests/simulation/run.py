@@ -20,17 +20,19 @@ from tests.simulation.brokers import BrokerWorld
 from tests.simulation.machines import MachineWorld
 from tests.simulation.pools import PoolWorld
 from tests.simulation.rare import Rare
+from tests.simulation.resp import RespWorld
 from tests.simulation.swarm import draw
 from tests.simulation.world import World
 
 Sabotage = Callable[[World], None]
-Kind = Literal["jobs", "agents", "pools", "brokers", "machines"]
+Kind = Literal["jobs", "agents", "pools", "brokers", "machines", "resp"]
 WORLDS: Final[Mapping[Kind, Callable[..., World]]] = {
     "jobs": World,
     "agents": AgentWorld,
     "pools": PoolWorld,
     "brokers": BrokerWorld,
     "machines": MachineWorld,
+    "resp": RespWorld,
 }
 
 

@@ -156,6 +156,18 @@ class _Operation(NamedTuple):
     def of(self, table: str) -> list[Change]:
         return self.changes.get(table, [])
 
+    def passed_on(self, before: int | None, after: int | None) -> bool:
+        """Whether this commit gave the first worker up, and began the second under its id: the one is the other."""
+        begun = {
+            change.new["seq"]: change.new["id"] for change in self.of("worker") if change.old is None and change.new
+        }
+        ended = {
+            change.old["seq"]: change.old["id"]
+            for change in self.of("worker")
+            if change.old is not None and (change.new is None or change.new["status"] == "lost")
+        }
+        return before in ended and after in begun and ended[before] == begun[after]
+
 
 def _check_job(change: Change, what: _Operation) -> None:
     old, new = change.old, change.new
@@ -168,9 +180,9 @@ def _check_job(change: Change, what: _Operation) -> None:
         _begins_plainly(new)
         return
     _terminal_is_final(old, new)
-    _change_is_legal(old, new)
+    _change_is_legal(old, new, what)
     _tokens_rise(old, new)
-    _worker_columns_are_fenced(old, new)
+    _worker_columns_are_fenced(old, new, what)
     _lease_holds(old, new, what)
     _nothing_fires_early(old, new, what)
 
@@ -195,7 +207,7 @@ def _terminal_is_final(old: Row, new: Row) -> None:
         raise Broken("I2", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
 
 
-def _change_is_legal(old: Row, new: Row) -> None:
+def _change_is_legal(old: Row, new: Row, what: _Operation) -> None:
     names = changed(old, new)
     if fixed := names & frozenset(_FIXED):
         raise Broken("I3", f"job {old['seq']}: {columns(old, new, fixed)}")
@@ -208,6 +220,8 @@ def _change_is_legal(old: Row, new: Row) -> None:
     allowed = {State.RUNNING: _WHILE_RUNNING, State.PENDING: _WHILE_PENDING}.get(State(old["state"]), _COUNTER)
     if _is_resolvable(old):
         allowed = _WHILE_WAITING
+    if what.passed_on(old["worker"], new["worker"]):
+        allowed |= {"worker"}
     if other := names - allowed:
         raise Broken("I3", f"job {old['seq']} stayed {old['state']}, but {columns(old, new, other)}")
 
@@ -230,11 +244,12 @@ def _tokens_rise(old: Row, new: Row) -> None:
         raise Broken("I5", f"job {old['seq']} ended as {new['state']} without a worker and kept token {was}")
 
 
-def _worker_columns_are_fenced(old: Row, new: Row) -> None:
+def _worker_columns_are_fenced(old: Row, new: Row, what: _Operation) -> None:
     resolved = _is_resolvable(old) and new["state"] == State.SUCCEEDED
     if old["state"] != State.RUNNING and not resolved and (other := changed(old, new) & {"progress", "result"}):
         raise Broken("I5", f"job {old['seq']} was {old['state']}, then {columns(old, new, other)}")
-    if new["state"] == State.RUNNING and _pair(old) == _pair(new) and old["worker"] != new["worker"]:
+    changed_hands = old["worker"] != new["worker"] and not what.passed_on(old["worker"], new["worker"])
+    if new["state"] == State.RUNNING and _pair(old) == _pair(new) and changed_hands:
         raise Broken("I5", f"job {old['seq']} changed hands under token {_pair(old)}")
 
 

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.support.processes import Workspace, end, free_port
+from tests.support.processes import Workspace, children_of, end, free_port
 
 Origin = Literal["any", "system", "wheel"]
 StopMode = Literal["fast", "immediate"]
@@ -122,6 +122,13 @@ class Server(Cluster):
         if self._process is not None:
             end(self._process, SIGNALS[mode])
             self._process = None
+
+    def kill(self) -> None:
+        """kill -9, of each of its processes: nothing of it is left that could finish anything."""
+        for pid in (self.pid, *children_of(self.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.stop("immediate")
 
     def restart(self, mode: StopMode = "fast") -> None:
         self.stop(mode)

@@ -180,6 +180,12 @@ def end(process: subprocess.Popen[bytes], how: signal.Signals, *, within: float 
         raise
 
 
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [line.split() for line in listed.splitlines()]
+    return [int(child) for child, parent in pairs if int(parent) == pid]
+
+
 def _environment() -> dict[str, str]:
     """Ours, without the PG* variables that would point a server or its tools at another cluster."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

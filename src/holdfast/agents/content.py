@@ -139,6 +139,19 @@ def content_of(value: Any, cap: int) -> str | list[dict[str, Any]]:
             return _cut(_as_text(value), cap)
 
 
+_BLOCKS = ("text", "image", "document", "search_result", "tool_reference")
+_MOST_CUT = 200  # characters that say that something was cut
+
+
+def content_from_outside(value: Any, cap: int) -> str | list[dict[str, Any]]:
+    """What somebody returned who is no worker of ours, as a worker would have stored it. What is stored so stays."""
+    if isinstance(value, str):
+        return value if len(value) <= cap + _MOST_CUT else _cut(value, cap)
+    if isinstance(value, list) and all(isinstance(each, dict) and each.get("type") in _BLOCKS for each in value):
+        return value
+    return content_of(value, cap)
+
+
 def blocks_within(parts: Iterable[Any], cap: int) -> list[dict[str, Any]]:
     """Parts as blocks; their texts have room for so many characters together."""
     blocks = []

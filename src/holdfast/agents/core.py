@@ -65,8 +65,9 @@ class AgentsCore(Core):
         self._streams: weakref.WeakKeyDictionary[Runtime, Streams] = weakref.WeakKeyDictionary()
         self.closing += [self._close_streams, self.loop.close, self.book.close]
         serving = Serving(self.registry, self.loop.play, self.compacting, self.serve_beside, self.keys)
-        announced, notify = (lambda: self.settings.announced), self.people.notifies
-        self.layer = AgentLayer(self.keys, serving, announced=announced, notify=notify)
+        announced, cap = (lambda: self.settings.announced), (lambda: self.settings.tool_output_cap)
+        notify = self.people.notifies
+        self.layer = AgentLayer(self.keys, serving, announced=announced, notify=notify, output_cap=cap)
         self.registry.plug_in(self.layer)
 
     def _prepare(self, operation: Preparing) -> None:

@@ -24,9 +24,15 @@ class AgentLayer(AgentJobs, Layer):
     slots = (RUNS, BATCHED, TOOLS)
 
     def __init__(
-        self, keys: Keys, serving: Serving, *, announced: Callable[[], str], notify: Callable[[], bool]
+        self,
+        keys: Keys,
+        serving: Serving,
+        *,
+        announced: Callable[[], str],
+        notify: Callable[[], bool],
+        output_cap: Callable[[], int],
     ) -> None:
-        super().__init__(announced, notify)
+        super().__init__(announced, notify, output_cap)
         self._keys = keys
         self._serving = serving
         self.chores: Sequence[Chore] = (

@@ -383,14 +383,6 @@ class NewCall(NamedTuple):
     is_error: int
 
 
-class ClosedCall(NamedTuple):
-    id: str
-    run: str
-    turn: int
-    name: str
-    state: str
-
-
 class ReadyRun(NamedTuple):
     id: str
     session: str

@@ -22,7 +22,6 @@ from holdfast.agents.rows import (
     BlockRow,
     CallId,
     CallRow,
-    ClosedCall,
     Counted,
     CurrentAgent,
     Cursor,
@@ -57,7 +56,7 @@ from holdfast.agents.rows import (
     VersionRow,
     WindowBlock,
 )
-from holdfast.agents.tool_rows import ToolRow
+from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.rows import Beside, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 
@@ -212,6 +211,8 @@ class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"outpu
 class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": NewCall}):
     add_calls: Exec
     close_calls: Many[ClosedCall]
+    outputs_of: Many[CallOutput]
+    set_output: Exec
     skip_calls: Exec
     ready_runs: Many[ReadyRun]
     calls_of: Many[CallRow]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agw.processes import ProcessLimits, Ran, ToolCall, run_tool
+from holdfast.agw.confinement import ProcessLimits
+from holdfast.agw.processes import Ran, ToolCall, run_tool
 from holdfast.agw.tools import Toolbox
 from holdfast.clock import Clock
 from holdfast.errors import UsageError

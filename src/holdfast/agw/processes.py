@@ -9,34 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
-import resource
 import secrets
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agw.confinement import PATH, ProcessLimits, confined
 from holdfast.clock import Clock
 
 MARK = "HOLDFAST_TASK"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 65_536
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """What one tool may use."""
-
-    output: int = 16 << 20  # bytes of each stream that are kept
-    grace: float = 5.0  # seconds between TERM and KILL
-    memory: int | None = 2 << 30  # bytes of address space
-    files: int = 256  # open at once
-    file_size: int = 1 << 30  # bytes of one file
-    sandbox: str | None = None  # the path of bubblewrap
 
 
 class Ran(NamedTuple):
@@ -62,11 +49,13 @@ class ToolCall(NamedTuple):
 
 
 async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
-    """Run it to its end, or to the end of its time. Cancelled, it kills what it started."""
+    """Run it to its end, or to the end of its time; `OSError` if it is gone. Cancelled, it kills what it started."""
+    if not os.access(call.path, os.X_OK):
+        raise FileNotFoundError(errno.ENOENT, f"{call.path} is no program any more")
     mark = secrets.token_hex(16)
     begun = clock.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *_boxed(call.path, call.args, call.folder, limits.sandbox),
+        *confined(call.path, call.args, call.folder, call.timeout, limits),
         stdin=asyncio.subprocess.DEVNULL if call.stdin is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -74,7 +63,6 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
         env=_environment(call.folder, mark),
         start_new_session=True,
     )
-    _limit(process.pid, limits, call.timeout)
     out, err = _Kept(limits.output), _Kept(limits.output)
     pumping = asyncio.gather(_feed(process, call.stdin), _drain(process.stdout, out), _drain(process.stderr, err))
     timed_out = False
@@ -176,35 +164,10 @@ def _kill_strays(mark: str) -> None:
 def _environment(folder: Path, mark: str) -> dict[str, str]:
     """Nothing of ours: no key, no proxy, no locale but bytes."""
     return {
-        "PATH": _PATH,
+        "PATH": PATH,
         "HOME": str(folder),
         "TMPDIR": str(folder),
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
         MARK: mark,
     }
-
-
-def _limit(pid: int, limits: ProcessLimits, timeout: float) -> None:
-    """Set its limits from outside: code between fork and exec would run in a copy of this process."""
-    if not hasattr(resource, "prlimit"):
-        return
-    wanted = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: limits.files,
-        resource.RLIMIT_FSIZE: limits.file_size,
-        resource.RLIMIT_CPU: int(timeout) + 1,
-        **({} if limits.memory is None else {resource.RLIMIT_AS: limits.memory}),
-    }
-    for kind, most in wanted.items():
-        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
-            resource.prlimit(pid, kind, (most, most))
-
-
-def _boxed(path: str, args: Sequence[str], folder: Path, sandbox: str | None) -> list[str]:
-    """The command, inside of bubblewrap if there is one: without a network, and with one folder to write to."""
-    if sandbox is None:
-        return [path, *args]
-    place = str(folder)
-    seen = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--bind", place, place]
-    return [sandbox, *seen, "--unshare-all", "--die-with-parent", "--chdir", place, "--", path, *args]

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import Executed, execute
 from holdfast.agw.link import Address, Link, Refusal
-from holdfast.agw.processes import ProcessLimits, adopt_strays
+from holdfast.agw.processes import adopt_strays
 from holdfast.agw.stats import Tally, platform_name, stats
 from holdfast.agw.tools import Toolbox
 from holdfast.clock import Ports
@@ -114,9 +115,9 @@ class AgwWorker:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            for task in (pulling, beating):
-                if task in done or task not in others:
-                    task.result()
+            for problem in [task.exception() for task in (pulling, beating) if task not in others]:
+                if problem is not None:
+                    raise problem
         finally:
             await popping.close()
             if not self._stopping.is_set():

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import click
 
+from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import Address
-from holdfast.agw.processes import ProcessLimits, ToolCall, run_tool
+from holdfast.agw.processes import ToolCall, run_tool
 from holdfast.agw.tools import CARD_CAP, Toolbox, find_tools, read_card
 from holdfast.agw.worker import AgwWorker, WorkerOptions
 from holdfast.cli.logs import LogFormat, set_up
@@ -75,6 +76,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
 async def _work(options: WorkerOptions, tools: tuple[str, ...], units: tuple[str, ...], limits: ProcessLimits) -> None:
     ports = Ports()
     paths = find_tools([*tools, *units])
+    await _try_sandbox(limits, ports)
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
     worker = AgwWorker(options, Toolbox(paths, units, cards), limits, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,6 +98,18 @@ def _sandbox(wanted: str) -> str | None:
     if path is None:
         raise UsageError("--sandbox bwrap needs bubblewrap, and there is no bwrap on PATH.")
     return path
+
+
+async def _try_sandbox(limits: ProcessLimits, ports: Ports) -> None:
+    """A system may forbid namespaces. Then every job would fail: the worker says so at once, and does not start."""
+    if limits.sandbox is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-agw-") as folder:
+        call = ToolCall(find_tools(["true"])["true"], [], None, Path(folder), _DESCRIBE_SECONDS)
+        tried = await run_tool(call, limits, ports.clock)
+    if tried.exit_code != 0:
+        said = tried.stderr.decode(errors="replace").strip().partition("\n")[0] or f"exit code {tried.exit_code}"
+        raise UsageError(f"--sandbox bwrap does not work on this system: {said}.")
 
 
 def _names(text: str) -> tuple[str, ...]:

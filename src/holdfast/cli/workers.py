@@ -1,4 +1,4 @@
-"""`holdfast workers`: list and show them, ask one to drain."""
+"""`holdfast workers`: list and show them, ask one to drain, forget one that is dead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WorkerView(NamedTuple):
 
 @click.group()
 def command() -> None:
-    """List, show and drain workers."""
+    """List, show, drain and forget workers."""
 
 
 @command.command()
@@ -124,6 +124,25 @@ def drain(id: str, url: str | None, as_json: bool) -> None:
         print_json({"id": id, "status": "draining"})
     else:
         click.echo(f"worker {id} was asked to drain")
+
+
+@command.command()
+@click.argument("id")
+@url_option
+@json_option
+def forget(id: str, url: str | None, as_json: bool) -> None:
+    """Remove a worker that has left or died from the lists. Refused while it lives."""
+
+    async def forgotten(app: Holdfast) -> str:
+        named = await whole(app, id, "worker")
+        await app.workers.forget(named)
+        return named
+
+    id = ask(url, forgotten)
+    if as_json:
+        print_json({"id": id, "status": "forgotten"})
+    else:
+        click.echo(f"worker {id} is forgotten")
 
 
 def _cells(row: WorkerRecord, duties: Sequence[DutyRecord]) -> Row:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from holdfast.errors import DuplicateWorker, NotFound
+from holdfast.errors import DuplicateWorker, NotFound, StoreRefused
 from holdfast.kernel.broker_rows import StaleWorker, WorkerRow
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
@@ -16,6 +16,8 @@ from holdfast.validation import did_you_mean
 
 NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
 _NAMED = 1_000  # workers among which a misspelt one is looked for
+_MOST_LIVES = 1_000  # of one worker, that the store remembers
+_HERE = ("active", "draining")
 
 
 class Registration(NamedTuple):
@@ -99,6 +101,22 @@ async def ask_to_drain(tx: Transaction, id: str) -> None:
         raise NotFound(f"there is no live worker {id!r}; `holdfast workers ls --all` shows those that left.{close}")
     await tx.one(WorkersSql.drain, seq=found.seq, incarnation=None)
     await tx.hint(f"cancel {found.seq}")
+
+
+async def forget(tx: Transaction, id: str) -> None:
+    """Remove what is stored of a worker that has left or died. `StoreRefused` while it lives or its jobs are leased."""
+    rows = await list_workers(tx, all=True, id=id, limit=_MOST_LIVES)
+    if not rows:
+        known = await list_workers(tx, all=True, limit=_NAMED)
+        raise NotFound(f"there is no worker {id!r} in this database.{did_you_mean(id, [row.id for row in known])}")
+    for row in rows:
+        if row.status == "starting" or (row.status in _HERE and row.heartbeat_at + row.ttl_us > row.now):
+            raise StoreRefused(f"worker {id!r} is {row.status}: stop it first, then forget it.")
+        if row.status in _HERE:
+            await lose(tx, row.seq, reason="silent, and forgotten")
+    if held := sum(row.leases for row in rows):
+        raise StoreRefused(f"worker {id!r} still holds {held} jobs: forget it when their leases have ended.")
+    await tx.run(WorkersSql.prune_workers, seqs=sorted(row.seq for row in rows))
 
 
 @single

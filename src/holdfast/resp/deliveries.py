@@ -70,6 +70,10 @@ class Deliveries:
         """What went out to these workers over connections that still live."""
         return frozenset[Held]().union(*(self._owned.get(worker, ()) for worker in workers))
 
+    def all(self) -> list[Held]:
+        """What went out over connections that still live."""
+        return [*self._held]
+
     def forget(self, held: Held) -> None:
         """It has ended, or was lost."""
         delivery = self._held.pop(held, None)

@@ -19,6 +19,7 @@ from holdfast.resp import keys
 from holdfast.resp.client import Client
 from holdfast.resp.connection import Connection
 from holdfast.resp.gateway import Gateway
+from holdfast.resp.keeping import Keeping
 from holdfast.resp.options import RespOptions
 from holdfast.resp.upkeep import Upkeep
 
@@ -33,7 +34,7 @@ class RespServer:
     def __init__(self, core: AgentsCore, options: RespOptions) -> None:
         self._core = core
         self._options = options
-        self._connections: set[Connection] = set()
+        self._connections: dict[int, Connection] = {}  # by their clients, the oldest first
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -48,18 +49,14 @@ class RespServer:
     async def __aenter__(self) -> Self:
         await self._core.opened()
         await self._refuse_without_keys()
-        host, port = self._options.address
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._accept, host, port, ssl=self._tls(), backlog=1_024)
-        except OSError as problem:
-            raise UsageError(f"cannot listen on {self._options.bind}: {problem.strerror}.") from problem
-        pops = self.gateway.pops
+        self._server = await self._listen()
+        pops, loop = self.gateway.pops, asyncio.get_running_loop()
         await pops.begin()
         running = {
             "resp-keys": self._watch_keys(),
             "resp-pops": pops.run(),
             "resp-beats": pops.beat_always(),
+            "resp-keeping": Keeping(self.gateway).run(),
             "resp-upkeep": Upkeep(self.gateway).run(),
         }
         self._tasks = [loop.create_task(each, name=name) for name, each in running.items()]
@@ -70,7 +67,7 @@ class RespServer:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        open_now = [*self._connections]
+        open_now = [*self._connections.values()]
         for connection in open_now:
             connection.close()
         for task in self._tasks:
@@ -83,6 +80,14 @@ class RespServer:
         await self.gateway.endings.close()
         await self._server.wait_closed()
 
+    async def _listen(self) -> asyncio.Server:
+        host, port = self._options.address
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(self._accept, host, port, ssl=self._tls(), backlog=1_024)
+        except OSError as problem:
+            raise UsageError(f"cannot listen on {self._options.bind}: {problem.strerror}.") from problem
+
     async def serve_forever(self) -> None:
         assert self._server is not None
         await self._server.serve_forever()
@@ -94,12 +99,12 @@ class RespServer:
             return _Full()
         client = Client(next(self._numbers), "", self._options.pop_form)
         connection = Connection(self.gateway, client, self._left)
-        self._connections.add(connection)
+        self._connections[client.id] = connection
         self.gateway.clients[client.id] = client
         return connection
 
     def _left(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection.client.id, None)
         self.gateway.clients.pop(connection.client.id, None)
         self.gateway.pops.delivered.lose_client(connection.client.id)
 
@@ -116,14 +121,14 @@ class RespServer:
         """End the connections of keys that were revoked."""
         while True:
             await self.gateway.clock.sleep(_LOOK)
-            if not any(each.client.principal and each.client.principal.stored for each in self._connections):
+            if not any(each.client.principal and each.client.principal.stored for each in self._connections.values()):
                 continue
             try:
                 valid = {each.digest for each in await self.gateway.transact(keys.list_keys, all=False)}
             except Unavailable as problem:
                 log.warning("cannot see which keys are revoked: %s", problem)
                 continue
-            for connection in [*self._connections]:
+            for connection in [*self._connections.values()]:
                 principal = connection.client.principal
                 if principal is not None and principal.stored and principal.digest not in valid:
                     connection.close()

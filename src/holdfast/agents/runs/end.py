@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from holdfast.agents.content import content_from_outside
 from holdfast.agents.definition import AGENT_KIND, KINDS, LAYER, TOOL_KIND
 from holdfast.agents.events.log import Changes, state_change
 from holdfast.agents.messages import Placed, Said, add_message, add_messages
@@ -28,6 +29,7 @@ from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import Ended, Moved
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import own_channel
+from holdfast.settings import Settings
 
 _ABANDONED = codec.encode(
     {"kind": "cut", "message": "the run ended while the model was asked"}, what="an error", cap=1_000
@@ -53,11 +55,17 @@ class AgentJobs:
         BATCH: "cancel the runs that wait for it; then Holdfast cancels it at the provider too"
     }
 
-    def __init__(self, announced: Callable[[], str] = lambda: "", notify: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        announced: Callable[[], str] = lambda: "",
+        notify: Callable[[], bool] = lambda: False,
+        output_cap: Callable[[], int] = lambda: Settings().tool_output_cap,
+    ) -> None:
         """`announced`: how the channels of the public topics begin. `notify`: whether somebody wants to hear of what is
-        asked of people."""
+        asked of people. `output_cap`: characters of a tool's result."""
         self._announced = announced
         self._notify = notify
+        self._output_cap = output_cap
 
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         ours = [job for job in jobs if is_ours(job.kind)]
@@ -70,7 +78,10 @@ class AgentJobs:
         if any(job.state == State.FAILED for job in ours if job.parent is not None):
             under_review = await review_unknown(tx, called, changes, notify=self._notify)
             called = [seq for seq in called if seq not in under_review]
-        closed = await tx.many(CallsSql.close_calls, jobs=called) if called else []
+        cap = self._output_cap()
+        closed = await tx.many(CallsSql.close_calls, jobs=called, cap=cap) if called else []
+        if unusual := [call.id for call in closed if call.unusual]:
+            await _make_readable(tx, unusual, cap)
         if any(isinstance(job, Moved) for job in ours if job.parent is not None):  # it may have waited for a person
             await tx.run(InquiriesSql.withdraw_calls, calls=[call.id for call in closed])
         for call in closed:
@@ -78,6 +89,16 @@ class AgentJobs:
         for ready in await tx.many(CallsSql.ready_runs, runs=sorted({call.run for call in closed})) if closed else []:
             await _go_on(tx, ready, changes)
         await changes.write(tx)
+
+
+async def _make_readable(tx: Transaction, calls: Sequence[str], cap: int) -> None:
+    """Results of tools that others may have run, through a broker or a gateway: the model reads text or blocks."""
+    for call in await tx.many(CallsSql.outputs_of, ids=calls):
+        output = codec.decode(call.output)
+        content = content_from_outside(output, cap)
+        if content != output:
+            text = codec.encode(content, what="the result of a tool", cap=len(call.output) * 8 + 1_000)
+            await tx.run(CallsSql.set_output, id=call.id, output=text)
 
 
 async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:

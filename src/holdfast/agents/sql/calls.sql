@@ -13,13 +13,20 @@ on conflict do nothing;
 
 -- name: close_calls :many
 -- Calls whose job has ended: stores what the job returned, or why it did not. A probe for each: a join might read
--- all ended jobs.
+-- all ended jobs. A result is unusual if it is not a text, or is a very long one: a broker may return anything.
 update holdfast.tool_call set (output, state, is_error, finished_at) = (
     select coalesce(e.result, e.error), case e.state when 'succeeded' then 'completed' else 'failed' end,
         case e.state when 'succeeded' then 0 else 1 end, e.finished_at
     from holdfast.ended e where e.seq = tool_call.job)
 where job = any(cast(:jobs as bigint[])) and state is null
-returning :columns;
+returning id, run, turn, name, state, case when state = 'completed' and child is null
+    and (substr(cast(output as text), 1, 1) <> '"' or length(cast(output as text)) > :cap) then 1 else 0 end as unusual;
+
+-- name: outputs_of :many
+select id, output from holdfast.tool_call where id = any(cast(:ids as text[])) order by id;
+
+-- name: set_output :exec
+update holdfast.tool_call set output = cast(:output as json) where id = :id;
 
 -- name: skip_calls :exec
 -- The run is over: it does not wait for calls that have not ended.

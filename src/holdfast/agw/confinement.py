@@ -1,0 +1,79 @@
+"""Confinement: what a tool may use, and the command that starts it so.
+
+The limits are taken by a program that then becomes the tool, so they hold from its first moment, for it and for what it
+starts. In bubblewrap it has no network, sees no sockets of the system, and can write to one folder only.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_HIDDEN = ("/tmp", "/run")
+_BECOME = """
+import json, os, resource, sys
+for kind, most in json.loads(sys.argv[1]):
+    resource.setrlimit(kind, (most, most))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one tool may use."""
+
+    output: int = 16 << 20  # bytes of each stream that are kept
+    grace: float = 5.0  # seconds between TERM and KILL
+    memory: int | None = 2 << 30  # bytes of address space
+    files: int = 256  # open at once
+    file_size: int = 1 << 30  # bytes of one file
+    sandbox: str | None = None  # the path of bubblewrap
+
+
+def confined(path: str, args: Sequence[str], folder: Path, timeout: float, limits: ProcessLimits) -> list[str]:
+    """The command that starts a tool within its limits, and inside of bubblewrap if there is one."""
+    command = _limited([path, *args], limits, timeout)
+    return command if limits.sandbox is None else [*_box(limits.sandbox, path, str(folder)), "--", *command]
+
+
+def _limited(command: Sequence[str], limits: ProcessLimits, timeout: float) -> list[str]:
+    wanted = {"core": 0, "nofile": limits.files, "fsize": limits.file_size, "cpu": int(timeout) + 1}
+    if limits.memory is not None and sys.platform != "darwin":  # which has no such limit
+        wanted["as"] = limits.memory
+    kinds = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in wanted}
+    allowed = {name: _allowed(kinds[name], most) for name, most in wanted.items()}
+    if (program := _prlimit()) is not None:
+        return [program, *(f"--{name}={most}:{most}" for name, most in allowed.items()), "--", *command]
+    told = json.dumps([(kinds[name], most) for name, most in allowed.items()])
+    return [sys.executable, "-I", "-S", "-c", _BECOME, told, *command]
+
+
+def _allowed(kind: int, most: int) -> int:
+    """No more than this process may use itself: nobody can raise that."""
+    _, hard = resource.getrlimit(kind)
+    return most if hard == resource.RLIM_INFINITY else min(most, hard)
+
+
+@cache
+def _prlimit() -> str | None:
+    """The program of util-linux, which starts faster than an interpreter."""
+    return shutil.which("prlimit", path=PATH)
+
+
+def _box(sandbox: str, path: str, folder: str) -> list[str]:
+    seen = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    for hidden in _HIDDEN:
+        if Path(hidden).is_dir():
+            seen += ["--tmpfs", hidden]
+    for shown in sorted({str(Path(path).parent), str(Path(path).resolve().parent)}):
+        if shown.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN)):
+            seen += ["--ro-bind", shown, shown]
+    return [sandbox, *seen, "--bind", folder, folder, "--unshare-all", "--die-with-parent", "--chdir", folder]

@@ -1,0 +1,135 @@
+"""What tools may use: limits that hold from the first moment, and bubblewrap, the real one.
+
+bubblewrap is installed if it is missing and we may install it. Where it cannot be had, or where the system forbids user
+namespaces, a line says that it was not tested; a worker that should use it refuses to start there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from holdfast.agw import confinement
+from holdfast.agw.confinement import ProcessLimits
+from holdfast.agw.processes import Ran, ToolCall, adopt_strays, run_tool
+from holdfast.clock import SystemClock
+from tests.support.commands import environment, holdfast
+
+
+@pytest.fixture(scope="session")
+def bwrap(request: pytest.FixtureRequest) -> str | None:
+    """Where it is. None, and a line that says so, where it cannot be used."""
+    if shutil.which("bwrap") is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        for words in (["update"], ["install", "-y", "--no-install-recommends", "bubblewrap"]):
+            subprocess.run(["apt-get", "-q", *words], check=False, capture_output=True)
+    path = shutil.which("bwrap")
+    if path is None:
+        tell(request, "it is not installed, and cannot be installed here")
+        return None
+    command = [path, "--ro-bind", "/", "/", "--unshare-all", "true"]
+    tried = subprocess.run(command, check=False, capture_output=True, text=True)
+    if tried.returncode != 0:
+        tell(request, tried.stderr.strip())
+        return None
+    return path
+
+
+def tell(request: pytest.FixtureRequest, why: str) -> None:
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    line = f"\nthe sandbox of bubblewrap was NOT tested: {why}"
+    print(line, file=sys.__stderr__) if reporter is None else reporter.write_line(line)
+
+
+async def ran(*command: str, limits: ProcessLimits | None = None) -> Ran:
+    path = shutil.which(command[0])
+    assert path is not None
+    with TemporaryDirectory(prefix="holdfast-agw-") as folder:
+        call = ToolCall(path, command[1:], None, Path(folder), 60)
+        return await run_tool(call, limits or ProcessLimits(), SystemClock())
+
+
+def limits_in(proc: str) -> dict[str, str]:
+    return {line[:26].strip(): line[26:].split()[0] for line in proc.splitlines()[1:]}
+
+
+@pytest.mark.parametrize("starter", ["prlimit", "python", "bwrap"])
+async def test_limits_hold_from_the_first_moment(
+    starter: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that is done in a millisecond had them too."""
+    if starter == "python":
+        monkeypatch.setattr(confinement, "_prlimit", lambda: None)
+    sandbox = request.getfixturevalue("bwrap") if starter == "bwrap" else None
+    if starter == "bwrap" and sandbox is None:
+        return
+    limits = ProcessLimits(memory=900 << 20, files=99, file_size=12_345, sandbox=sandbox)
+    done = await ran("cat", "/proc/self/limits", limits=limits)
+    assert done.exit_code == 0, done.stderr
+    assert limits_in(done.stdout.decode()) == {
+        **limits_in(done.stdout.decode()),
+        "Max open files": "99",
+        "Max file size": "12345",
+        "Max address space": str(900 << 20),
+        "Max cpu time": "61",
+        "Max core file size": "0",
+    }
+
+
+async def test_a_tool_in_bubblewrap_has_no_network_and_one_folder_to_write_to(bwrap: str | None) -> None:
+    if bwrap is None:
+        return
+    limits = ProcessLimits(sandbox=bwrap)
+    devices = (await ran("cat", "/proc/net/dev", limits=limits)).stdout.decode().splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in devices] == ["lo"]
+    assert (await ran("touch", "made", limits=limits)).exit_code == 0
+    assert b"Read-only file system" in (await ran("touch", "/etc/holdfast-was-here", limits=limits)).stderr
+    with TemporaryDirectory(prefix="holdfast-other-", dir="/tmp") as other:
+        assert (await ran("ls", "-d", other)).exit_code == 0
+        assert (await ran("ls", "-d", other, limits=limits)).exit_code != 0
+    assert (await ran("ls", "-A", "/run", limits=limits)).stdout == b""
+
+
+async def test_nothing_outlives_its_task_in_bubblewrap(bwrap: str | None) -> None:
+    if bwrap is None:
+        return
+    adopt_strays()
+    done = await ran("sh", "-c", "setsid sleep 86399 >/dev/null 2>&1 & exit 0", limits=ProcessLimits(sandbox=bwrap))
+    assert done.exit_code == 0, done.stderr
+    assert not running("sleep", "86399")
+
+
+def running(*command: str) -> list[str]:
+    """The processes with this command line."""
+    listed = subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
+    return [line for line in listed.splitlines() if line.split() == [*command]]
+
+
+def test_a_worker_does_not_start_without_the_sandbox_that_it_should_have(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sort", "true"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    env = environment(PATH=str(tools), HOLDFAST_AGW_KEY="00" * 32)
+    words = ("agw", "--tools", "sort", "--sandbox", "bwrap")
+    assert "there is no bwrap on PATH" in holdfast(*words, env=env).refused(2)
+    forbidden = tools / "bwrap"
+    forbidden.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    forbidden.chmod(0o755)
+    said = holdfast(*words, env=env).refused(2)
+    assert said == "--sandbox bwrap does not work on this system: bwrap: No permissions to create new namespace."
+
+
+def test_a_unit_shows_its_card_when_the_worker_starts(tmp_path: Path) -> None:
+    """What it prints for --describe; a program that prints none is no unit."""
+    unit = tmp_path / "agx-ocr"
+    unit.write_text('#!/bin/sh\n[ "$1" = --describe ] && echo "no card"\n')
+    unit.chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}", HOLDFAST_AGW_KEY="00" * 32)
+    said = holdfast("agw", "--tools", "sort", "--units", "agx-ocr", env=env).refused(2)
+    assert said == "agx-ocr --describe does not print JSON, so it is not an agentic unit."

@@ -1,0 +1,38 @@
+"""Planted bugs of the Redis-protocol gateway, both of AGX as it is documented. The simulation must notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.rows import Lease
+from holdfast.resp.claims import Ask, Claimed, claim_asked
+from holdfast.resp.jobs import Reporter, update
+from tests.simulation.mutants import Mutant, replace
+
+HALF_A_DAY_US = 43_200_000_000
+
+
+async def _take_out(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Claimed:
+    """The job has left its queue, and no lease brings it back."""
+    return await claim_asked(tx, asks, ttl_us=HALF_A_DAY_US)
+
+
+async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Lease | None:
+    named = body.get("worker_id")
+    return await update(tx, who if named is None else who._replace(worker=named, epoch=None), public, body)
+
+
+MUTANTS: Final = (
+    Mutant(
+        "pop without a lease",
+        "a pop takes the job out of its queue, and nothing brings it back when the reply is lost or the worker dies",
+        replace(claim_asked, _take_out),
+    ),
+    Mutant(
+        "identity from the message",
+        "who reports about a job is who the message says, not whose key the connection has shown",
+        replace(update, _believe),
+    ),
+)
