@@ -417,7 +417,8 @@ class Holdfast(Renamed):
 
         `who` is given a request and returns a `Principal`, or None for nobody; without it, tokens and logins count.
         `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only`
-        refuses every change. `hosts` are the names under which it answers. Needs the extra `http`.
+        refuses every change. `gateway` serves Universal Agent's gateway at `/gateway`: an `InProcessGateway`, or the
+        name of the agent that answers. `hosts` are the names under which it answers. Needs the extra `http`.
         """
         try:
             from holdfast.http.app import web

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.http.api import agents, calls, fleet, inquiries, jobs, money, runs, sessions, streams, system
 from holdfast.http.api.routes import Routes
+from holdfast.http.gateway import routes as gateway
 
 NOUNS: Sequence[Routes] = (
     runs.routes,
@@ -24,4 +25,5 @@ NOUNS: Sequence[Routes] = (
     money.budgets,
     system.routes,
     streams.routes,
+    gateway.routes,
 )

@@ -119,4 +119,13 @@ TABLE: dict[str, Rule] = {
     "POST /system/prune": _ADMIN,
     "GET /events": _FLEET,
     "GET /scale/{queue}": Rule("viewer", fleet=True, scope="scale"),
+    "GET /gateway/api/v1/sessions": _SEE,
+    "POST /gateway/api/v1/sessions": _ACT,
+    "GET /gateway/api/v1/sessions/{id}": _SEE,
+    "DELETE /gateway/api/v1/sessions/{id}": _ACT,
+    "GET /gateway/api/v1/sessions/{id}/pending": _SEE,
+    "POST /gateway/api/v1/sessions/{id}/resume": _ACT,
+    "WS /gateway/api/v1/sessions/{id}/stream": _ACT,
+    "GET /gateway/api/v1/runs/{id}": _SEE,
+    "GET /gateway/api/v1/runs/{id}/attempts": _SEE,
 }
