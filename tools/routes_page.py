@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import API, Endpoint
 from holdfast.http.gateway.streams import STREAM
+from holdfast.http.hooks import HOOK
 from holdfast.http.security.roles import TABLE
 
 
@@ -22,6 +23,8 @@ def routes() -> str:
         parts += [_row(endpoint) for endpoint in noun.endpoints]
         if noun.noun == STREAM.noun:
             parts.append(_row(STREAM))
+    parts += ["", f"## {HOOK.noun}", "", "| route | judged by | does |", "|---|---|---|"]
+    parts.append(f"| `{HOOK.name}` | its signature | {HOOK.function.__doc__} |")
     return "\n".join([*parts, ""])
 
 

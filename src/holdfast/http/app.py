@@ -27,6 +27,7 @@ from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint
 from holdfast.http.gateway import routes as gateway_routes
 from holdfast.http.gateway.streams import add_gateway
+from holdfast.http.hooks import add_hooks
 from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.security.denials import unknown
 from holdfast.http.security.gate import Gate, WebOptions, Who
@@ -77,6 +78,7 @@ def framework(gate: Gate) -> FastAPI:
         for endpoint in noun.endpoints:
             _serve(app, gate, endpoint)
     add_logins(app, gate)
+    add_hooks(app, gate)
     if gate.options.gateway is not None:
         add_gateway(app, gate, gate.options.gateway)
     _add_descriptions(app, gate)

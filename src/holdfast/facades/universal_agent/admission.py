@@ -21,7 +21,6 @@ from holdfast.app import Holdfast, core_of
 from holdfast.errors import UsageError
 from holdfast.facades.universal_agent.gateway_values import GatewayRequest, GatewaySession
 from holdfast.kernel import queries
-from holdfast.kernel.ids import new_id
 from holdfast.values.times import moment
 
 REPEATED_WITHIN = timedelta(seconds=120)  # the same input without an id, so soon, is the same turn
@@ -54,16 +53,15 @@ class Admitting:
         said = _fingerprint(request)
         if turn is None and repeated_within is not None:
             turn = await self._repeated(said, repeated_within)
-        asked = new_id(core_of(self._app).ports)
         options = self._options(agent, request)
-        options["metadata"] = {"turn": {"said": said, "asked": asked, "id": turn}}
+        options["metadata"] = {"turn": {"said": said, "id": turn}}
         if turn is not None:
             options["key"] = f"universal_agent/{self._session.session_id}/{turn}"
         run = await agent.enqueue(request.user_input, **options)
-        record = await run.refresh()
-        if record.metadata.get("turn", {}).get("asked") == asked:
+        if run.fresh:
             return Admitted(run, "accepted")
-        return Admitted(run, "duplicate_in_progress" if record.finalized_at is None else "duplicate_completed")
+        ended = (await run.refresh()).finalized_at is not None
+        return Admitted(run, "duplicate_completed" if ended else "duplicate_in_progress")
 
     async def _repeated(self, said: str, within: timedelta) -> str:
         """An id for a turn that came without one: that of the newest turn, if this repeats it and it did not fail.

@@ -53,6 +53,7 @@ class Gate:
         self.live = Live(hf)
         clock = core_of(hf).ports.clock
         self.rate = Rate(clock, burst=200, a_second=50, what="requests")
+        self.deliveries = Rate(clock, burst=200, a_second=50, what="deliveries")
         self.logins = Rate(clock, burst=10, a_second=1 / 6, what="logins")
 
     async def pass_through(
