@@ -119,6 +119,9 @@ async def test_pinned_metadata_bind_every_session(hf: Holdfast) -> None:
     assert (await hf.sessions.get(started.json["session"])).metadata == {"user": "bob"}
     assert (await bob.post(f"{API}/runs/cancel", {})).status == 404
     assert (await bob.get(f"{API}/sessions/values", key="user")).status == 422
+    for endpoint in ENDPOINTS:
+        if TABLE[endpoint.name].fleet or not TABLE[endpoint.name].sessions:
+            assert (await call(bob, endpoint, bobs.id)).status in (403, 404), endpoint.name
 
 
 async def test_a_tenant_uses_the_agents_of_nobody(hf: Holdfast) -> None:
@@ -296,6 +299,9 @@ def body_of(endpoint: Endpoint) -> Any:
         "answer": {"digest": "d", "answer": 1},
         "agents": {"name": "poet", "model": "scripted:guide"},
         "budgets": {"cost": "1.00"},
+        "executions": {"machine": "nothing"},
+        "plans": {"plan_id": "p", "tasks": [{"task_number": 1, "command": "true"}]},
+        "actions": {"plan": "nothing", "inputs": [1]},
         "sessions": {},
         "retry": {"dry_run": True} if endpoint.path in ("/runs/retry", "/jobs/retry") else None,
     }

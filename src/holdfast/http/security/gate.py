@@ -86,7 +86,9 @@ class Gate:
         """`Denied` unless the table lets this principal do this."""
         if rule is None:
             raise forbidden("no rule allows this route.", "It is not served.")
-        if rule.fleet and self.tenant_of(principal) is not None:
+        if rule.fleet and (self.tenant_of(principal) is not None or self.options.metadata):
+            raise absent()
+        if not rule.sessions and self.options.metadata:
             raise absent()
         if not principal.scopes & {rule.scope, "api" if rule.scope == "scale" else rule.scope}:
             raise forbidden(f"this needs the scope {rule.scope}.", "Use a token that has it.")
