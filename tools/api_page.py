@@ -46,6 +46,7 @@ from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonReco
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
 from holdfast.values.schedules import ScheduleRecord
 from holdfast.values.workers import DutyRecord, LineSlots, WorkerRecord
+from holdfast.webhooks import WebhookOptions
 from holdfast.workers.context import Child, StartedChild
 from holdfast.workers.role import Role
 
@@ -82,7 +83,15 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "BrokerOptions": {"name": "", "id": "", "queues": None, "capabilities": (), "slots": 20, "renewal": "auto"}
     | {"lease_ttl": None},
     "RespServing": {"workers": None, "tls_cert": None, "tls_key": None, "pop_form": "bulk"},
-    "WebAccess": {"who": None, "tenant": None, "metadata": None, "read_only": False, "hosts": None},
+    "WebAccess": {
+        "who": None,
+        "tenant": None,
+        "metadata": None,
+        "read_only": False,
+        "gateway": None,
+        "hosts": None,
+    },
+    "WebhookOptions": {"tenant": "", "using": None},
 }
 OPTIONS = {
     kind.__name__: kind
@@ -90,7 +99,7 @@ OPTIONS = {
         *(ScheduledJobOptions, JobOptions, ToolOptions, McpOptions, AgentOptions),
         *(SessionOptions, TenantSessionOptions, EnqueueOptions),
         *(RunOptions, ManyRunOptions, SendOptions, TenantRunOptions),
-        *(MachineOptions, ExecutionOptions, BrokerOptions, RespServing, WebAccess),
+        *(MachineOptions, ExecutionOptions, BrokerOptions, RespServing, WebAccess, WebhookOptions),
     )
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from holdfast.http.api.nouns import NOUNS
-from holdfast.http.api.routes import Endpoint
-from holdfast.http.app import API
+from holdfast.http.api.routes import API, Endpoint
+from holdfast.http.gateway.streams import STREAM
+from holdfast.http.hooks import HOOK
 from holdfast.http.security.roles import TABLE
 
 
@@ -12,13 +13,18 @@ def routes() -> str:
     parts = [
         "# Routes",
         "",
-        f"Every route of the [JSON API](../api.md), under `{API}`. A role may do what the roles before it may: viewer,",
-        "operator, admin. A route marked `fleet` is not there for a principal that has a tenant. Those that answer 201",
-        "take an `Idempotency-Key`.",
+        f"Every route of the [JSON API](../api.md), under `{API}`, and of the [gateway](../universal-agent.md),",
+        "by its whole path. A role may do what the roles before it may: viewer, operator, admin. A route marked",
+        "`fleet` is not there for a principal that has a tenant. Those that answer 201 take an `Idempotency-Key`.",
+        "`WS` is a WebSocket.",
     ]
     for noun in NOUNS:
         parts += ["", f"## {noun.noun}", "", "| route | role | does |", "|---|---|---|"]
         parts += [_row(endpoint) for endpoint in noun.endpoints]
+        if noun.noun == STREAM.noun:
+            parts.append(_row(STREAM))
+    parts += ["", f"## {HOOK.noun}", "", "| route | judged by | does |", "|---|---|---|"]
+    parts.append(f"| `{HOOK.name}` | its signature | {HOOK.function.__doc__} |")
     return "\n".join([*parts, ""])
 
 

@@ -64,6 +64,7 @@ from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
 from holdfast.resp.server import RespServer
 from holdfast.settings import DEFAULT_URL, Settings
 from holdfast.sync import Sync
+from holdfast.webhooks import Target, WebhookOptions
 from holdfast.workers.context import JobContext
 from holdfast.workers.role import Role
 
@@ -290,6 +291,14 @@ class Holdfast(Renamed):
         """
         return self._machines.declare(path, output, **options)
 
+    def webhook(self, name: str, to: Target, secret: str | Sequence[str], **options: Unpack[WebhookOptions]) -> None:
+        """Take signed deliveries of another system at `/hooks/{name}` of `hf.web()`, each once.
+
+        Its JSON becomes the arguments of a job, the prompt of an agent or the input of a machine; `using` makes
+        something else of it first. What comes of it belongs to `tenant`; `secret` is what signs it, or two of them.
+        """
+        self.access.webhooks.declare(name, to, secret, **options)
+
     def script(self, name: str, script: Script) -> None:
         """Let this script answer in place of a model, in this program.
 
@@ -416,8 +425,8 @@ class Holdfast(Renamed):
         """The JSON API as an ASGI app, mountable under any path: `app.mount("/ops", hf.web(who=current_user))`.
 
         `who` is given a request and returns a `Principal`, or None for nobody; without it, tokens and logins count.
-        `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only`
-        refuses every change. `hosts` are the names under which it answers. Needs the extra `http`.
+        `tenant` binds all who come to one tenant, `metadata` to sessions that have these. `read_only` refuses changes.
+        `gateway` is the agent, or an `InProcessGateway`, that answers at `/gateway`. Needs the extra `http`.
         """
         try:
             from holdfast.http.app import web

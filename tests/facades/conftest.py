@@ -20,7 +20,8 @@ from bench.redis import find_redis
 from holdfast import Holdfast
 from holdfast.facades.universal_agent.gateway import ExternalGateway, Gateway, InProcessGateway
 from holdfast.facades.universal_agent.runtime_db import AGENT, RuntimeDb, connect_runtime_db
-from tests.facades.gateway_app import GatewayApp
+from holdfast.http import web
+from tests.facades.cutting import Cutting
 from tests.http.conftest import Serve, serve
 from tests.support.apps import MakeApp
 from tests.workers.conftest import hf, live_database, make_app, place
@@ -34,7 +35,7 @@ class Doors(NamedTuple):
     gateway: Gateway
     app: Holdfast
     inside: InProcessGateway
-    served: GatewayApp | None
+    served: Cutting | None
 
 
 @pytest.fixture
@@ -61,9 +62,10 @@ async def doors(
     if request.param == "in_process":
         yield Doors(inside, answering, inside, None)
     else:
-        served = GatewayApp(inside, token="secret")
-        port = await serve(served)
-        yield Doors(ExternalGateway(f"http://127.0.0.1:{port}", "secret"), answering, inside, served)
+        served = Cutting(web(answering, gateway=inside))
+        token = await answering.access.tokens.create("a client", role="operator")
+        base = f"http://127.0.0.1:{await serve(served)}/gateway"
+        yield Doors(ExternalGateway(base, token.secret), answering, inside, served)
     await asyncio.to_thread(answering.sync.close)
 
 

@@ -1,4 +1,4 @@
-"""UA-33 to UA-36: both gateways do the same. The external one is a client of the protocol, against a small ASGI app."""
+"""UA-33 to UA-36: both gateways do the same. The external one is a client of the gateway that the web serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import GatewayUnavailable, UsageError
+from holdfast.clock import SystemClock
+from holdfast.errors import GatewayUnavailable, SessionBusy, UsageError
 from holdfast.events import RunEnded, TurnStarted
 from holdfast.facades.universal_agent import protocol
 from holdfast.facades.universal_agent.conversation import converse
@@ -23,9 +24,9 @@ from holdfast.facades.universal_agent.gateway import (
     InProcessGateway,
 )
 from holdfast.facades.universal_agent.runtime_db import AGENT
+from holdfast.http import web
 from holdfast.testing import Script, call, refuse, say
 from tests.facades.conftest import Doors
-from tests.facades.gateway_app import GatewayApp
 from tests.http.conftest import Serve
 from tests.support.apps import MakeApp, eventually, happens
 
@@ -95,14 +96,16 @@ async def test_the_lists_of_callers_that_cannot_await(doors: Doors) -> None:
 
 
 async def test_ua_34_turns_of_a_session_never_overlap_and_sessions_do(doors: Doors) -> None:
+    """While a session has a turn, another one is refused; it comes after the first."""
     one, two = [await doors.gateway.create_session("ann", session_id=name) for name in ("one", "two")]
-    both = asyncio.Event()
+    begun, both = asyncio.Event(), asyncio.Event()
     inside: list[str] = []
 
     @doors.app.tool
     async def meet(name: str) -> str:
         """Wait for another session."""
         inside.append(name)
+        begun.set()
         if {"one", "two"} <= set(inside):
             both.set()
         await happens(both)
@@ -110,11 +113,14 @@ async def test_ua_34_turns_of_a_session_never_overlap_and_sessions_do(doors: Doo
 
     doors.app.script("meeting", Script(lambda messages: call("meet", name=_said(messages)), say("met")))
     doors.app.agent(AGENT, model="scripted:meeting", tools=[meet])
-    results = await asyncio.gather(
-        *(doors.gateway.run_query(session, GatewayRequest(session.session_id)) for session in (one, one, two))
-    )
+    first = asyncio.create_task(doors.gateway.run_query(one, GatewayRequest("one")))
+    await happens(begun)
+    with pytest.raises(SessionBusy):
+        await doors.gateway.run_query(one, GatewayRequest("one"))
+    results = [await doors.gateway.run_query(two, GatewayRequest("two")), await first]
+    results.append(await doors.gateway.run_query(one, GatewayRequest("one")))
     assert [result.success for result in results] == [True, True, True]
-    assert inside.count("one") == 2
+    assert inside == ["one", "two", "one"]
     runs = [run.id for run in await doors.app.sessions["one"].runs()]
     spans = [await _span(doors.app, run) for run in runs]
     (_, first_end), (second_begin, _) = sorted(spans)
@@ -140,6 +146,10 @@ async def test_ua_34_a_turn_that_is_asked_for_again_runs_once(doors: Doors) -> N
     third = await told(doors, session, "Hello", client_turn_id="t1")
     assert [event.data.get("run_id") for event in first[:1]] == [event.data.get("run_id") for event in third[:1]]
     assert first[-1] == second[-1] == third[-1]
+    admitted = sorted([first[1].data["status"], second[1].data["status"]])
+    assert admitted[0] == "accepted"
+    assert admitted[1] in ("duplicate_in_progress", "duplicate_completed")
+    assert third[1].data["status"] == "duplicate_completed"
     assert await turns_of(doors.app, session) == 1
     await told(doors, session, "Hello", client_turn_id="t2")
     assert await turns_of(doors.app, session) == 2
@@ -267,8 +277,8 @@ async def test_ua_35_a_gateway_that_is_not_there_or_wants_a_token(answering: Hol
         await gone.run_query(GatewaySession("one", "ann", ""), GatewayRequest("Hello"))
     with pytest.raises(GatewayUnavailable):
         gone.list_sessions()
-    port = await serve(GatewayApp(InProcessGateway(answering), token="secret"))
-    wrong = ExternalGateway(f"http://127.0.0.1:{port}", token="guess")
+    port = await serve(web(answering, gateway=AGENT))
+    wrong = ExternalGateway(f"http://127.0.0.1:{port}/gateway", token="guess")
     with pytest.raises(UsageError, match="token"):
         await wrong.create_session("ann")
     with pytest.raises(UsageError, match="token"):
@@ -340,7 +350,7 @@ async def test_one_connection_has_one_turn_at_a_time(answering: Holdfast, tmp_pa
         protocol.execute(first),
         protocol.execute(GatewayRequest("Other", metadata={"client_turn_id": "t2"})),
     )
-    await converse(gateway, "one", talk)
+    await converse(gateway, "one", talk, SystemClock())
     statuses = [each.data.get("status") for each in talk.heard if each.type == "status"]
     assert statuses[:4] == ["bad_message", "bad_message", "duplicate_in_progress", "busy"]
     assert talk.heard[0].type == protocol.CONNECTED
@@ -348,13 +358,13 @@ async def test_one_connection_has_one_turn_at_a_time(answering: Holdfast, tmp_pa
     assert (await answering.sessions.get("one")).runs == 1
     for bad, code in (("a/b", 4000), ("nobody", 4004)):
         refused = Talk()
-        await converse(gateway, bad, refused)
+        await converse(gateway, bad, refused, SystemClock())
         assert refused.closed == code
     mute = Talk(json.dumps({"type": "execute", "data": {"text": 3}}))
-    await converse(gateway, "one", mute)
+    await converse(gateway, "one", mute, SystemClock())
     assert [each.type for each in mute.heard] == [protocol.CONNECTED, protocol.ERROR, protocol.QUERY_COMPLETE]
     pinged = Talk(json.dumps({"type": "ping"}))
-    await converse(gateway, "one", pinged)
+    await converse(gateway, "one", pinged, SystemClock())
     assert pinged.heard[-1].type == protocol.PONG
 
 

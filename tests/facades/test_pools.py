@@ -23,9 +23,9 @@ from holdfast.facades.universal_agent.gateway import GatewayRequest, InProcessGa
 from holdfast.facades.universal_agent.runtime_db import AGENT, RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import save_checkpoint
 from holdfast.facades.universal_agent.worker_pool import PoolConfig, Worker, WorkerConfig, WorkerPoolManager
+from holdfast.http import Principal, web
 from holdfast.kernel import brokers
 from holdfast.testing import Script, call, say
-from tests.facades.gateway_app import GatewayApp
 from tests.http.conftest import Serve
 from tests.support.apps import PATIENCE, eventually, happens
 
@@ -452,8 +452,9 @@ async def test_ua_30_a_run_that_is_taken_over_finds_its_turn_again(answering: Ho
 async def test_the_default_handler_asks_the_gateway_of_its_configuration(
     answering: Holdfast, tmp_path: Path, serve: Serve, runs: RuntimeDb
 ) -> None:
-    port = await serve(GatewayApp(InProcessGateway(answering, workspace_base=tmp_path / "there")))
-    config = WorkerConfig("worker_1", 3, 0.5, 0.1, gateway_url=f"http://127.0.0.1:{port}")
+    gateway = InProcessGateway(answering, workspace_base=tmp_path / "there")
+    port = await serve(web(answering, who=lambda _: Principal("local", "operator"), gateway=gateway))
+    config = WorkerConfig("worker_1", 3, 0.5, 0.1, gateway_url=f"http://127.0.0.1:{port}/gateway")
     worker = Worker(config, runs, WorkerPoolManager(worker_config=config)._default_run_handler)
     await worker.start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from starlette.routing import Mount
 
 from holdfast import Holdfast
 from holdfast.access.principals import ROLES, Principal, Role
+from holdfast.facades.universal_agent.gateway import InProcessGateway
 from holdfast.http import web
 from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint
+from holdfast.http.gateway.streams import STREAM
 from holdfast.http.security import caps
 from holdfast.http.security.browser import is_forged
 from holdfast.http.security.roles import TABLE
@@ -27,15 +30,15 @@ SESSIONS_AND_RUNS = [each for each in ENDPOINTS if each.noun in ("runs", "sessio
 
 
 def as_principal(hf: Holdfast, principal: Principal | None, **options: Any) -> Client:
-    return Client(web(hf, who=lambda _: principal, **options))
+    return Client(web(hf, who=lambda _: principal, gateway="guide", **options))
 
 
 def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
-    assert {endpoint.name for endpoint in ENDPOINTS} == set(TABLE)
+    assert {endpoint.name for endpoint in [*ENDPOINTS, STREAM]} == set(TABLE)
 
 
 async def test_every_route_asks_who_asks(hf: Holdfast) -> None:
-    nobody = Client(web(hf))
+    nobody = Client(web(hf, gateway="guide"))
     for number, endpoint in enumerate(ENDPOINTS):
         nobody.address = f"10.0.0.{number}"  # who asks too often without a token is sent away
         answer = await call(nobody, endpoint, "nothing")
@@ -47,10 +50,14 @@ async def test_every_route_asks_who_asks(hf: Holdfast) -> None:
     assert (await nobody.get("/healthz")).json == (await nobody.get("/readyz")).json == {"ok": True}
 
 
-async def test_every_route_is_for_its_role(hf: Holdfast) -> None:
+def confined(hf: Holdfast, folder: Path) -> InProcessGateway:
+    return InProcessGateway(hf, agent="guide", workspace_base=folder, confined=True)
+
+
+async def test_every_route_is_for_its_role(hf: Holdfast, tmp_path: Path) -> None:
     """A route that is allowed may find nothing or want a body: it is not forbidden."""
     asking = iter([Principal(f"{role} {n}", role) for role in ROLES for n in range(len(ENDPOINTS))])
-    client = Client(web(hf, who=lambda _: next(asking)))
+    client = Client(web(hf, who=lambda _: next(asking), gateway=confined(hf, tmp_path)))
     for role in ROLES:
         for endpoint in ENDPOINTS:
             if endpoint.path == "/events":
@@ -112,6 +119,9 @@ async def test_pinned_metadata_bind_every_session(hf: Holdfast) -> None:
     assert (await hf.sessions.get(started.json["session"])).metadata == {"user": "bob"}
     assert (await bob.post(f"{API}/runs/cancel", {})).status == 404
     assert (await bob.get(f"{API}/sessions/values", key="user")).status == 422
+    for endpoint in ENDPOINTS:
+        if TABLE[endpoint.name].fleet or not TABLE[endpoint.name].sessions:
+            assert (await call(bob, endpoint, bobs.id)).status in (403, 404), endpoint.name
 
 
 async def test_a_tenant_uses_the_agents_of_nobody(hf: Holdfast) -> None:
@@ -264,23 +274,23 @@ async def test_a_database_that_is_not_there_is_503() -> None:
 
 
 async def call(client: Client, endpoint: Endpoint, id: str) -> Answer:
-    path = endpoint.path
+    path = endpoint.place
     for name in ("{id}", "{name}", "{queue}"):
         path = path.replace(name, id)
-    bodies = {"agent": "guide", "prompt": "x"} if path in ("/runs",) else body_of(endpoint)
-    return await client.call(
-        endpoint.method, API + path, bodies if endpoint.method != "GET" else None, query=query(path)
-    )
+    body = None if endpoint.method == "GET" else body_of(endpoint)
+    return await client.call(endpoint.method, path, body, query=QUERIES.get(endpoint.path))
 
 
-def query(path: str) -> dict[str, str]:
-    return {"a": "x", "b": "y"} if path == "/runs/compare" else {"key": "k"} if path == "/sessions/values" else {}
+QUERIES = {"/runs/compare": {"a": "x", "b": "y"}, "/sessions/values": {"key": "k"}}
 
 
 def body_of(endpoint: Endpoint) -> Any:
     """What each route needs at least."""
     last = endpoint.path.rpartition("/")[2]
+    if endpoint.noun == "gateway":
+        return {"user_id": "ann"} if last == "sessions" else {"input_id": "i"}
     needs: dict[str, Any] = {
+        "runs": {"agent": "guide", "prompt": "x"},
         "send": {"agent": "guide", "prompt": "x"},
         "steer": {"prompt": "x"},
         "preserve": {"message": "m"},
@@ -289,6 +299,9 @@ def body_of(endpoint: Endpoint) -> Any:
         "answer": {"digest": "d", "answer": 1},
         "agents": {"name": "poet", "model": "scripted:guide"},
         "budgets": {"cost": "1.00"},
+        "executions": {"machine": "nothing"},
+        "plans": {"plan_id": "p", "tasks": [{"task_number": 1, "command": "true"}]},
+        "actions": {"plan": "nothing", "inputs": [1]},
         "sessions": {},
         "retry": {"dry_run": True} if endpoint.path in ("/runs/retry", "/jobs/retry") else None,
     }

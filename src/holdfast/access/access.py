@@ -7,13 +7,15 @@ from holdfast.access.logins import Logins
 from holdfast.access.requests import Requests
 from holdfast.access.tokens import Tokens
 from holdfast.core import Core
+from holdfast.webhooks import Webhooks
 
 
 class Access:
-    """`hf.access`: tokens, logins, the audit, and requests that were answered."""
+    """`hf.access`: tokens, logins, the audit, requests that were answered, and webhooks."""
 
     def __init__(self, app: Core) -> None:
         self.tokens = Tokens(app)
         self.logins = Logins(app)
         self.audit = Audit(app)
         self.requests = Requests(app)
+        self.webhooks = Webhooks()

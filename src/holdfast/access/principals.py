@@ -53,4 +53,5 @@ class WebAccess(TypedDict, total=False):
     tenant: str | None
     metadata: Mapping[str, Any] | None
     read_only: bool
+    gateway: Any  # an InProcessGateway, or the name of the agent that answers
     hosts: Collection[str] | None

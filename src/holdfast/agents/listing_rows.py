@@ -1,4 +1,4 @@
-"""Rows of lists: where a look ended."""
+"""Rows of lists: where a look ended, and who has something."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ from typing import NamedTuple
 class RunPlace(NamedTuple):
     created_at: int
     id: str
+
+
+class TenantName(NamedTuple):
+    tenant: str

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.agents.compaction.compaction_rows import CompactionRow
 from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.listing_rows import TenantName
 from holdfast.agents.retention.totals import keep_used
 from holdfast.agents.rows import (
     AgentRow,
@@ -172,6 +173,12 @@ async def find_session(tx: Transaction, id: str, tenant: str | None = None) -> S
     if row is None or tenant not in (None, row.tenant):
         raise NotFound(f"there is no session {id} in this database.")
     return row
+
+
+@reading
+async def list_tenants(tx: Transaction, *, after: str = "", limit: int = 100) -> list[TenantName]:
+    """The tenants that have sessions, by name."""
+    return await tx.many(SessionsSql.list_tenants, after=after, limit=limit)
 
 
 @reading

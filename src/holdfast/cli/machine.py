@@ -18,6 +18,7 @@ from holdfast.cli.tables import Column, Look, Row, print_table
 from holdfast.cli.target import app_for, settings_for
 from holdfast.errors import UsageError
 from holdfast.kernel.states import State
+from holdfast.machines import executions
 from holdfast.machines.api import ExecutionHandle, resume_execution, stored_order
 from holdfast.machines.bundle import Bundle, gather
 from holdfast.machines.drawing.mermaid import mermaid
@@ -215,22 +216,8 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 
     async def found(app: Holdfast) -> tuple[dict[str, Any], list[Event], list[Row], Look]:
         job = await app.jobs.get(await whole(app, id, "job"))
-        execution: ExecutionHandle[Any] = ExecutionHandle(core_of(app), app.jobs[job.id].id)
-        order, _ = await stored_order(core_of(app), app.jobs[job.id].id)
-        place, events = await execution.place(), await execution.history()
-        told = {
-            "id": job.id,
-            "machine": order.machine,
-            "state": job.state,
-            "at": place and place.state,
-            "step": place and place.step,
-            "parent": order.parent,
-            "input": order.input,
-            "context": place and place.context,
-            "result": job.result,
-            "error": job.error,
-            "why": await execution.why(),
-        }
+        events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
+        told = values.as_json(await executions.detailed(core_of(app), job))
         rows: list[Row] = [(each.step, each.name, each.state, each.detail) for each in events]
         return told, events, rows, await look_at(app, _EVENTS, rows)
 

@@ -20,10 +20,14 @@ from holdfast.access.principals import Principal
 from holdfast.app import Holdfast
 from holdfast.asgi import AsgiApp
 from holdfast.errors import HoldfastError
+from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
 from holdfast.http.api.answers import answering, json_response, model_of
 from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint
+from holdfast.http.gateway import routes as gateway_routes
+from holdfast.http.gateway.streams import add_gateway
+from holdfast.http.hooks import add_hooks
 from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.security.denials import unknown
 from holdfast.http.security.gate import Gate, WebOptions, Who
@@ -34,8 +38,6 @@ from holdfast.version import VERSION
 
 log = logging.getLogger("holdfast.http")
 
-API = "/api/v1"
-
 
 def web(
     hf: Holdfast,
@@ -44,16 +46,25 @@ def web(
     tenant: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     read_only: bool = False,
+    gateway: InProcessGateway | str | None = None,
     hosts: Collection[str] | None = None,
 ) -> AsgiApp:
     """The JSON API as an ASGI app: `app.mount("/ops", hf.web(who=current_user))`.
 
     `who` is given a request and returns a `Principal`, or None for nobody; without it only tokens and logins count.
     `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only` refuses
-    every change. `hosts` are the names under which it answers; None leaves that to the app around it.
+    every change. `gateway` serves Universal Agent's gateway at `/gateway`: one of yours, or the name of the agent that
+    answers. `hosts` are the names under which it answers; None leaves that to the app around it.
     """
     allowed = None if hosts is None else tuple(hosts)
-    options = WebOptions(who=who, tenant=tenant, metadata=metadata or {}, read_only=read_only, hosts=allowed)
+    options = WebOptions(
+        who=who,
+        tenant=tenant,
+        metadata=metadata or {},
+        read_only=read_only,
+        hosts=allowed,
+        gateway=InProcessGateway(hf, agent=gateway, confined=True) if isinstance(gateway, str) else gateway,
+    )
     return Shield(framework(Gate(hf, options)), allowed)
 
 
@@ -62,10 +73,14 @@ def framework(gate: Gate) -> FastAPI:
     app = FastAPI(
         title="Holdfast", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    for noun in NOUNS:
+    nouns = [noun for noun in NOUNS if noun is not gateway_routes.routes or gate.options.gateway is not None]
+    for noun in nouns:
         for endpoint in noun.endpoints:
             _serve(app, gate, endpoint)
     add_logins(app, gate)
+    add_hooks(app, gate)
+    if gate.options.gateway is not None:
+        add_gateway(app, gate, gate.options.gateway)
     _add_descriptions(app, gate)
     app.add_exception_handler(HoldfastError, problems.on_refusal)
     app.add_exception_handler(RequestValidationError, problems.on_bad_request)
@@ -77,7 +92,7 @@ def framework(gate: Gate) -> FastAPI:
 def _serve(app: FastAPI, gate: Gate, endpoint: Endpoint) -> None:
     app.router.route_class = _guarded(gate, endpoint)
     app.add_api_route(
-        API + endpoint.path,
+        endpoint.place,
         answering(endpoint),
         methods=[endpoint.method],
         tags=[endpoint.noun],
@@ -133,7 +148,7 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
         principal = await gate.principal(request)
         if principal is None:
             raise unknown()
-        gate.check(principal, METRICS, request)
+        gate.check(principal, METRICS)
         sample = await gate.live.sampler.sample()
         return Response(exposition(sample, gate.live.counts.open), media_type=CONTENT_TYPE)
 

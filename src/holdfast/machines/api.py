@@ -8,7 +8,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast import validation
 from holdfast.agents.core import AgentsCore
-from holdfast.errors import IdempotencyConflict, UsageError
+from holdfast.errors import IdempotencyConflict, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries
 from holdfast.kernel.database import Transaction
@@ -63,6 +63,7 @@ class Machines:
         self._core = core
         self.engine = Engine(Agents(core), lambda: core.ports)
         self._declared: dict[str, str] = {}  # the file of each
+        self.declared: dict[str, Machine[Any]] = {}  # by name, as the program declared them
         self._layer = MachineLayer()
         core.registry.plug_in(self._layer)
 
@@ -80,7 +81,15 @@ class Machines:
         for name, each in bundle.machines.items():
             self._declared[name] = each.file
             self.serve(each, registry, queue, declared=name == bundle.main)
-        return Machine(self._core, bundle, queue, output)
+        made: Machine[Any] = Machine(self._core, bundle, queue, output)
+        self.declared[made.name] = made
+        return made
+
+    def named(self, name: str) -> Machine[Any]:
+        """A machine that the program declared; `NotFound` otherwise."""
+        if name not in self.declared:
+            raise NotFound(f"this program has no machine {name[:80]!r}.")
+        return self.declared[name]
 
     def serve(self, graph: Graph, hooks: Registry, queue: str, *, declared: bool = True) -> None:
         """Let workers of this program play this machine."""

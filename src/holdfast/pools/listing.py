@@ -30,6 +30,14 @@ class Pools:
         kept = [stats for stats in found if all or stats.keepers or stats.total]
         return part_of(kept, validation.page(limit), after, lambda stats: stats.name)
 
+    async def get(self, name: str) -> PoolStats:
+        """A pool at this moment, also one of the past; `NotFound` when there was none of this name."""
+        database = await self._core.opened()
+        for row in await database.transact(pools.list_pools):
+            if row.name == name:
+                return await stats_of(database, row)
+        raise NotFound(f"there is no pool {name[:80]!r} in this database.")
+
     async def demand(self, queue: str, policy: WorkerPool) -> Demand:
         """How many workers of this policy a queue needs now, for who starts them elsewhere."""
         return await demand_of(await self._core.opened(), queue, policy.with_slots(self._core.settings.concurrency))

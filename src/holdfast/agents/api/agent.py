@@ -16,7 +16,7 @@ from holdfast.agents.content import Prompt, blocks_of
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import AgentSpec, Delegate
 from holdfast.agents.file_references import check_fresh
-from holdfast.agents.runs.create import AgentName, Named, Submission, create_runs
+from holdfast.agents.runs.create import AgentName, Created, Named, Submission, create_runs
 from holdfast.agents.runs.decision import run_job
 from holdfast.agents.runs.needs import needs_of
 from holdfast.agents.stored_form import as_stored
@@ -168,7 +168,12 @@ class Agent(Generic[T]):
         created = await intake.transact(create_runs, wishes, intake.settings.announced)
         if options["tx"] is None and self._stored is None:  # what a transaction may undo is not remembered
             self._stored = next((each.agent for each in created if each.agent is not None), None)
-        return [Run(self._app, each.run, self._decode, session_id=each.session) for each in created]
+        return [self._handle(each) for each in created]
+
+    def _handle(self, created: Created) -> Run[T]:
+        run = Run(self._app, created.run, self._decode, session_id=created.session)
+        run.fresh = created.fresh
+        return run
 
     async def _require_worker(self, intake: Intake) -> None:
         able = await intake.transact(queries.servers_of, [self.spec.kind, *needs_of(self.spec)])

@@ -223,6 +223,12 @@ class SessionsList(Collection):
         chosen, wanted = self._of(tenant), self._json(metadata)
         return await self._transact(queries.count_sessions, tenant=chosen, parent=above, metadata=wanted)
 
+    async def tenants(self, *, after: str | None = None, limit: int = 100) -> Page[dict[str, Any]]:
+        """The tenants that have sessions, by name."""
+        (last,) = ("",) if after is None else place(after, str)
+        found = await self._transact(queries.list_tenants, after=last, limit=validation.page(limit))
+        return page_of(found, limit, lambda row: {"id": row.tenant}, lambda row: (row.tenant,))
+
     async def values(self, key: str, *, after: str | None = None, limit: int = 10_000) -> Page[tuple[Any, int]]:
         """The different values that sessions have under a key of their metadata, each with how many have it.
 

@@ -64,6 +64,7 @@ class Run(Reaching, Generic[T]):
         self.id = id
         self.session_id = session_id
         self.state: RunStateName | None = RunState.PENDING.value if session_id else None  # as this handle last saw it
+        self.fresh: bool | None = None  # the call that gave this handle made the run; None: it did not enqueue
         if app.watched is not None:
             app.watched.add(self)
 

@@ -45,6 +45,15 @@ group by 1
 having count(*) < :before or (count(*) = :before and json_value(metadata, :key) > :after)
 order by 2 desc, 1 limit :limit;
 
+-- name: list_tenants :many
+-- From one tenant to the next by the index: it reads a row for each tenant, not one for each session.
+with recursive found (tenant) as (
+    select min(tenant) from holdfast.session where tenant > :after
+    union all
+    select (select min(s.tenant) from holdfast.session s where s.tenant > f.tenant) from found f where f.tenant is not null
+)
+select tenant from found where tenant is not null limit :limit;
+
 -- name: update_session :one
 update holdfast.session set metadata = coalesce(:metadata, metadata), during = coalesce(:during, during),
     updated_at = holdfast.now_us() where id = :id

@@ -10,15 +10,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any, Protocol, cast
 
-from holdfast.errors import HoldfastError
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, SessionBusy
 from holdfast.facades.universal_agent import protocol, workspaces
-from holdfast.facades.universal_agent.gateway_values import AgentEvent, GatewayRequest, GatewaySession
+from holdfast.facades.universal_agent.admission import REPEATED_WITHIN
+from holdfast.facades.universal_agent.gateway_values import AgentEvent, EventType, GatewayRequest, GatewaySession
 from holdfast.facades.universal_agent.protocol import BadMessage, BadRequest, CloseCode
 from holdfast.facades.universal_agent.refusals import UnknownSession
 
 log = logging.getLogger("holdfast.gateway")
+
+HEARTBEAT = 15.0  # seconds without an event after which a reader is told that its turn continues
 
 
 class Channel(Protocol):
@@ -39,14 +44,18 @@ class Served(Protocol):
 
     async def resume_session(self, session_id: str) -> GatewaySession: ...
 
-    def execute(self, session: GatewaySession, request: GatewayRequest) -> AsyncIterator[AgentEvent]: ...
+    def execute(
+        self, session: GatewaySession, request: GatewayRequest, *, repeated_within: timedelta | None = None
+    ) -> AsyncIterator[AgentEvent]: ...
 
     async def cancel(self, session_id: str) -> int: ...
 
     async def resolve_input(self, session_id: str, input_id: str, response: str) -> bool: ...
 
 
-async def converse(gateway: Served, session_id: str, channel: Channel) -> None:
+async def converse(
+    gateway: Served, session_id: str, channel: Channel, clock: Clock, *, heartbeat: float = HEARTBEAT
+) -> None:
     """Serve one client until it leaves. Who may do so is the server's business, before this is called."""
     await channel.accept()
     if not workspaces.is_name(session_id):
@@ -58,16 +67,21 @@ async def converse(gateway: Served, session_id: str, channel: Channel) -> None:
         await channel.close(CloseCode.UNKNOWN, "unknown session")
         return
     await channel.send(protocol.message(protocol.CONNECTED, protocol.session_body(session)))
-    await Conversation(gateway, session, channel).run()
+    await Conversation(gateway, session, channel, clock, heartbeat).run()
 
 
 class Conversation:
     """One connection: a reader, and at most one turn beside it."""
 
-    def __init__(self, gateway: Served, session: GatewaySession, channel: Channel) -> None:
+    def __init__(
+        self, gateway: Served, session: GatewaySession, channel: Channel, clock: Clock, heartbeat: float
+    ) -> None:
         self._gateway = gateway
         self._session = session
         self._channel = channel
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._events = 0  # how many were sent
         self._turn: asyncio.Task[None] | None = None
         self._request: GatewayRequest | None = None
 
@@ -126,11 +140,13 @@ class Conversation:
     async def _play(self, request: GatewayRequest) -> None:
         """Send the events of a turn, and that it is complete."""
         try:
-            async with aclosing(cast(Any, self._gateway.execute(self._session, request))) as events:
-                async for event in events:
-                    await self._channel.send(protocol.message(event.type, event.data))
+            await self._send_events(request)
         except OSError:
             return
+        except SessionBusy as problem:
+            await self._tell(
+                protocol.STATUS, status=protocol.BUSY, client_turn_id=request.turn_id, message=str(problem)
+            )
         except HoldfastError as problem:
             await self._tell(protocol.ERROR, message=str(problem), code=type(problem).__name__)
         except Exception:  # the edge of a turn: the reader must not wait for ever
@@ -138,6 +154,26 @@ class Conversation:
             await self._channel.close(CloseCode.INTERNAL, "internal error")
             return
         await self._tell(protocol.QUERY_COMPLETE, session_id=self._session.session_id, client_turn_id=request.turn_id)
+
+    async def _send_events(self, request: GatewayRequest) -> None:
+        """Every event as it comes, and a heartbeat while none does."""
+        turn = self._gateway.execute(self._session, request, repeated_within=REPEATED_WITHIN)
+        beating = asyncio.create_task(self._beat(), name="gateway heartbeat")
+        try:
+            async with aclosing(cast(Any, turn)) as events:
+                async for event in events:
+                    self._events += 1
+                    await self._channel.send(protocol.message(event.type, event.data))
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        while True:
+            before = self._events
+            await self._clock.sleep(self._heartbeat)
+            if self._events == before:
+                await self._tell(EventType.HEARTBEAT, session_id=self._session.session_id)
 
     async def _tell(self, type: str, **data: object) -> None:
         await self._channel.send(protocol.message(type, data))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.clock import Clock, SystemClock
-from holdfast.errors import GatewayUnavailable, MissingExtra, UsageError
+from holdfast.clock import Ports
+from holdfast.errors import GatewayUnavailable, MissingExtra, SessionBusy, UsageError
 from holdfast.facades.universal_agent import protocol
 from holdfast.facades.universal_agent.gateway_values import (
     AgentEvent,
@@ -49,7 +50,7 @@ class ExternalGateway:
         self._base_url = base_url.rstrip("/")
         self._headers = protocol.token_headers(token)
         self._timeout = timeout
-        self._clock: Clock = SystemClock()
+        self._ports = Ports()
 
     async def create_session(
         self, user_id: str, workspace_dir: str | None = None, session_id: str | None = None
@@ -78,7 +79,13 @@ class ExternalGateway:
                 raise self._unreached(problem) from problem
 
     async def execute(self, session: GatewaySession, request: GatewayRequest) -> AsyncIterator[AgentEvent]:
-        """The events of one turn. An event of type `error` is the last one, and so is `query_complete`."""
+        """The events of one turn. An event of type `error` is the last one, and so is `query_complete`.
+
+        A request without an id gets one here: each call is a turn of its own, also with the same words.
+        """
+        if request.turn_id is None:
+            named = {**request.metadata, "client_turn_id": f"{self._ports.random.getrandbits(128):032x}"}
+            request = replace(request, metadata=named)
         asked = protocol.execute(request)
         async with await self._open(session.session_id) as stream:
             await self._send(stream, session.session_id, asked)
@@ -93,7 +100,7 @@ class ExternalGateway:
     async def run_query(
         self, session: GatewaySession, request: GatewayRequest, event_callback: EventCallback | None = None
     ) -> GatewayResult:
-        return await collected(self.execute(session, request), self._clock, event_callback)
+        return await collected(self.execute(session, request), self._ports.clock, event_callback)
 
     async def resolve_input(self, session_id: str, input_id: str, response: str) -> bool:
         """Give a person's answer to what a turn asked, over a stream of its own."""
@@ -158,7 +165,7 @@ class ExternalGateway:
         if status.get("status") == protocol.BAD_MESSAGE:
             raise UsageError(f"gateway {self._base_url} did not understand us: {str(status.get('message'))[:500]}")
         if status.get("status") == protocol.BUSY:
-            raise GatewayUnavailable(f"gateway {self._base_url} has another turn of session {session_id}: ask later.")
+            raise SessionBusy(f"gateway {self._base_url} has another turn of session {session_id}: ask later.")
 
     def _cut(self, closed: Any, session_id: str) -> NoReturn:
         """A stream ended before its turn: say by what."""

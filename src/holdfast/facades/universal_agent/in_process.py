@@ -7,20 +7,23 @@ does not stop the turn.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from holdfast.agents.api.agent import Agent
-from holdfast.agents.api.options import RunOptions
-from holdfast.agents.api.run import Run
+from holdfast.agents.api.lists import Tenant
+from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import AlreadyDecided, NotFound, UsageError
 from holdfast.facades.universal_agent import handling, protocol, workspaces
+from holdfast.facades.universal_agent.admission import Admitted, Admitting
+from holdfast.facades.universal_agent.gateway_runs import GatewayRuns
 from holdfast.facades.universal_agent.gateway_values import (
     AgentEvent,
     EventCallback,
@@ -44,16 +47,18 @@ _SHOWN = 50
 class InProcessGateway:
     """Sessions and turns, served by agents of this process and by whichever workers share its database.
 
-    Inside a handler of a worker it uses that worker's database; elsewhere `runtime`, or `runtime.db`. `agent` answers;
-    without one it is the app's agent named `universal_agent`.
+    Inside a handler of a worker it uses that worker's database; elsewhere `runtime`, or `runtime.db`. `agent` answers,
+    or the stored one of that name; without one it is the app's agent named `universal_agent`. A `confined` gateway
+    takes no workspace outside of `workspace_base`.
     """
 
     def __init__(
         self,
         runtime: RuntimeDb | Holdfast | None = None,
         *,
-        agent: Agent[Any] | None = None,
+        agent: Agent[Any] | str | None = None,
         workspace_base: str | Path | None = None,
+        confined: bool = False,
     ) -> None:
         handled = handling.current()
         self._owned = isinstance(runtime, Holdfast) or (runtime is None and handled is None)
@@ -63,10 +68,37 @@ class InProcessGateway:
             self._runtime = connect_runtime_db(runtime) if isinstance(runtime, Holdfast) else runtime
         self._agent = agent
         self._base = Path(workspace_base or workspaces.DEFAULT_BASE)
+        self._confined = confined
+        self._tenant: str | None = None
+        self._pinned: Mapping[str, Any] = {}
+        self._by = ""
+
+    def within(self, tenant: str | None, pinned: Mapping[str, Any], by: str) -> InProcessGateway:
+        """This gateway as somebody sees it who is bound to a tenant, and to sessions with `pinned` metadata.
+
+        A tenant's workspaces lie in a folder of its own, and nowhere else.
+        """
+        part = copy.copy(self)
+        part._pinned, part._by, part._owned = pinned, by, False
+        if tenant is not None:
+            part._tenant, part._confined = tenant, True
+            part._base = self._base / workspaces.TENANTS / workspaces.name_of_tenant(tenant)
+        return part
+
+    @property
+    def runs(self) -> GatewayRuns:
+        """Turns by their ids, and runs that were queued for pools."""
+        queued = self._tenant is None and not self._pinned
+        return GatewayRuns(self._runtime, self._part, {**_MARK, **self._pinned}, queued=queued)
 
     @property
     def _app(self) -> Holdfast:
         return self._runtime.app
+
+    @property
+    def _part(self) -> Holdfast | Tenant:
+        """What of the app is there for who uses this gateway."""
+        return self._app if self._tenant is None else self._app.tenant(self._tenant)
 
     async def create_session(
         self, user_id: str, workspace_dir: str | None = None, session_id: str | None = None
@@ -78,11 +110,11 @@ class InProcessGateway:
         given = workspaces.check_workspace(workspace_dir)
         workspaces.check_text(user_id, "user_id")
         for name in self._names(user_id, given, session_id):
-            path = await asyncio.to_thread(workspaces.place, self._base, given, name)
-            wanted = {**_MARK, "user_id": user_id, "workspace_dir": str(path), "status": "active"}
-            record = await (await self._app.session(name, metadata=wanted)).refresh()
-            if (record.metadata.get("user_id"), record.metadata.get("workspace_dir")) == (user_id, str(path)):
-                return await self._prepared(record)
+            path = await asyncio.to_thread(workspaces.place, self._base, given, name, confined=self._confined)
+            own = {**_MARK, **self._pinned, "user_id": user_id, "workspace_dir": str(path)}
+            record = await (await self._part.session(name, metadata={**own, "status": "active"})).refresh()
+            if all(record.metadata.get(each) == value for each, value in own.items()):
+                return await self._opened(record)
         raise BadName(f"session {session_id!r} has another user or workspace; resume_session opens it.")
 
     def _names(self, user_id: str, given: str | None, session_id: str | None) -> list[str]:
@@ -97,7 +129,10 @@ class InProcessGateway:
         own = hashlib.sha256(f"{user_id}\0{given}".encode()).hexdigest()[:8]
         return [name, f"{name[:119]}_{own}"]
 
-    async def _prepared(self, record: SessionRecord) -> GatewaySession:
+    async def _opened(self, record: SessionRecord) -> GatewaySession:
+        """A session that is active, and whose folder is there."""
+        if record.metadata.get("status") != "active":
+            record = await self._app.sessions.update(record.id, metadata={**record.metadata, "status": "active"})
         session = _session_of(record)
         manifest = {**_MARK, "session_id": session.session_id, "user_id": session.user_id, "at": self._now()}
         await asyncio.to_thread(workspaces.prepare, Path(session.workspace_dir), manifest)
@@ -105,31 +140,34 @@ class InProcessGateway:
         return session
 
     async def resume_session(self, session_id: str) -> GatewaySession:
-        """A session that is there; `UnknownSession`, a `ValueError`, when there is none."""
-        record = await self._record(session_id)
-        if record.metadata.get("status") != "active":
-            record = await self._app.sessions.update(record.id, metadata={**record.metadata, "status": "active"})
-        return await self._prepared(record)
+        """A session that is there; `UnknownSession`, a `ValueError`, when there is none. It changes nothing."""
+        return _session_of(await self._record(session_id))
 
     async def _record(self, session_id: str) -> SessionRecord:
         if not workspaces.is_name(session_id):
             raise UnknownSession(str(session_id)[:200])
         try:
-            record = await self._app.sessions.get(session_id)
+            record = await self._part.sessions.get(session_id)
         except NotFound:
             raise UnknownSession(session_id) from None
-        if record.metadata.get("gateway") != _MARK["gateway"] or record.key != session_id:
+        own = {**_MARK, **self._pinned}
+        if record.key != session_id or any(record.metadata.get(name) != value for name, value in own.items()):
             raise UnknownSession(session_id)
         return record
 
-    async def execute(self, session: GatewaySession, request: GatewayRequest) -> AsyncIterator[AgentEvent]:
-        """The events of one turn, until it has ended. Turns of a session come one after the other.
+    async def execute(
+        self, session: GatewaySession, request: GatewayRequest, *, repeated_within: timedelta | None = None
+    ) -> AsyncIterator[AgentEvent]:
+        """The events of one turn, until it has ended; `SessionBusy` while the session has another one.
 
-        The same `client_turn_id` again is the same turn: its events are given again, and nothing is run.
+        The same `client_turn_id` again is the same turn: its events are given again, and nothing is run. So is the
+        same input without an id, if `repeated_within` is given and the session's newest turn is not older than that.
         """
-        run = await self._begin(session, request)
+        run, status = await self._begin(session, request, repeated_within)
         info = {"session_id": session.session_id, "workspace_dir": session.workspace_dir, "run_id": run.id}
         yield AgentEvent(EventType.SESSION_INFO, info)
+        admitted = {"status": status, "run_id": run.id, "client_turn_id": request.turn_id}
+        yield AgentEvent(EventType.STATUS, admitted)
         last: AgentEvent | None = None
         async with aclosing(run.stream()) as events:
             async for event in events:
@@ -139,37 +177,29 @@ class InProcessGateway:
         ended = "failed" if last is not None and last.type is EventType.ERROR else "completed"
         await self._note(session, "turn_ended", run_id=run.id, status=ended)
 
-    async def _begin(self, session: GatewaySession, request: GatewayRequest) -> Run[Any]:
+    async def _begin(
+        self, session: GatewaySession, request: GatewayRequest, repeated_within: timedelta | None
+    ) -> Admitted:
         protocol.execute(request)  # what no client could send is refused here too
         record = await self._record(session.session_id)
-        agent = self._agent or self._runtime.agent
-        core = core_of(self._app)
-        core.require_key(agent.spec.model, agent.spec.kind)
+        agent = await self._answering()
+        core_of(self._app).require_key(agent.spec.model, agent.spec.kind)
         await self._app.ensure_worker()
-        run = await agent.enqueue(request.user_input, **self._options(agent, record, session, request))
-        await self._note(session, "turn_started", run_id=run.id, client_turn_id=request.turn_id)
-        return run
-
-    def _options(
-        self, agent: Agent[Any], record: SessionRecord, session: GatewaySession, request: GatewayRequest
-    ) -> RunOptions:
         handled, turn = handling.current(), request.turn_id
         if turn is None and handled is not None:
             turn = handled.turn_id(session.session_id, request.user_input)
-        options: RunOptions = {
-            "session": self._app.sessions[record.id],
-            "variables": {"workspace_dir": session.workspace_dir, "session_id": session.session_id},
-        }
-        if turn is not None:
-            options["key"] = f"universal_agent/{session.session_id}/{turn}"
-        limits = agent.spec.limits
-        if (most := request.metadata.get("max_turns")) is not None:
-            limits = replace(limits, turns=int(most))
-        if (seconds := request.metadata.get("turn_timeout_seconds")) is not None:
-            limits = replace(limits, time=f"{float(seconds)}s")
-        if limits != agent.spec.limits:
-            options["limits"] = limits
-        return options
+        known = _session_of(record)
+        admitting = Admitting(self._app, known, self._part.sessions[record.id], self._tenant)
+        admitted = await admitting.admit(agent, request, turn, repeated_within)
+        if admitted.status == "accepted":
+            await self._opened(record)
+            await self._note(known, "turn_started", run_id=admitted.run.id, client_turn_id=request.turn_id)
+        return admitted
+
+    async def _answering(self) -> Agent[Any]:
+        if isinstance(self._agent, str):
+            return await self._part.agents.named(self._agent)
+        return self._agent or self._runtime.agent
 
     async def run_query(
         self, session: GatewaySession, request: GatewayRequest, event_callback: EventCallback | None = None
@@ -179,12 +209,22 @@ class InProcessGateway:
 
     async def cancel(self, session_id: str) -> int:
         """Cancel every turn of a session that has not ended; how many they were."""
+        open_runs = await self._open_runs(session_id)
+        for run in open_runs:
+            await self._app.runs[run].cancel("cancelled through its gateway")
+        return len(open_runs)
+
+    async def _open_runs(self, session_id: str) -> list[str]:
         record = await self._record(session_id)
         runs = await self._app.sessions[record.id].runs(limit=_SHOWN)
-        open_runs = [run for run in runs if run.finalized_at is None]
-        for run in open_runs:
-            await self._app.runs[run.id].cancel("cancelled through its gateway")
-        return len(open_runs)
+        return [run.id for run in runs if run.finalized_at is None]
+
+    async def pending(self, session_id: str) -> list[Inquiry]:
+        """What the session's turns ask people now, the oldest first."""
+        found: list[Inquiry] = []
+        for run in reversed(await self._open_runs(session_id)):
+            found += await self._part.inquiries.list(run=run)
+        return found
 
     async def resolve_input(self, session_id: str, input_id: str, response: str) -> bool:
         """Give a person's answer to what a turn of this session asked; False when it asks nothing of that id.
@@ -193,27 +233,28 @@ class InProcessGateway:
         """
         record = await self._record(session_id)
         try:
-            inquiry = await self._app.inquiries.get(input_id)
+            inquiry = await self._part.inquiries.get(input_id)
             if inquiry.session_id != record.id:
                 return False
             if inquiry.kind == "question":
-                await self._app.answer(inquiry.id, response)
+                await self._part.inquiries.answer(inquiry.id, response, digest=inquiry.digest, by=self._by)
             elif response.strip().lower() in _YES:
-                await self._app.approve(inquiry.id, digest=inquiry.digest)
+                await self._part.inquiries.approve(inquiry.id, digest=inquiry.digest, by=self._by)
             else:
-                await self._app.deny(inquiry.id, digest=inquiry.digest, message=response)
+                await self._part.inquiries.deny(inquiry.id, digest=inquiry.digest, by=self._by, message=response)
         except (NotFound, AlreadyDecided):
             return False
         return True
 
     async def close_session(self, session_id: str) -> None:
-        """Mark a session as closed. Its conversation and its files stay, and `resume_session` opens it again."""
+        """Mark a session as closed. Its conversation and its files stay, and its next turn opens it again."""
         record = await self._record(session_id)
         await self._app.sessions.update(record.id, metadata={**record.metadata, "status": "closed"})
 
     async def list_sessions_async(self) -> list[GatewaySessionSummary]:
         """The newest sessions."""
-        found = await self._app.sessions.list(metadata=_MARK, limit=_SHOWN)
+        own = {**_MARK, **self._pinned}
+        found = await self._part.sessions.list(metadata=own, tenant=self._tenant or "", limit=_SHOWN)
         return [_summary_of(record) for record in found]
 
     def list_sessions(self) -> list[GatewaySessionSummary]:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from holdfast.agents.people.inquiry import Inquiry
 from holdfast.errors import UsageError
 from holdfast.facades.universal_agent.gateway_values import (
     AgentEvent,
@@ -162,16 +163,6 @@ def event_of(said: ServerMessage) -> AgentEvent:
     return AgentEvent(_EVENTS.get(said.type, EventType.STATUS), said.data)
 
 
-def new_session(body: bytes) -> tuple[str, str | None, str | None]:
-    """What a request for a session asks: user, workspace, id."""
-    asked = _object(body)
-    workspace, id = asked.get("workspace_dir"), asked.get("session_id")
-    for value, name in ((workspace, "workspace_dir"), (id, "session_id")):
-        if value is not None and not isinstance(value, str):
-            raise BadMessage(f"{name} is a text.")
-    return _text(asked, "user_id"), workspace or None, id or None
-
-
 def session_body(session: GatewaySession) -> Data:
     return {
         "session_id": session.session_id,
@@ -206,6 +197,20 @@ def read_summary(body: Mapping[str, Any]) -> GatewaySessionSummary:
         str(body.get("status", "unknown")),
         _mapping(body.get("metadata"), "metadata"),
     )
+
+
+def pending_body(inquiry: Inquiry) -> Data:
+    """What a person is asked, as it is listed."""
+    call = None if inquiry.call is None else {"name": inquiry.call.name, "input": inquiry.call.input}
+    return {
+        "input_id": inquiry.id,
+        "category": inquiry.kind,
+        "run_id": inquiry.run_id,
+        "question": inquiry.data.get("question") or inquiry.data.get("reason") or "",
+        "call": call,
+        "digest": inquiry.digest,
+        "asked_at": inquiry.asked_at.isoformat(),
+    }
 
 
 def _request(data: Mapping[str, Any]) -> GatewayRequest:

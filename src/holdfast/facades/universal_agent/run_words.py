@@ -15,7 +15,7 @@ RunStatus = Literal[
 ]
 POISONED = "rescue_failed"  # the type of error of a job that lost its lease too often
 
-_OUTCOMES = {"succeeded": "completed", "failed": "failed", "cancelled": "cancelled", "lost": "lost"}
+OUTCOMES = {"succeeded": "completed", "failed": "failed", "cancelled": "cancelled", "lost": "lost"}
 
 
 class SeenRun(NamedTuple):
@@ -66,7 +66,7 @@ def attempt_dict(number: int, row: AttemptRow, owner: str | None) -> dict[str, A
     error = error_of(row.error)
     return {
         "attempt_number": number,
-        "status": _OUTCOMES.get(row.outcome, row.outcome),
+        "status": OUTCOMES.get(row.outcome, row.outcome),
         "lease_owner": owner,
         "failure_class": error.get("type"),
         "failure_reason": error.get("message"),

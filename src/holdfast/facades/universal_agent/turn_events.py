@@ -75,8 +75,6 @@ def _answer(result: Result[object]) -> Data:
 
 def _status(event: Event) -> AgentEvent | None:
     match event:
-        case told.RunCreated():
-            return AgentEvent(EventType.STATUS, {"status": "accepted", "run_id": event.run})
         case told.RunStateChanged():
             return AgentEvent(EventType.STATUS, {"status": event.state, "run_id": event.run})
         case told.TurnRestarted():

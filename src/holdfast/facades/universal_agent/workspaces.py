@@ -18,6 +18,7 @@ from holdfast.facades.universal_agent.refusals import BadName
 
 DEFAULT_BASE = "AGENT_RUN_WORKSPACES"
 MANIFEST, ACTIVITY, PRODUCTS, ATTEMPTS = "run_manifest.json", "activity.jsonl", "work_products", "attempts"
+TENANTS = ".tenants"  # no session can have this name
 _LONGEST_TEXT = 512
 _OTHER = re.compile(r"[^A-Za-z0-9_:@-]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
@@ -46,6 +47,12 @@ def name_from(path: Path) -> str:
     return f"{_OTHER.sub('_', path.name).strip('_:@-')[:119] or 'workspace'}_{own}"
 
 
+def name_of_tenant(tenant: str) -> str:
+    """The name of a tenant's folder, which no other tenant has."""
+    own = hashlib.sha256(tenant.encode()).hexdigest()[:16]
+    return f"{_OTHER.sub('_', tenant)[:80]}_{own}"
+
+
 def check_text(given: object, what: str) -> str:
     """A text that is kept beside something: not empty, and not a page long."""
     if not isinstance(given, str) or not 1 <= len(given) <= _LONGEST_TEXT or "\0" in given:
@@ -71,15 +78,18 @@ def _outside(given: str | None, base: object) -> BadName:
     return BadName(f"workspace_dir {given!r:.200} is not inside {base}; give an absolute path to have it elsewhere.")
 
 
-def place(base: Path, given: str | None, name: str) -> Path:
-    """Where a workspace lies: as given, or named `name` below the base; `BadName` when it would leave the base."""
+def place(base: Path, given: str | None, name: str, *, confined: bool = False) -> Path:
+    """Where a workspace lies: as given, or named `name` below the base; `BadName` when it would leave the base.
+
+    An absolute path may leave it, unless it is `confined`.
+    """
     wanted = Path(given) if given is not None else Path(check_name(name, "the name of a workspace"))
-    if wanted.is_absolute():
+    if wanted.is_absolute() and not confined:
         return wanted
     root = base.resolve()
     found = (root / wanted).resolve()
     if found == root or not found.is_relative_to(root):
-        raise _outside(given, base)
+        raise BadName("workspace_dir leaves the folder of workspaces.") if confined else _outside(given, base)
     return found
 
 

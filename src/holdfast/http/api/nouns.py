@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.http.api import agents, calls, fleet, inquiries, jobs, money, runs, sessions, streams, system
+from holdfast.http.api import (
+    agents,
+    calls,
+    fleet,
+    inquiries,
+    jobs,
+    machines,
+    money,
+    plans,
+    runs,
+    sessions,
+    streams,
+    system,
+    tools,
+)
 from holdfast.http.api.routes import Routes
+from holdfast.http.gateway import routes as gateway
 
 NOUNS: Sequence[Routes] = (
     runs.routes,
@@ -14,6 +29,12 @@ NOUNS: Sequence[Routes] = (
     jobs.routes,
     inquiries.routes,
     calls.routes,
+    tools.tools,
+    machines.machines,
+    machines.routes,
+    plans.plans,
+    plans.actions,
+    tools.pools,
     fleet.queues,
     fleet.lanes,
     fleet.workers,
@@ -22,6 +43,8 @@ NOUNS: Sequence[Routes] = (
     fleet.scale,
     money.usage,
     money.budgets,
+    tools.tenants,
     system.routes,
     streams.routes,
+    gateway.routes,
 )

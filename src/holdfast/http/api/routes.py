@@ -10,6 +10,9 @@ Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
 
 
+API = "/api/v1"
+
+
 class Endpoint(NamedTuple):
     """One method of one path. `creates`: it takes an Idempotency-Key, and answers 201."""
 
@@ -18,17 +21,25 @@ class Endpoint(NamedTuple):
     path: str
     function: Handler
     creates: bool = False
+    root: str = API
 
     @property
     def name(self) -> str:
-        return f"{self.method} {self.path}"
+        """How the table of roles calls it: routes of the API by their path below it."""
+        return f"{self.method} {self.path if self.root == API else self.place}"
+
+    @property
+    def place(self) -> str:
+        """Its path, below where the app is mounted."""
+        return self.root + self.path
 
 
 class Routes:
     """The routes of one noun: `@routes.get("/runs/{id}")`."""
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, root: str = API) -> None:
         self.noun = noun
+        self.root = root
         self.endpoints: list[Endpoint] = []
 
     def get(self, path: str) -> Callable[[H], H]:
@@ -47,5 +58,5 @@ class Routes:
         return partial(self._add, "DELETE", path, False)
 
     def _add(self, method: str, path: str, creates: bool, function: H) -> H:
-        self.endpoints.append(Endpoint(self.noun, method, path, function, creates))
+        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root))
         return function

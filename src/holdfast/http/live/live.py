@@ -36,6 +36,10 @@ class Live:
     def respond(self, frames: AsyncIterator[bytes], watched: Watched) -> LiveResponse:
         return LiveResponse(frames, self._clock, watched, self._vigil, self.counts)
 
+    def watch(self, watched: Watched) -> contextlib.AbstractContextManager[asyncio.Event]:
+        """Around a stream of another kind: the event is set when its reader may no longer be here."""
+        return self._vigil.over(watched)
+
     def run(self, id: str, after: int) -> AsyncIterator[bytes]:
         return self.channels.follow(id, after)
 

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
 from holdfast.http.api.routes import Endpoint
 from holdfast.http.api.seen import Seen
@@ -29,7 +30,7 @@ from holdfast.http.security.denials import absent, forbidden, unknown
 from holdfast.http.security.roles import Rule
 from holdfast.http.security.texts import check_texts
 
-Who = Callable[[Request], Principal | Awaitable[Principal | None] | None]
+Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]
 
 
@@ -42,6 +43,7 @@ class WebOptions:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     read_only: bool = False
     hosts: tuple[str, ...] | None = None
+    gateway: InProcessGateway | None = None
 
 
 class Gate:
@@ -51,31 +53,42 @@ class Gate:
         self.live = Live(hf)
         clock = core_of(hf).ports.clock
         self.rate = Rate(clock, burst=200, a_second=50, what="requests")
+        self.deliveries = Rate(clock, burst=200, a_second=50, what="deliveries")
         self.logins = Rate(clock, burst=10, a_second=1 / 6, what="logins")
 
     async def pass_through(
         self, request: Request, endpoint: Endpoint, rule: Rule | None, answer: Answering
     ) -> Response:
         """The answer of a route, or why it is not given."""
-        principal = await self.principal(request)
-        if principal is None:
-            self.logins.take(address_of(request))
-            raise unknown()
-        self.rate.take(principal.name)
-        self.check(principal, rule, request)
+        principal = await self.admit(request, rule)
+        if request.method not in SAFE:
+            self.check_change(request)
         request.state.seen = self.seen(principal)
         request.state.live = self.live
+        request.state.gateway = self.options.gateway
         request.state.watched = watched(request, principal)
         if request.method in SAFE:
             check_texts(request, b"")
             return await answer(request)
         return await self._changed(request, principal, endpoint, answer)
 
-    def check(self, principal: Principal, rule: Rule | None, request: Request) -> None:
+    async def admit(self, connection: HTTPConnection, rule: Rule | None) -> Principal:
+        """Who asks, if they may; `Denied` otherwise."""
+        principal = await self.principal(connection)
+        if principal is None:
+            self.logins.take(address_of(connection))
+            raise unknown()
+        self.rate.take(principal.name)
+        self.check(principal, rule)
+        return principal
+
+    def check(self, principal: Principal, rule: Rule | None) -> None:
         """`Denied` unless the table lets this principal do this."""
         if rule is None:
             raise forbidden("no rule allows this route.", "It is not served.")
-        if rule.fleet and self.tenant_of(principal) is not None:
+        if rule.fleet and (self.tenant_of(principal) is not None or self.options.metadata):
+            raise absent()
+        if not rule.sessions and self.options.metadata:
             raise absent()
         if not principal.scopes & {rule.scope, "api" if rule.scope == "scale" else rule.scope}:
             raise forbidden(f"this needs the scope {rule.scope}.", "Use a token that has it.")
@@ -84,18 +97,16 @@ class Gate:
                 f"this needs the role {rule.role}, and {principal.name} is {principal.role}.",
                 "Ask an admin for a token.",
             )
-        if request.method not in SAFE:
-            self.check_change(request)
 
-    def check_change(self, request: Request) -> None:
+    def check_change(self, connection: HTTPConnection) -> None:
         """`Denied` for a change that nobody may make here, or that another site may have caused."""
         if self.options.read_only:
             raise forbidden("this is read-only.", "Use another server to change something.")
-        self.check_origin(request)
+        self.check_origin(connection)
 
-    def check_origin(self, request: Request) -> None:
+    def check_origin(self, connection: HTTPConnection) -> None:
         """`Denied` for what another site may have made a browser send."""
-        if is_forged(request.headers, bearer=bearer_of(request) is not None):
+        if is_forged(connection.headers, bearer=bearer_of(connection) is not None):
             raise forbidden(
                 "this request may come from another site.",
                 "Send it from this origin, or with a token and without cookies.",
@@ -110,17 +121,17 @@ class Gate:
             raise absent()
         return Seen(self.hf, principal, self.tenant_of(principal), self.options.metadata)
 
-    async def principal(self, request: Request) -> Principal | None:
+    async def principal(self, connection: HTTPConnection) -> Principal | None:
         """Who asks: by a token, by a login, or as the host app says."""
-        secret = bearer_of(request)
+        secret = bearer_of(connection)
         if secret is not None:
             return await self.hf.access.tokens.principal(secret)
-        cookie = request.cookies.get(cookie_name(request))
+        cookie = connection.cookies.get(cookie_name(connection))
         if cookie is not None and (found := await self.hf.access.logins.principal(cookie)) is not None:
             return found
         if self.options.who is None:
             return None
-        said = self.options.who(request)
+        said = self.options.who(connection)
         return await said if inspect.isawaitable(said) else said
 
     async def _changed(self, request: Request, by: Principal, endpoint: Endpoint, answer: Answering) -> Response:
@@ -163,22 +174,22 @@ class Gate:
         return response
 
 
-def watched(request: Request, principal: Principal) -> Watched:
+def watched(connection: HTTPConnection, principal: Principal) -> Watched:
     """By what a stream of this principal is held open."""
-    cookie = None if bearer_of(request) is not None else request.cookies.get(cookie_name(request))
+    cookie = None if bearer_of(connection) is not None else connection.cookies.get(cookie_name(connection))
     return Watched(principal.name, principal.token, cookie)
 
 
-def bearer_of(request: Request) -> str | None:
-    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+def bearer_of(connection: HTTPConnection) -> str | None:
+    kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" and secret.strip() else None
 
 
-def address_of(request: Request) -> str:
-    return request.client.host if request.client is not None else "somewhere"
+def address_of(connection: HTTPConnection) -> str:
+    return connection.client.host if connection.client is not None else "somewhere"
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(connection: HTTPConnection) -> str:
     """A `__Host-` cookie is for a whole host, so its name says under which path this app is mounted."""
-    mount = str(request.scope.get("root_path", ""))
+    mount = str(connection.scope.get("root_path", ""))
     return f"__Host-holdfast-{hashlib.sha256(mount.encode()).hexdigest()[:8]}"

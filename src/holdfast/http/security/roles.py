@@ -15,10 +15,13 @@ class Rule(NamedTuple):
     role: Role
     fleet: bool = False
     scope: str = "api"
+    sessions: bool = True  # False: of no session, so it is not there where metadata of sessions are pinned
 
 
 _SEE = Rule("viewer")
 _ACT = Rule("operator")
+_SEE_ALL = Rule("viewer", sessions=False)
+_ACT_ALL = Rule("operator", sessions=False)
 _FLEET = Rule("viewer", fleet=True)
 _RUN_FLEET = Rule("operator", fleet=True)
 _ADMIN = Rule("admin", fleet=True)
@@ -72,20 +75,40 @@ TABLE: dict[str, Rule] = {
     "PATCH /agents/{id}": Rule("admin"),
     "DELETE /agents/{id}": Rule("admin"),
     "GET /agents/{id}/versions": _SEE,
-    "GET /jobs": _SEE,
-    "POST /jobs/retry": _ACT,
-    "POST /jobs/cancel": _ACT,
-    "GET /jobs/{id}": _SEE,
-    "GET /jobs/{id}/attempts": _SEE,
-    "GET /jobs/{id}/why": _SEE,
-    "POST /jobs/{id}/retry": _ACT,
-    "POST /jobs/{id}/cancel": _ACT,
+    "GET /jobs": _SEE_ALL,
+    "POST /jobs/retry": _ACT_ALL,
+    "POST /jobs/cancel": _ACT_ALL,
+    "GET /jobs/{id}": _SEE_ALL,
+    "GET /jobs/{id}/attempts": _SEE_ALL,
+    "GET /jobs/{id}/why": _SEE_ALL,
+    "POST /jobs/{id}/retry": _ACT_ALL,
+    "POST /jobs/{id}/cancel": _ACT_ALL,
     "GET /inquiries": _SEE,
     "GET /inquiries/{id}": _SEE,
     "POST /inquiries/{id}/approve": _ACT,
     "POST /inquiries/{id}/deny": _ACT,
     "POST /inquiries/{id}/answer": _ACT,
     "GET /calls/{id}": _SEE,
+    "GET /tools": _SEE,
+    "GET /tools/{name}": _SEE,
+    "GET /machines": _SEE,
+    "GET /executions": _SEE_ALL,
+    "POST /executions": _ACT_ALL,
+    "GET /executions/{id}": _SEE_ALL,
+    "GET /executions/{id}/events": _SEE_ALL,
+    "POST /executions/{id}/cancel": _ACT_ALL,
+    "POST /executions/{id}/resume": _ACT_ALL,
+    "GET /plans": _SEE_ALL,
+    "POST /plans": _ACT_ALL,
+    "GET /plans/{id}": _SEE_ALL,
+    "DELETE /plans/{id}": _ACT_ALL,
+    "GET /actions": _SEE_ALL,
+    "POST /actions": _ACT_ALL,
+    "GET /actions/{id}": _SEE_ALL,
+    "GET /pools": _FLEET,
+    "GET /pools/{name}": _FLEET,
+    "GET /tenants": _ADMIN,
+    "GET /tenants/{id}": _ADMIN,
     "GET /queues": _FLEET,
     "GET /queues/{name}": _FLEET,
     "POST /queues/{name}/pause": _RUN_FLEET,
@@ -107,8 +130,8 @@ TABLE: dict[str, Rule] = {
     "GET /batches": _FLEET,
     "GET /batches/{id}": _FLEET,
     "GET /batches/{id}/requests": _FLEET,
-    "GET /usage": _SEE,
-    "GET /budgets": _SEE,
+    "GET /usage": _SEE_ALL,
+    "GET /budgets": _SEE_ALL,
     "PUT /budgets": _ADMIN,
     "DELETE /budgets/{id}": _ADMIN,
     "GET /system": _SEE,
@@ -119,4 +142,13 @@ TABLE: dict[str, Rule] = {
     "POST /system/prune": _ADMIN,
     "GET /events": _FLEET,
     "GET /scale/{queue}": Rule("viewer", fleet=True, scope="scale"),
+    "GET /gateway/api/v1/sessions": _SEE,
+    "POST /gateway/api/v1/sessions": _ACT,
+    "GET /gateway/api/v1/sessions/{id}": _SEE,
+    "DELETE /gateway/api/v1/sessions/{id}": _ACT,
+    "GET /gateway/api/v1/sessions/{id}/pending": _SEE,
+    "POST /gateway/api/v1/sessions/{id}/resume": _ACT,
+    "WS /gateway/api/v1/sessions/{id}/stream": _ACT,
+    "GET /gateway/api/v1/runs/{id}": _SEE,
+    "GET /gateway/api/v1/runs/{id}/attempts": _SEE,
 }

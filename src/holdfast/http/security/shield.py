@@ -21,10 +21,13 @@ class Shield:
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         problem = self._problem(scope)
+        if scope["type"] == "websocket":
+            await (self._app(scope, receive, send) if problem is None else _refuse(receive, send))
+            return
         if problem is not None:
             await response_to(problem)(scope, receive, _with_headers(send))
             return
@@ -41,6 +44,12 @@ class Shield:
         if not length.isdigit() or int(length) > BODY:
             return too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
         return None
+
+
+async def _refuse(receive: Receive, send: Send) -> None:
+    """A WebSocket that is not opened: its client gets 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008, "reason": ""})
 
 
 def _capped(receive: Receive) -> Receive:

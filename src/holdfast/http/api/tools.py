@@ -1,0 +1,65 @@
+"""Tools, pools and tenants over HTTP: what models may call and who serves it, who is served, and by how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.agents.retention.ages import Ages
+from holdfast.agents.tool_list import ToolRecord, list_tools, workers_of
+from holdfast.app import core_of
+from holdfast.errors import NotFound
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Routes
+from holdfast.http.api.seen import Sight
+from holdfast.pools.stats import PoolStats
+from holdfast.values import Page, as_json
+from holdfast.values.page import part_of
+
+tools = Routes("tools")
+pools = Routes("pools")
+tenants = Routes("tenants")
+
+
+@tools.get("/tools")
+async def list_offered_tools(seen: Sight, page: Paged, tenant: str | None = None) -> Page[ToolRecord]:
+    """List the tools of stored agents by name, with their schemas and the agents that offer them."""
+    found = await core_of(seen.hf).runtime().transact(list_tools, seen.chosen(tenant))
+    return part_of(found, page.limit, page.after, lambda tool: tool.name)
+
+
+@tools.get("/tools/{name}")
+async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
+    """Show one tool, and the live workers that can run it."""
+    runtime = core_of(seen.hf).runtime()
+    found = {each.name: each for each in await runtime.transact(list_tools, seen.tenant)}.get(name)
+    if found is None:
+        raise NotFound(f"no stored agent has a tool {name[:80]}.")
+    workers = await runtime.transact(workers_of, found)
+    serving: dict[str, Any] = {"served": bool(workers)} if seen.tenant is not None else {"workers": workers}
+    return {**as_json(found), **serving}
+
+
+@pools.get("/pools")
+async def list_pools(seen: Sight, page: Paged, all: bool = False) -> Page[PoolStats]:
+    """List pools by name: those that somebody keeps or that have workers; `all`: those of the past too."""
+    return await seen.hf.pools.list(all=all, **page.place)
+
+
+@pools.get("/pools/{name}")
+async def show_pool(seen: Sight, name: str) -> PoolStats:
+    """Show one pool with its workers, how many it should have, and why it cannot start them."""
+    return await seen.hf.pools.get(name)
+
+
+@tenants.get("/tenants")
+async def list_tenants(seen: Sight, page: Paged) -> Page[dict[str, Any]]:
+    """List the tenants that have sessions, by name."""
+    return await seen.hf.sessions.tenants(**page.place)
+
+
+@tenants.get("/tenants/{id}")
+async def show_tenant(seen: Sight, id: str) -> dict[str, Any]:
+    """Show how long the data of a tenant is kept, and what it spent in the last thirty days."""
+    tenant = seen.hf.tenant(id)
+    ages: Ages = await tenant.retention()
+    return {"id": tenant.id, "retention": as_json(ages), "used": as_json(list(await tenant.used()))}

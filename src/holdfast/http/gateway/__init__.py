@@ -1,0 +1,1 @@
+"""The gateway of Universal Agent over HTTP and WebSockets, under `/gateway`; the words are the facade's protocol."""
