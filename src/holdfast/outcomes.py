@@ -40,6 +40,7 @@ class Fail:
 
     error: str = "the handler gave up"
     type: str = "processing_error"
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Discard(Exception):
     def __init__(self, reason: str = "the handler discarded the job") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.trace = ""  # where it was raised, and because of what
 
 
 class Snooze(Exception):

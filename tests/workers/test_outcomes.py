@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Cancel, Discard, Holdfast, Retry, RunFailed, Snooze
 from holdfast import outcomes as outcome_module
+from holdfast.kernel import codec
 from holdfast.outcomes import Done, Fail, Park, TryAgain
 from tests.support.apps import MakeApp, attempts, in_state, outcomes
 
@@ -254,6 +255,25 @@ async def test_an_error_may_say_anything(hf: Holdfast) -> None:
         assert len(message) < 20_000
 
 
+def discards() -> None:
+    try:
+        int("x")
+    except ValueError as problem:
+        raise Discard("no number") from problem
+
+
+def enqueues_no_json() -> None:
+    codec.encode(object(), what="the arguments", cap=100)
+
+
+def local(function: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def called() -> None:
+        function()
+
+    called.__qualname__ = function.__name__
+    return called
+
+
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "done"])
 async def test_a_result_that_is_not_json_fails_the_job(hf: Holdfast, wrapped: bool) -> None:
     seen: list[int] = []
@@ -269,6 +289,21 @@ async def test_a_result_that_is_not_json_fails_the_job(hf: Holdfast, wrapped: bo
             await job.result()
         assert error_of((await job.refresh()).error)["type"] == "result_error"
         assert seen == [1], "running it again would give the same"
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+async def test_a_failure_that_is_not_retried_says_where_it_was_raised(hf: Holdfast, isolated: bool) -> None:
+    """Of a job that was discarded because of something, and of one that enqueued what cannot be stored."""
+    discarding, enqueuing = (discards, enqueues_no_json) if isolated else (local(discards), local(enqueues_no_json))
+    options: dict[str, Any] = {"retry": QUICK, **({"isolate": "process"} if isolated else {})}
+    discarded, refused = hf.job(**options)(discarding), hf.job(**options)(enqueuing)
+    async with hf:
+        for work, said in ((discarded, 'int("x")'), (refused, "codec.encode(object()")):
+            job = await work.enqueue()
+            with pytest.raises(RunFailed) as caught:
+                await job.result()
+            assert said in error_of((await job.refresh()).error)["trace"]
+            assert said in "".join(caught.value.__notes__)
 
 
 async def test_a_result_other_than_its_annotation_fails_the_job(hf: Holdfast) -> None:

@@ -18,6 +18,7 @@ from holdfast.declarations import limits_of
 from holdfast.errors import UnknownJob, UsageError
 from holdfast.jobs import Job, JobFunction
 from holdfast.queues import Queue
+from holdfast.shown_text import escaped
 from holdfast.validation import did_you_mean
 from holdfast.workers.definitions import Definition
 
@@ -71,7 +72,7 @@ def command(  # noqa: PLR0913  the options of the command
         ended = {"state": job.state, "result": _plain(definition, result)} if wait else {}
         print_json({"id": job.id, "kind": definition.kind, "queue": definition.queue, "fresh": job.fresh, **ended})
     elif wait:
-        click.echo(text_of(_plain(definition, result)))
+        click.echo(escaped(text_of(_plain(definition, result))))
 
 
 def _definition(app: Holdfast, kind: str) -> Definition:

@@ -94,10 +94,10 @@ def ending(  # noqa: PLR0917  called for every job, from one place
             number = lease.attempts + 1
             delay = policy.delay_us(number, chance) if after is None else durations.microseconds(after)
             return end("retried", _later(delay), delay_us=delay, error=trouble(type, message, trace))
-        case Fail(message, type):
-            return end("failed", State.FAILED, error=trouble(type, message))
+        case Fail(message, type, trace):
+            return end("failed", State.FAILED, error=trouble(type, message, trace))
         case Discard():
-            return end("failed", State.FAILED, error=trouble("discarded", outcome.reason))
+            return end("failed", State.FAILED, error=trouble("discarded", outcome.reason, outcome.trace))
         case Cancel():
             return end("cancelled", State.CANCELLED, error=trouble("cancelled", outcome.reason))
         case Snooze():

@@ -244,10 +244,14 @@ def meant_by(problem: BaseException) -> Outcome | None:
         case LeaseLost():
             return None
         case BadPayload():  # what it made cannot be stored, and running it again makes the same
-            return Fail(str(problem), "result_error")
+            return Fail(str(problem), "result_error", traceback_of(problem))
         case NotUnderstood():  # a newer release knows what to do with it
             return Snooze(_NOT_UNDERSTOOD, str(problem))
-        case Cancel() | Discard() | Snooze():
+        case Discard():
+            if problem.__cause__ is not None:  # otherwise its reason says it all
+                problem.trace = traceback_of(problem)
+            return problem
+        case Cancel() | Snooze():
             return problem
         case asyncio.CancelledError():
             task = asyncio.current_task()

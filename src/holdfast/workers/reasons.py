@@ -26,19 +26,19 @@ def without_secrets(outcome: Written, cap: int) -> Written:
     """The same outcome with a reason that others may read."""
     match outcome:
         case TryAgain():
-            error, trace = (
-                redacted(outcome.error, cap),
-                Redactor().text(codec.clip_middle(outcome.trace, cap * MARGIN)),
-            )
-            return replace(outcome, error=error, trace=trace)
+            return replace(outcome, error=redacted(outcome.error, cap), trace=_redacted_trace(outcome.trace, cap))
         case Fail():
-            return replace(outcome, error=redacted(outcome.error, cap))
+            return replace(outcome, error=redacted(outcome.error, cap), trace=_redacted_trace(outcome.trace, cap))
         case Cancel() | Discard():
             return type(outcome)(redacted(outcome.reason, cap))
         case Snooze():
             return Snooze(f"{outcome.delay_us}us", redacted(outcome.reason, cap))
         case _:
             return outcome
+
+
+def _redacted_trace(trace: str, cap: int) -> str:
+    return Redactor().text(codec.clip_middle(trace, cap * MARGIN))
 
 
 def redacted(reason: object, cap: int) -> str:

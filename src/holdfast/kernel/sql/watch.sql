@@ -98,7 +98,7 @@ order by n.lane limit :limit;
 -- name: misplaced :many
 -- Of the newest jobs, and of some jobs of every table: those that are not in exactly one of ready, later, lease and
 -- ended, and rows there whose job is missing. One statement sees one moment, so a job that moves is seen once. A row
--- of `ready` that disagrees with its job about its place does not count: no statement would find it.
+-- of `ready` that disagrees with its job about its place is not seen: to find it, all of `ready` would have to be read.
 with looked (seq) as (
     select n.seq from (select j.seq from holdfast.job j order by j.seq desc limit :limit) as n
     union select n.seq from (select r.seq from holdfast.ready r limit :limit) as n

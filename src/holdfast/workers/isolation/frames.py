@@ -72,14 +72,14 @@ def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:
             return {"done": result}
         case TryAgain(after, error, type, trace):
             return {"retry": [_us(after), text(error), text(type), clip_middle(trace, most)]}
-        case Fail(error, type):
-            return {"fail": [text(error), text(type)]}
+        case Fail(error, type, trace):
+            return {"fail": [text(error), text(type), clip_middle(trace, most)]}
         case Park(channel, timeout):
             return {"park": [channel, _us(timeout)]}
         case Cancel():
             return {"cancel": text(outcome.reason)}
         case Discard():
-            return {"discard": text(outcome.reason)}
+            return {"discard": [text(outcome.reason), clip_middle(outcome.trace, most)]}
         case Snooze():
             return {"snooze": [outcome.delay_us, text(outcome.reason)]}
         case Settled():
@@ -96,14 +96,16 @@ def read_outcome(frame: Any) -> Outcome | None:
             return Done(result)
         case {"retry": [after, str(error), str(type), str(trace)]}:
             return TryAgain(_duration(after), error, type, trace)
-        case {"fail": [str(error), str(type)]}:
-            return Fail(error, type)
+        case {"fail": [str(error), str(type), str(trace)]}:
+            return Fail(error, type, trace)
         case {"park": [channel, timeout]}:
             return Park(channel, _duration(timeout))
         case {"cancel": str(reason)}:
             return Cancel(reason)
-        case {"discard": str(reason)}:
-            return Discard(reason)
+        case {"discard": [str(reason), str(trace)]}:
+            discarded = Discard(reason)
+            discarded.trace = trace
+            return discarded
         case {"snooze": [int(delay_us), str(reason)]}:
             return Snooze(timedelta(microseconds=delay_us), reason)
         case _:
