@@ -242,6 +242,7 @@ class ToolsSql(Statements, package=_PACKAGE, file="tools.sql", types={"definitio
 
 class ProvidersSql(Statements, package=_PACKAGE, file="providers.sql"):
     close_lane: Exec
+    note_answer: Exec
     begin_opening: Exec
     forget_lane: Exec
     lanes: Many[ProviderLaneRow]
