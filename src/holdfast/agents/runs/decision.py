@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, Delegate, Effect, ToolSpec
 from holdfast.agents.forks.simulation import NOT_RECORDED, Records, Simulation, recorded_output
 from holdfast.agents.money.limits import limits_of
+from holdfast.agents.money.trees import above
 from holdfast.agents.people.inquiry_rows import NewInquiry
 from holdfast.agents.people.question import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.rows import LoadedRun, NewCall
@@ -255,8 +256,9 @@ class Deciding:
         )
 
     def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> ToolCallRequest:
-        tree = codec.decode(self._run.options).get("tree") or {}
-        deepest = min(limits_of(self._run, self._spec).depth or _DEEPEST, int(tree.get("depth") or _DEEPEST))
+        depths = [limits.get("depth") for _, limits in above(codec.decode(self._run.options), self._run.root)]
+        depths.append(limits_of(self._run, self._spec).depth)
+        deepest = min(int(depth or _DEEPEST) for depth in depths)
         if self._run.depth + 1 >= deepest:
             return self._refused(place, use, f"Agents may call each other {deepest} levels deep, not deeper.")
         task = use.get("input")
