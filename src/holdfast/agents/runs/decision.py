@@ -15,7 +15,7 @@ from holdfast.agents.people.question import InquiryKind, call_data, digest_of_in
 from holdfast.agents.rows import LoadedRun, NewCall
 from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
 from holdfast.agents.runs.history import CONTINUE, text_of, uses
-from holdfast.agents.runs.output import Reading, answered, unknown_type
+from holdfast.agents.runs.output import Reading, UnreadAnswer, answered, unknown_type
 from holdfast.agents.states import CallState, InquiryState
 from holdfast.agents.system_jobs import BATCH
 from holdfast.durations import Duration, microseconds
@@ -26,6 +26,7 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.fold import Reply
 from holdfast.settings import Settings
+from holdfast.workers.reasons import redacted
 
 log = logging.getLogger("holdfast.agents")
 
@@ -71,17 +72,19 @@ class Deciding:
         """`before`: the text that this answer continues with, if one was cut off. `corrected`: it is in place of one
         that did not fit.
 
-        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again.
+        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again. Only a type
+        that fails, which is the program's own code, has the turn tried again: `UnreadAnswer`.
         """
         self._before, self._corrected = before, corrected
         asked = uses(reply.blocks)
         try:
             return self._decided(reply, asked)
+        except UnreadAnswer:  # as with any handler that fails, it is tried again
+            raise
         except Exception as problem:
             log.exception("what follows from turn %d of run %s could not be decided", self._number, self._run.id)
-            return self._failed(
-                asked, f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
-            )
+            why = f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
+            return self._failed(asked, redacted(why, self._settings.error_cap))
 
     def _decided(self, reply: Reply, asked: list[dict[str, Any]]) -> Decision:
         match reply.stop_reason:
