@@ -114,6 +114,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     metadata_values: Many[ValueCount]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
+    free_sources: Exec
     lock_blobs: Many[BlobHash]
     delete_blobs: Exec
     jobs_of: Many[Seq]
