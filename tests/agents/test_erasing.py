@@ -166,6 +166,23 @@ async def test_whoever_is_killed_while_erasing_is_followed_by_another(
     assert await sums(hf) == money
 
 
+async def test_the_lanes_of_a_tenant_s_jobs_go_and_those_of_others_stay(labs: Labs) -> None:
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+
+    @hf.job(concurrency=1)
+    async def send(text: str) -> str:
+        return text
+
+    lab = await labs.use(hf)
+    for tenant, lane in (("acme", "user-yellow-bird"), ("acme", "shared"), ("other", "shared")):
+        await send.options(tenant=tenant, lane=lane).enqueue("x")
+    await lab.drain()
+    await hf.tenant("acme").erase()
+    left = contents_at(lab.url)
+    assert mentions(left, "yellow-bird") == {}
+    assert "lane" in mentions(left, "shared")
+
+
 async def test_what_runs_is_asked_to_stop_and_waited_for(make_app: MakeApp) -> None:
     hf = make_app(heartbeat="100ms", lease_ttl="60s")
     core_of(hf).book.substitute = model = Gated(say("never heard"))

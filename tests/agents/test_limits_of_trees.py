@@ -75,6 +75,40 @@ async def test_agents_that_are_called_at_the_same_time_keep_the_limit_of_who_cal
     assert (await use_of(hf, run.id)).reserved_nano == 0
 
 
+class Managed(Crowd):
+    """The agent at the top calls one that calls the others."""
+
+    def turn(self, body: Wire) -> ScriptedTurn:
+        if any(tool["name"] == "above" for tool in body.get("tools", [])):
+            return Script(call("above", task="manage"), say("all done")).turn(body)
+        return super().turn(body)
+
+
+@pytest.mark.parametrize("most", [None, "1.00"])
+async def test_what_an_agent_below_starts_keeps_the_limit_of_that_agent(provided: Labs, most: str | None) -> None:
+    hf = Holdfast(NOWHERE)
+    manager = crowd(hf, Limits(cost="0.02"))
+    top = hf.agent("top", model=MODEL, agents=[manager], limits=Limits(cost=most))
+    lab = await provided.use(hf, Managed(3))
+    lab.price("0.0065")
+    run = await top.enqueue("Go")
+    await settle(lab, run)
+    result = await run.result()
+    assert (result.outcome, result.text) == ("answered", "all done")
+    assert result.usage.cost <= Decimal("0.02") + 2 * Decimal("0.0065"), "two turns are those of the agent at the top"
+    tree = await hf.runs.tree(run.id)
+    managed = next(each.id for each in tree if each.agent_name == "above")
+    for id in (run.id, managed):
+        assert (await use_of(hf, id)).reserved_nano == 0
+
+
+def test_runs_that_an_older_release_started_keep_the_limit_at_the_top() -> None:
+    """Their options say nothing of the agents between."""
+    assert trees.above({"tree": {"cost": "0.5", "new": 1}}, "top") == [("top", {"cost": "0.5", "new": 1})]
+    assert trees.above({"tree": None, "within": [["middle", {"turns": 5}]]}, "top") == [("middle", {"turns": 5})]
+    assert trees.above({}, "top") == []
+
+
 async def test_who_does_not_fit_beside_others_waits_until_they_have_their_answers(provided: Labs) -> None:
     hf = Holdfast(NOWHERE)
     above = crowd(hf, Limits(cost="0.10"))

@@ -108,6 +108,25 @@ async def test_what_a_fork_was_made_from_stays(provided: Labs) -> None:
     assert [type(event) for event in await other.events()] == [EventsPruned]
 
 
+async def test_what_stayed_for_a_fork_goes_after_the_last_fork(provided: Labs) -> None:
+    hf = Holdfast(NOWHERE)
+    agent = looker(hf)
+    lab = await lab_of(provided, hf)
+    source = await agent.enqueue("Go")
+    await settle(lab, source)
+    forks = [await source.fork(2), await source.fork(1)]
+    await settle(lab, *forks)
+    kept = await source.events()
+    await later(hf, lab, "100d")
+    for fork in forks:
+        assert await source.events() == kept
+        assert fork.session_id is not None
+        await hf.sessions[fork.session_id].delete()
+        await later(hf, lab, "1d")
+    assert [type(event) for event in await source.events()] == [EventsPruned]
+    assert not any(turn.request_id for turn in await source.turns())
+
+
 async def test_inquiries_and_what_providers_said_beside_answers_go_and_open_inquiries_stay(provided: Labs) -> None:
     hf = Holdfast(NOWHERE)
     agent = looker(hf, approve=True)

@@ -6,20 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from holdfast import Discard, Holdfast, Retry, Snooze
+from holdfast.agents.definition import Mode
 from holdfast.agents.people.review import OUTCOME_UNKNOWN
 from holdfast.kernel.complete import error_json
-from holdfast.models.script import call, calls, say
+from holdfast.models.script import Script, call, calls, say
+from holdfast.models.simulator import simulator
 from holdfast.outcomes import Fail, TryAgain
 from holdfast.redaction import REDACTED
 from holdfast.settings import Settings
+from holdfast.testing import Labs
 from holdfast.workers.isolation import frames
 from holdfast.workers.reasons import redacted, without_secrets
 from tests.agents import isolated_tools
 from tests.conftest import Place
-from tests.support.agents import Noting, results
+from tests.support.agents import MODEL, Noting, results, settle
 from tests.support.apps import eventually
+from tests.support.contents import contents_at, mentions
 from tests.support.notes import Notes
 from tests.support.past_kernel import query
 
@@ -116,6 +121,69 @@ async def test_a_secret_is_not_shown_to_the_person_who_reviews(hf: Holdfast, pla
     await hf.answer(inquiry.id, "it was paid")
     await run.result()
     assert [line for line in told(place).splitlines() if CANARY in line] == []
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError])
+async def test_a_secret_that_a_validator_raises_is_in_no_table_and_no_request(
+    hf: Holdfast, place: Place, kind: type[Exception]
+) -> None:
+    class Order(BaseModel):
+        id: str
+
+        @field_validator("id")
+        @classmethod
+        def known(cls, value: str) -> str:
+            raise kind(f"cannot find {value} at {URL} with api_key={KEY}")
+
+    script = Noting(say('{"id": "x"}'))
+    hf.script("canary", script)
+    result = await hf.agent("orders", model="scripted:canary", output=Order).run("Go")
+    assert (result.outcome, result.turns) == ("unfit", 2)
+    assert "cannot find x at" in str(script.bodies[-1])
+    assert CANARY not in str(script.bodies)
+    assert [line for line in told(place).splitlines() if CANARY in line] == []
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+async def test_a_validator_that_fails_is_the_program_s_error_and_is_tried_again(
+    provided: Labs, mode: Mode, place: Place
+) -> None:
+    hf = Holdfast(place.url)
+    failures = [ConnectionError(f"cannot reach {URL}"), KeyError(KEY)]
+
+    class Order(BaseModel):
+        id: str
+
+        @field_validator("id")
+        @classmethod
+        def known(cls, value: str) -> str:
+            if failures:
+                raise failures.pop()
+            return value
+
+    agent = hf.agent("orders", model=MODEL, output=Order)
+    script = Noting(say('{"id": "x"}'))
+    lab = await provided.use(hf, script)
+    run = await agent.enqueue("Go", mode=mode)
+    await settle(lab, run)
+    result = await run.result()
+    assert (result.outcome, result.output.id, result.turns) == ("answered", "x", 1)
+    assert CANARY not in str(script.bodies)
+    assert mentions(contents_at(lab.url), CANARY) == {}
+
+
+async def test_a_key_that_a_provider_repeats_is_in_no_table(provided: Labs, place: Place) -> None:
+    hf = Holdfast(place.url)
+    rules = [{"do": {"status": 401, "message": f"invalid x-api-key: {KEY}"}}]
+    async with simulator(script=Script(say("x")), rules=rules) as provider:
+        hf.settings = hf.settings.override({"provider_url": provider.url})
+        lab = await provided.use(hf)
+        run = await hf.agent("a", model=MODEL).enqueue("Go")
+        await lab.drain()
+        why = await run.why()
+        assert f"invalid x-api-key: {REDACTED}" in why
+        assert CANARY not in why
+        assert mentions(contents_at(lab.url), CANARY) == {}
 
 
 async def test_a_job_of_the_program_s_own_keeps_its_errors(hf: Holdfast, place: Place) -> None:

@@ -24,8 +24,10 @@ from holdfast.durations import microseconds, show
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
+from holdfast.kernel.waiting import store_step
 from holdfast.kernel.why import Reason
 from holdfast.models import ModelFailure
+from holdfast.workers.ledger import Ledger
 
 Final = Callable[[FailedTurn], bool]
 
@@ -60,16 +62,31 @@ class Tried(NamedTuple):
     left_us: int | None = None  # how long the model may continue failing
 
 
-def is_beyond(lane: ProviderLaneRow, spec: AgentSpec) -> bool:
-    """Whether a lane has been closed, or will be, for longer than the agent waits for its model."""
+def wait_of(number: int, change: ModelChange) -> str:
+    """The step of a run's job that says since when one of its turns has waited for this model."""
+    return f"model {number}.{change.given_up}"
+
+
+async def waiting_since(ledger: Ledger, number: int, change: ModelChange | None, lane: ProviderLaneRow) -> int | None:
+    """Since when the run itself has waited for its model: since this moment, if it has not waited before."""
+    return None if change is None else int(await ledger.store_step(wait_of(number, change), str(lane.now)))
+
+
+def is_beyond(lane: ProviderLaneRow, spec: AgentSpec, since: int | None) -> bool:
+    """Whether a lane lets nobody through for longer than the agent waits for its model, or not the run that has
+    waited since then."""
     most = limit_us(spec)
-    return bool(lane.person) or (most is not None and (lane.closed_until or 0) - lane.updated_at > most)
+    return bool(lane.person) or (most is not None and (lane.closed_until or 0) - _begun(lane, since) > most)
 
 
-def wait_left(lane: ProviderLaneRow, spec: AgentSpec) -> int | None:
+def wait_left(lane: ProviderLaneRow, spec: AgentSpec, since: int | None) -> int | None:
     """How much longer a run waits behind a lane before it asks another model, in microseconds."""
     most = limit_us(spec)
-    return None if most is None else max(1, most - (lane.now - lane.updated_at))
+    return None if most is None else max(1, most - (lane.now - _begun(lane, since)))
+
+
+def _begun(lane: ProviderLaneRow, since: int | None) -> int:
+    return lane.updated_at if since is None else min(lane.updated_at, since)
 
 
 async def foretold(tx: Transaction, run: RunRow) -> list[Reason]:
@@ -105,18 +122,18 @@ class Terms(NamedTuple):
     final: Final
     most_us: int | None
     wait_us: int
-    since: int | None = None  # others have failed since then, if this run has not
 
 
 async def fail_or_change(
     tx: Transaction, play: Play, error: dict[str, Any], terms: Terms, *, unknown: bool, counted: bool
 ) -> Tried:
     """Note that a call failed, and give its model up if the terms say so."""
-    change, final, most_us, wait_us, since = terms
+    change, final, most_us, wait_us = terms
     last = await tx.one(FallbacksSql.last_failure, run=play.run.id, number=play.number)
     assert last is not None, "a turn that failed had begun"
     before: dict[str, Any] = codec.decode(last.error) or {}
-    since = int(before.get("since", last.now)) if before.get("model") == change.from_model else since or last.now
+    begun = before.get("since", last.now) if before.get("model") == change.from_model else last.now
+    since = int(await store_step(tx, play.lease, wait_of(play.number, change), str(begun)))
     stored = {**error, "model": change.from_model, "since": since}
     tried = await turns.fail_turn(tx, play, stored, unknown=unknown, counted=counted)
     left_us = None if most_us is None else since + most_us - last.now

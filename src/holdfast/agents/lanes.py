@@ -32,7 +32,6 @@ TOGETHER = 500  # woken by one transaction, when a person opens a lane
 TRYING = 10  # who comes back by itself when a lane's time is over, and who follows each answer then
 _OPEN_US = 15_000_000  # so long who tries a lane, and who follows, is left to it
 _LOOK = 1_000  # channels that one look of the chore goes through
-_LATELY_US = 60_000_000  # as long as `close_lane` counts a lane that is closed again as never quite open
 _UNTIL = 5.0  # seconds, where the provider does not say
 _LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
 _CHANNEL = own_channel("lane ")
@@ -74,13 +73,6 @@ def is_reopened(lanes: Sequence[ProviderLaneRow], name: str) -> bool:
     return any(lane.name == name and not is_closed(lane) for lane in lanes)
 
 
-def troubled_since(lanes: Sequence[ProviderLaneRow], name: str) -> int | None:
-    """Since when a lane has been closed again and again; None: it is open, and was not closed recently."""
-    found = next((lane for lane in lanes if lane.name == name and not lane.person), None)
-    lately = found is not None and (found.closed_until or 0) > found.now - _LATELY_US
-    return found.updated_at if found is not None and lately else None
-
-
 def explain(lane: ProviderLaneRow | ClosedLane) -> str:
     """Why nobody gets through, and what to do about it."""
     if lane.person:
@@ -98,6 +90,12 @@ async def close_lane(tx: Transaction, name: str, wait_us: int | None, *, person:
     await tx.run(
         ProvidersSql.close_lane, name=name, wait_us=wait_us, person=int(person), reason=codec.clip(reason, 2_000)
     )
+
+
+async def close_spent(tx: Transaction, name: str, wait_us: int) -> None:
+    """Close a lane whose limit an answer has used up: until then it was open."""
+    await close_lane(tx, name, wait_us, person=False, reason="the rate limit is used up")
+    await tx.run(ProvidersSql.note_answer, name=name)
 
 
 async def close_for(tx: Transaction, name: str, failure: ModelFailure) -> None:
@@ -170,6 +168,13 @@ async def let_through(tx: Transaction, name: str, *, opened: bool = False, limit
     if woken < limit:
         await tx.run(ProvidersSql.forget_lane, name=name)
     return woken
+
+
+async def follow_answer(tx: Transaction, name: str) -> int:
+    """An answer came through a lane that was closed recently: some of those who wait follow it."""
+    await lock_channel(tx, channel_of(name))
+    await tx.run(ProvidersSql.note_answer, name=name)
+    return await let_through(tx, name, limit=TRYING)
 
 
 class OpenLanes:

@@ -249,6 +249,7 @@ async def delete_session(tx: Transaction, id: str) -> None:
         await tx.run(SessionsSql.delete_blobs, hashes=blobs)
     for statement in (
         SessionsSql.free_keys,
+        SessionsSql.free_sources,
         SessionsSql.delete_messages,
         SessionsSql.delete_events,
         SessionsSql.delete_calls,

@@ -114,6 +114,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     list_tenants: Many[TenantName]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
+    free_sources: Exec
     lock_blobs: Many[BlobHash]
     delete_blobs: Exec
     jobs_of: Many[Seq]
@@ -244,6 +245,7 @@ class ToolsSql(Statements, package=_PACKAGE, file="tools.sql", types={"definitio
 
 class ProvidersSql(Statements, package=_PACKAGE, file="providers.sql"):
     close_lane: Exec
+    note_answer: Exec
     begin_opening: Exec
     forget_lane: Exec
     lanes: Many[ProviderLaneRow]

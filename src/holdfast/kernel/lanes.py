@@ -112,6 +112,13 @@ async def prune_lanes(tx: Transaction, *, age_us: int, limit: int) -> None:
         await tx.run(LanesSql.prune_lanes, names=unused)
 
 
+async def forget_empty(tx: Transaction, names: Collection[str]) -> None:
+    """Forget those of these lanes that no job names any more, at once: a name may tell whose jobs they held."""
+    if names:
+        await tx.many(LanesSql.lock_lanes, names=sorted(names))  # who enqueues waits, and makes the lane again
+        await tx.run(LanesSql.forget_empty, names=sorted(names))
+
+
 def admit(candidates: Iterable[Candidate], lanes: Iterable[LaneState], n: int) -> Admission:
     """Who may run now, in their order; within a lane nobody overtakes. Every candidate's lane is given. Pure."""
     gates = {lane.name: _Gate(lane) for lane in lanes}

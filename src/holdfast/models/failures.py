@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from holdfast.errors import HoldfastError, RetryAdvice
+from holdfast.redaction import Redactor
+
+_LONGEST = 65_536  # characters of what a provider says that are looked at
 
 Kind = Literal[
     "rate_limit",
@@ -89,6 +92,7 @@ class ModelFailure(HoldfastError):
         request_id: str | None = None,
         bought: Bought = "unknown",
     ) -> None:
+        message = Redactor().text(message[:_LONGEST])  # a provider may repeat the key, and this is stored and shown
         super().__init__(f"{kind}: {message}" + (f" (request {request_id})" if request_id else ""))
         self.kind: Kind = kind
         self.message = message

@@ -38,6 +38,7 @@ from holdfast.agents.runs.commit import (
 from holdfast.agents.runs.decision import Deciding
 from holdfast.agents.runs.end import end_runs
 from holdfast.agents.runs.history import CLIENT_USE, said_before, was_corrected
+from holdfast.agents.runs.output import UnreadAnswer
 from holdfast.agents.runs.refused_content import ContentRefusal, retire_unaccepted
 from holdfast.agents.runs.refused_results import mend_results
 from holdfast.agents.runs.turns import after_mail
@@ -53,7 +54,9 @@ from holdfast.kernel.states import State
 from holdfast.kernel.waiting import resolve
 from holdfast.models.batches import BatchLine
 from holdfast.models.fold import Reply
+from holdfast.workers.reasons import redacted
 
+_LONGEST = 2_000  # bytes of what the provider says about one request
 BATCH_ERROR = "batch_error"
 MISSING, NOT_SUBMITTED, NOT_STORED = "missing", "not_submitted", "not_stored"
 # Errors of one request after which asking again would be answered the same way, or has been tried for long.
@@ -117,7 +120,7 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     usable = [case for case in live if _is_usable(case.line)]
     ours = {case.run.id for case in usable if by.serves(case.run)}
     kept = [case for case in usable if case.run.id not in ours]
-    await _apply_succeeded(tx, [case for case in usable if case.run.id in ours], by, changes)
+    kept += await _apply_succeeded(tx, [case for case in usable if case.run.id in ours], by, changes)
     await _keep(tx, kept, changes)
     await _apply_failed(tx, [case for case in live if not _is_usable(case.line)], by, changes, where)
     await _account(tx, late, by)
@@ -135,12 +138,19 @@ async def _family(tx: Transaction, ids: Iterable[str]) -> list[int]:
     return lock_order(kin)
 
 
-async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes) -> None:
+async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes) -> list[_Case]:
+    """Store answers; returns those whose type raised. Each of these is kept for its run, which reads it by itself."""
+    unread: list[_Case] = []
     if not cases:
-        return
+        return unread
     mails = {mail.run: mail for mail in await tx.many(InboxSql.mails, runs=[case.run.id for case in cases])}
     cases = [case._replace(records=await load_records(tx, case.run)) for case in cases]
-    turned = [_turned(case, by, mails.get(case.run.id), await _earlier(tx, case)) for case in cases]
+    turned = []
+    for case in cases:
+        try:
+            turned.append(_turned(case, by, mails.get(case.run.id), await _earlier(tx, case)))
+        except UnreadAnswer:
+            unread.append(case)
     fresh = await store_answers(tx, turned, changes, notify=by.notify)
     concluded = [each for each in fresh if each.decision.conclusion is not None]
     await retire_refused(tx, [each.run.id for each in concluded if _conclusion(each).outcome == "refused"])
@@ -150,6 +160,7 @@ async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collecto
     for each in concluded:
         await compact_after(tx, each.run)
     await resolve(tx, [_resolution(each) for each in fresh])
+    return unread
 
 
 async def _keep(tx: Transaction, cases: Sequence[_Case], changes: Changes) -> None:
@@ -288,7 +299,7 @@ def _trouble(line: BatchLine) -> tuple[str, str]:
     error: dict[str, Any] = line.error or {}
     inner = error.get("error") if isinstance(error.get("error"), dict) else error
     kind = str((inner or {}).get("type") or line.type)
-    return kind, str((inner or {}).get("message") or f"the request {line.type}")
+    return kind, redacted((inner or {}).get("message") or f"the request {line.type}", _LONGEST)
 
 
 async def _mended(tx: Transaction, case: _Case, refusal: ContentRefusal, changes: Changes) -> bool:

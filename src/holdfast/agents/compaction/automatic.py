@@ -44,6 +44,7 @@ _LOOK = 0.9  # of the trigger: so near to it a job looks, and measures
 _DOUBT = 2  # by so much an estimate of what is new may be too low
 _PAUSE = "1s"
 _LONGEST_PAUSE = 60.0
+_OTHERS = "30s"  # after which a worker with a key may have come
 
 _parse = lru_cache(maxsize=1_000)(AgentSpec.parse)
 
@@ -92,6 +93,8 @@ def compact_definition(compactor: Compactor) -> Definition:
 
 async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config: Compaction, acting: Acting) -> str:
     judged = await compactor.judge(ctx.database, session, config)
+    if judged.is_due and (lack := compactor.lack(judged)) is not None:
+        raise Snooze(_OTHERS, f"it is left to other workers: {lack}")
     if judged.is_due and not judged.is_trusted(judged.limit):
         judged = await compactor.counted(judged)
     plan = judged.plan() if judged.is_due and judged.is_trusted(judged.limit) else None

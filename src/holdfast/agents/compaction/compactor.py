@@ -321,6 +321,11 @@ class Compactor:
         change = self._summary(judged, plan, intent.id, said_in(reply))
         return _applied(await store.transact(apply_compaction, change, intent, self._spent(model, reply), acting.lease))
 
+    def lack(self, judged: Judged) -> str | None:
+        """What is missing here, so that neither the history can be counted nor a summary be written."""
+        models = [name for name in (judged.teller.model, judged.config.summarizer) if name]
+        return next((lack for name in models if (lack := self._models.lack(name)) is not None), None)
+
     def _request(self, judged: Judged, plan: CompactionPlan, model: str) -> Request:
         settings = self._settings()
         return summary_request(

@@ -63,10 +63,8 @@ async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over
     await settle(tx, [(run, each, 0) for each in sorted({SUMMARY, turn})])  # what earlier attempts reserved
     call = BudgetedCall(run.id, turn, run.session, run.tenant, run.now, beyond)
     over = await _reserve(tx, call, nano) if run.budgets else None
-    if over is None and (tree := await trees.hold(tx, run)) is not None:
-        if tree.is_full(nano) and await _free_answered(tx, tree.name):
-            tree = await trees.hold(tx, run) or tree
-        over = await _reserve_in_tree(tx, run, turn, tree, nano)
+    if over is None and (held := await trees.hold(tx, run)):
+        over = await _reserve_in_trees(tx, run, turn, held, nano)
     if over is not None and over.wait_us == _SOON_US:
         over = over._replace(wait_us=await _until_settled(tx, over.use, run.now))
     if over is not None and over.policy == "wait":
@@ -74,13 +72,24 @@ async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over
     return over
 
 
-async def _reserve_in_tree(tx: Transaction, run: LoadedRun, turn: int, tree: trees.Tree, nano: int) -> Over | None:
-    name, limit, spent, reserved = tree
-    if not tree.is_full(nano):
-        here = [Reserved(name, 0, nano)]
+async def _reserve_in_trees(
+    tx: Transaction, run: LoadedRun, turn: int, held: Sequence[trees.Tree], nano: int
+) -> Over | None:
+    full = [tree.name for tree in held if tree.is_full(nano)]
+    if full and any([await _free_answered(tx, name) for name in sorted(full)]):
+        held = await trees.hold(tx, run)
+    over = [tree for tree in held if tree.is_full(nano)]
+    if not over:
+        here = [Reserved(tree.name, 0, nano) for tree in held]
         await tx.run(BudgetsSql.reserve, run=run.id, turn=turn, lasting_us=None, reserved=here)
         return None
     await settle(tx, [(run, turn, 0)])  # what the budgets have just reserved for it
+    ends = [_over_tree(tree, nano) for tree in over]
+    return next((each for each in ends if each.policy == "end"), ends[0])
+
+
+def _over_tree(tree: trees.Tree, nano: int) -> Over:
+    name, limit, spent, reserved = tree
     held = f", {usd(reserved)} reserved" if reserved else ""
     words = f"{usd(spent)} USD of {usd(limit)} spent{held}, and the next call may cost {usd(nano)}"
     if reserved and spent + nano <= limit:  # there is money, if what is under way costs less than it may

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from holdfast.agents.definition import AgentSpec, Limits
+from holdfast.agents.money.trees import above
 from holdfast.agents.queries import tree_usage, usage_below
 from holdfast.agents.rows import LoadedRun, UsageBelow, UsageRow
 from holdfast.agents.runs.commit import Spent
@@ -33,10 +34,11 @@ class PricedLimits(Protocol):
 def missing_price(book: PricedLimits, model: str, run: LoadedRun, spec: AgentSpec) -> Fail | None:
     """The end of a run under a budget or a limit of money whose calls cannot be counted; None where they can.
 
-    Money counts for a budget, for the run's own limit and for that of the run at the top.
+    Money counts for a budget, for the run's own limit and for those of the runs above it.
     """
-    tree = codec.decode(run.options).get("tree") or {}
-    if not run.budgets and limits_of(run, spec).cost is None and tree.get("cost") is None:
+    enclosing = above(codec.decode(run.options), run.root)
+    limited = limits_of(run, spec).cost is not None or any(limits.get("cost") is not None for _, limits in enclosing)
+    if not run.budgets and not limited:
         return None
     try:
         book.require_price(model, hour=spec.caching == "1h")
@@ -71,18 +73,21 @@ def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
 
 
 async def reached(store: Transacting, run: LoadedRun, spec: AgentSpec) -> Exceeded | None:
-    """Which limit is reached: the run's own, over all that is below it, or that of the run at the top."""
+    """Which limit is reached: the run's own, over all that is below it, or that of a run above it."""
     limits = limits_of(run, spec)
     used = await _used(store, run, spec, limits)
     found = exceeded(run if used is None else _with(run, used), limits)
-    tree = codec.decode(run.options).get("tree")
-    if found is not None or run.parent is None or tree is None:
+    if found is not None or run.parent is None:
         return found
-    above = replace(stored_limits(run, tree), time=None)  # its deadline has been passed on
-    if above.turns is None and above.tokens is None and above.cost is None:
-        return None
-    whole = await store.transact(tree_usage, run.root)
-    return None if whole is None else exceeded(_with(run, whole), above)
+    for id, given in above(codec.decode(run.options), run.root):
+        theirs = replace(stored_limits(run, given), time=None)  # its deadline has been passed on
+        if (theirs.turns, theirs.tokens, theirs.cost) == (None, None, None):
+            continue
+        whole = await (store.transact(tree_usage, id) if id == run.root else store.transact(usage_below, id))
+        found = None if whole is None else exceeded(_with(run, whole), theirs)
+        if found is not None:
+            return found
+    return None
 
 
 async def _used(store: Transacting, run: LoadedRun, spec: AgentSpec, limits: Limits) -> UsageRow | UsageBelow | None:

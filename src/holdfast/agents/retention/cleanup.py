@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from holdfast.agents.money.trees import name_of_tree
 from holdfast.agents.retention.ages import Ages, Kind, default_ages, own_ages
 from holdfast.agents.retention.gaps import raise_horizon
 from holdfast.agents.retention.retention_rows import Mark
@@ -29,7 +28,7 @@ _START = Mark(0, "")
 
 
 async def prune_deltas(tx: Transaction, roots: Sequence[str], limit: int) -> int:
-    await tx.run(PruningSql.forget_trees, trees=[name_of_tree(root) for root in roots])
+    await tx.run(PruningSql.forget_trees, roots=roots)
     return len(await tx.many(PruningSql.prune_deltas, roots=roots, limit=limit))
 
 

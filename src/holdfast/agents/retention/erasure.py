@@ -21,6 +21,7 @@ from holdfast.errors import NotFound, StoreBusy, UsageError
 from holdfast.kernel import codec, retention
 from holdfast.kernel.cancel_many import Wanted, newest_job
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.lanes import forget_empty
 from holdfast.kernel.schedules import delete_schedule
 from holdfast.runtime import Runtime
 
@@ -170,20 +171,23 @@ class Eraser:
 async def look_at_jobs(tx: Transaction, tenant: str, after: int) -> tuple[list[Erasable], int | None]:
     """The tenant's among the next jobs, and where the next look begins; None at the end."""
     rows = await tx.many(ErasingSql.jobs_after, tenant=tenant, after=after, limit=_LOOK)
-    mine = [Erasable(row.seq, bool(row.ended)) for row in rows if row.mine]
+    mine = [Erasable(row.seq, bool(row.ended), row.lane) for row in rows if row.mine]
     return mine, rows[-1].seq if len(rows) == _LOOK else None
 
 
 class Erasable(NamedTuple):
     seq: int
     ended: bool
+    lane: str | None
 
 
 async def remove_jobs(tx: Transaction, tenant: str, after: int) -> tuple[int, int, int | None]:
     """How many of the next jobs went, how many are open, and where the next look begins."""
     mine, upto = await look_at_jobs(tx, tenant, after)
     seqs = [job.seq for job in mine if job.ended]
-    return await retention.remove(tx, seqs) if seqs else 0, len(mine) - len(seqs), upto
+    removed = await retention.remove(tx, seqs) if seqs else 0
+    await forget_empty(tx, {job.lane for job in mine if job.ended and job.lane is not None})
+    return removed, len(mine) - len(seqs), upto
 
 
 @reading

@@ -86,6 +86,7 @@ class Total(NamedTuple):
 class TenantJob(NamedTuple):
     seq: int
     id: str
+    lane: str | None
     mine: int  # whether it is the tenant's
     ended: int
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.agents.events.log import Changes, created, state_change
 from holdfast.agents.messages import Said, add_messages
 from holdfast.agents.money import budgets
+from holdfast.agents.money.trees import passed_on
 from holdfast.agents.people.inquiry_rows import NewInquiry
 from holdfast.agents.people.question import inquire
 from holdfast.agents.rows import CallRow, EndedTurn, LoadedRun, NewCall, NewRun, RunEnd
@@ -237,7 +238,6 @@ async def _add_children(tx: Transaction, turned: Sequence[Turned], changes: Chan
 
 def _child(run: LoadedRun, call: ToolCallRequest, agent: str, name: str, version: int) -> NewRun:
     own = codec.decode(run.options)
-    tree = own.get("tree") or own.get("limits") or codec.decode(run.definition).get("limits")
     task = str(codec.decode(call.row.input).get("task", ""))
     return NewRun(
         id=call.row.id,
@@ -256,7 +256,7 @@ def _child(run: LoadedRun, call: ToolCallRequest, agent: str, name: str, version
         input=codec.encode([{"type": "text", "text": task or "(no task was given)"}], what="a task", cap=1 << 26),
         variables=run.variables,
         metadata="{}",
-        options=to_json({"tree": tree} | {name: own[name] for name in ("beyond_budget", "fork") if name in own}),
+        options=to_json(passed_on(run) | {name: own[name] for name in ("beyond_budget", "fork") if name in own}),
         deadline_us=None if run.deadline_at is None else max(1, run.deadline_at - run.now),
     )
 

@@ -158,6 +158,7 @@ async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> Sessi
 async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     """Accept a run: its job, its row, its place in the session, its first event; all or nothing."""
     job, during = new.job, new.during or "queue"
+    known: SessionRow | None = None
     if new.session.key is not None or new.session.known:
         known = await open_session(tx, new.session, job.tenant)
         during = new.during or known.during
@@ -165,9 +166,9 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
             inbox.check_lent(during)
         if during in ("steer", "coalesce") and (before := await inbox.joined_before(tx, job.id)) is not None:
             return Created(JobId(before), known.id, fresh=False)
-        if during in ("steer", "coalesce") and (joined := await _join(tx, new, known.id, during)) is not None:
+        if during in ("steer", "coalesce") and (joined := await _join(tx, new, known, during)) is not None:
             return joined
-    if new.key is not None and (other := await _owner(tx, new, new.key)) is not None:
+    if new.key is not None and (other := await _owner(tx, new, new.key, known)) is not None:
         return other
     if not await enqueue(tx, [job], [new.route], notify=new.notify):
         row = await tx.one(RunsSql.find_run, id=job.id)  # an earlier call did it, and its answer was lost
@@ -223,19 +224,19 @@ async def create_runs(tx: Transaction, new: Sequence[Submission], prefix: str) -
     return made
 
 
-async def _join(tx: Transaction, new: Submission, session: str, during: str) -> Created | None:
+async def _join(tx: Transaction, new: Submission, session: SessionRow, during: str) -> Created | None:
     """Give the message to a run that is there already; None: it begins one of its own."""
-    target = await inbox.joinable(tx, session, new.agent_name, during)
+    target = await inbox.joinable(tx, session.id, new.agent_name, during)
     if target is None:
         return None
     if new.key is not None:
         # Asked for before the key is taken: its owner already brought this very message, as its prompt or later.
         held = await find_key(tx, new.job.tenant, new.key)
-        other = await _owner(tx, new, new.key, target.id)
+        other = await _owner(tx, new, new.key, session, target.id)
         if other is not None or held is not None:
-            return other or Created(JobId(target.id), session, fresh=False)
+            return other or Created(JobId(target.id), session.id, fresh=False)
     await inbox.join(tx, target, inbox.steer_id(new.job.id, new.key, target.id), new.input)
-    return Created(JobId(target.id), session, fresh=False)
+    return Created(JobId(target.id), session.id, fresh=False)
 
 
 async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[str, int]:
@@ -252,17 +253,25 @@ async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[
     raise StoreBusy(f"session {wish.key or wish.id} is deleted and created at the same time; try again.")
 
 
-async def _owner(tx: Transaction, new: Submission, key: str, run: str | None = None) -> Created | None:
+async def _owner(
+    tx: Transaction, new: Submission, key: str, session: SessionRow | None, run: str | None = None
+) -> Created | None:
     """The run that the key names already; None when it names `run`, which is the new one unless it is given."""
     job = run or new.job.id
-    asked = new.session.key or (new.session.id if new.session.known else "")
-    meaning = codec.digest(f"{new.job.kind}\x1f{asked}\x1f{new.input}\x1f{new.variables}")
-    owner = await take_key(tx, new.job.tenant, key, meaning, job)
-    if owner is None or (owner.job == job and owner.digest == meaning):
+    meanings = _meanings(new, session)
+    owner = await take_key(tx, new.job.tenant, key, meanings[0], job)
+    if owner is None or (owner.job == job and owner.digest in meanings):
         return None
-    if owner.digest != meaning:
+    if owner.digest not in meanings:
         raise IdempotencyConflict(key, owner.job)
     row = await tx.one(RunsSql.find_run, id=owner.job)
     if row is None:
         raise UsageError(f"key {key!r} belongs to job {owner.job}, which is not a run.")
     return Created(JobId(row.id), row.session, fresh=False)
+
+
+def _meanings(new: Submission, session: SessionRow | None) -> list[str]:
+    """What a key stands for, first as this call spells its session, then as others may: by its key or its id."""
+    asked = new.session.key or (new.session.id if new.session.known else "")
+    spellings = [asked, *(() if session is None else (session.id, session.key or ""))]
+    return [codec.digest(f"{new.job.kind}\x1f{each}\x1f{new.input}\x1f{new.variables}") for each in spellings]

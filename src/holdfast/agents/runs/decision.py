@@ -9,12 +9,13 @@ from typing import Any
 from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, Delegate, Effect, ToolSpec
 from holdfast.agents.forks.simulation import NOT_RECORDED, Records, Simulation, recorded_output
 from holdfast.agents.money.limits import limits_of
+from holdfast.agents.money.trees import above
 from holdfast.agents.people.inquiry_rows import NewInquiry
 from holdfast.agents.people.question import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.rows import LoadedRun, NewCall
 from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
 from holdfast.agents.runs.history import CONTINUE, text_of, uses
-from holdfast.agents.runs.output import Reading, answered, unknown_type
+from holdfast.agents.runs.output import Reading, UnreadAnswer, answered, unknown_type
 from holdfast.agents.states import CallState, InquiryState
 from holdfast.agents.system_jobs import BATCH
 from holdfast.durations import Duration, microseconds
@@ -25,6 +26,7 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.fold import Reply
 from holdfast.settings import Settings
+from holdfast.workers.reasons import redacted
 
 log = logging.getLogger("holdfast.agents")
 
@@ -70,17 +72,19 @@ class Deciding:
         """`before`: the text that this answer continues with, if one was cut off. `corrected`: it is in place of one
         that did not fit.
 
-        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again.
+        The answer is paid for: a fault in here ends its run rather than have it asked for, and fail, again. Only a type
+        that fails, which is the program's own code, has the turn tried again: `UnreadAnswer`.
         """
         self._before, self._corrected = before, corrected
         asked = uses(reply.blocks)
         try:
             return self._decided(reply, asked)
+        except UnreadAnswer:  # as with any handler that fails, it is tried again
+            raise
         except Exception as problem:
             log.exception("what follows from turn %d of run %s could not be decided", self._number, self._run.id)
-            return self._failed(
-                asked, f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
-            )
+            why = f"what follows from the answer is not known: {type(problem).__name__}: {problem}"
+            return self._failed(asked, redacted(why, self._settings.error_cap))
 
     def _decided(self, reply: Reply, asked: list[dict[str, Any]]) -> Decision:
         match reply.stop_reason:
@@ -255,8 +259,9 @@ class Deciding:
         )
 
     def _agent_call(self, place: int, use: dict[str, Any], delegate: Delegate) -> ToolCallRequest:
-        tree = codec.decode(self._run.options).get("tree") or {}
-        deepest = min(limits_of(self._run, self._spec).depth or _DEEPEST, int(tree.get("depth") or _DEEPEST))
+        depths = [limits.get("depth") for _, limits in above(codec.decode(self._run.options), self._run.root)]
+        depths.append(limits_of(self._run, self._spec).depth)
+        deepest = min(int(depth or _DEEPEST) for depth in depths)
         if self._run.depth + 1 >= deepest:
             return self._refused(place, use, f"Agents may call each other {deepest} levels deep, not deeper.")
         task = use.get("input")

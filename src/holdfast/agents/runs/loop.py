@@ -239,17 +239,17 @@ class _Turn:
         outcome = await self._commit(reply)
         with contextlib.suppress(Unavailable):  # the answer is stored; others find out by themselves
             if self._spent_up is not None:  # this was the last one for now, for everybody
-                us, why = round(self._spent_up * 1e6), "the rate limit is used up"
-                await self._database.transact(lanes.close_lane, self._lane, us, person=False, reason=why)
+                await self._database.transact(lanes.close_spent, self._lane, round(self._spent_up * 1e6))
             elif lanes.is_reopened(self._loaded.lanes, self._lane):
-                await self._database.transact(lanes.let_through, self._lane, limit=lanes.TRYING)
+                await self._database.transact(lanes.follow_answer, self._lane)
         return outcome
 
     async def _past(self, lane: ProviderLaneRow) -> Outcome | None:
         """The lane is closed: wait, or, if it waits for a person or for too long, ask another model."""
         change = self._next_model()
-        if change is None or not fallback.is_beyond(lane, self._spec):
-            most = None if change is None else fallback.wait_left(lane, self._spec)
+        since = await fallback.waiting_since(self._ctx.ledger, self._number, change, lane)
+        if change is None or not fallback.is_beyond(lane, self._spec, since):
+            most = None if change is None else fallback.wait_left(lane, self._spec, since)
             waiting = self._database.transact(lanes.wait_for_lane, self._lease, lane.name, **self._patience(most))
             return lanes.after(await waiting)
         await self._database.transact(fallback.pass_closed_lane, self._play, change, lanes.explain(lane))
@@ -474,8 +474,7 @@ class _Turn:
             failed = fallback.Tried(await self._database.transact(turns.fail_turn, self._play, error, **how))
         else:
             wait_us = round((failure.retry_after or 0) * 1e6)
-            since = lanes.troubled_since(self._loaded.lanes, lane)
-            terms = fallback.Terms(change, final, fallback.limit_us(self._spec), wait_us, since)
+            terms = fallback.Terms(change, final, fallback.limit_us(self._spec), wait_us)
             failed = await self._database.transact(fallback.fail_or_change, self._play, error, terms, **how)
         tried, given_up, left_us = failed
         if failure.closes_lane == "person":

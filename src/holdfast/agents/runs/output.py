@@ -1,7 +1,8 @@
 """What an answer must be: a type, its schema for the model, and the answer read as that type.
 
 The provider holds a model to a part of the schema only, so an answer is read when it is stored. One that does not fit
-is asked for once more, with what is wrong; the next one that does not fit is the end of the run.
+is asked for once more, with what is wrong; the next one that does not fit is the end of the run. What is wrong is told
+without secrets. A type says so with a `ValueError` or an `AssertionError`; whatever else it raises fails the attempt.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from holdfast.agents.tools import untitled
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
 from holdfast.models.schemas import check_schema
+from holdfast.workers.reasons import redacted
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -65,6 +67,10 @@ class Output(Generic[T]):
             ) from None
 
 
+class UnreadAnswer(Exception):
+    """The code of a type raised something that says nothing about the answer: the program failed, not the model."""
+
+
 class Misfit(ValueError):
     """An answer is not of the type that was asked for."""
 
@@ -105,8 +111,10 @@ def _read(schema: Mapping[str, Any], text: str, kind: Output[Any] | None) -> tup
         return value, misfit(schema, value)
     try:
         kind(value, text)
-    except Exception as problem:  # noqa: BLE001  # a validator of the program's own may raise anything
-        return value, _explain(problem)
+    except (ValueError, AssertionError) as problem:  # pydantic's own is a `Misfit` here
+        return value, redacted(_explain(problem), _LONGEST)
+    except Exception as problem:
+        raise UnreadAnswer(f"the type of the answer raised {type(problem).__name__}: {problem}") from problem
     return value, None
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.forks.simulation import Policy, policy_of
 from holdfast.agents.money.limits import limits_of, stored_limits
+from holdfast.agents.money.trees import above
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.states import RUN
 from holdfast.errors import NotUnderstood
@@ -35,8 +36,8 @@ def check_played_here(run: LoadedRun, spec: AgentSpec, has: Callable[[str], bool
     if policy not in get_args(Policy):
         raise NotUnderstood(f"how run {run.id} was forked", f"its tools are to be {policy!r}")
     limits_of(run, spec)
-    if options.get("tree") is not None:
-        stored_limits(run, options["tree"])
+    for _, limits in above(options, run.root):
+        stored_limits(run, limits)
     missing = [] if policy == "replayed" else lacking(spec, has)
     if missing:
         names = ", ".join(missing)

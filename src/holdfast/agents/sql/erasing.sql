@@ -3,7 +3,7 @@
 -- name: jobs_after :many
 -- The next jobs in their order, and which of them belong to the tenant. No index has the tenant, because every job
 -- would pay for it.
-select j.seq, cast(j.id as text) as id, case when j.tenant = :tenant then 1 else 0 end as mine,
+select j.seq, cast(j.id as text) as id, j.lane, case when j.tenant = :tenant then 1 else 0 end as mine,
     case when (select e.seq from holdfast.ended e where e.seq = j.seq) is null then 0 else 1 end as ended
 from holdfast.job j where j.seq > :after order by j.seq limit :limit;
 

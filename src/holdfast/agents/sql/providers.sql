@@ -3,7 +3,7 @@
 
 -- name: close_lane :exec
 -- The later end counts; a lane that waits for a person stays closed in any case. If a lane is closed again within a
--- minute, it counts as closed since the first time.
+-- minute, it counts as closed since the first time, unless there was an answer in between.
 insert into holdfast.provider_lane (name, closed_until, person, reason, updated_at)
 values (:name, holdfast.now_us() + cast(:wait_us as bigint), :person, :reason, holdfast.now_us())
 on conflict (name) do update set
@@ -14,6 +14,10 @@ on conflict (name) do update set
         else excluded.reason end,
     updated_at = case when provider_lane.person = 1 or provider_lane.closed_until > excluded.updated_at - 60000000
         then provider_lane.updated_at else excluded.updated_at end;
+
+-- name: note_answer :exec
+-- Somebody got through. A lane that is closed again counts as closed since then.
+update holdfast.provider_lane set updated_at = holdfast.now_us() where name = :name and person = 0;
 
 -- name: begin_opening :exec
 -- From now on it is closed to nobody. Its row stays until nobody waits for it.

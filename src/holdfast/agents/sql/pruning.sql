@@ -100,8 +100,9 @@ update holdfast.turn set usage = null, error = null, request_id = null where cti
 returning number;
 
 -- name: forget_trees :exec
--- The rows under which they reserved.
-delete from holdfast.budget_use where budget = any(cast(:trees as text[])) and reserved_nano = 0;
+-- The rows under which they, and the runs below them, reserved.
+delete from holdfast.budget_use where period = 0 and reserved_nano = 0
+    and budget in (select 'tree ' || r.id from holdfast.run r where r.root = any(cast(:roots as text[])));
 
 -- name: blobs_after :many
 -- The next blobs in the order of their hashes, and which of them no block names.

@@ -66,6 +66,17 @@ where id = :id and not exists (
     select 1 from holdfast.run r where r.session = :id and r.finalized_at is null)
 returning :columns;
 
+-- name: free_sources :exec
+-- The forks in it go: what was kept for them alone is old enough by now, so the clean-up passes their sources again.
+update holdfast.retention_mark set at = s.at - 1, id = ''
+from (
+    select min(o.finalized_at) as at, min(o.tenant) as tenant from holdfast.run f
+    cross join holdfast.run t cross join holdfast.run o
+    where f.session = :id and t.id = f.forked_from and o.id = t.root
+) as s
+where retention_mark.kind in ('deltas', 'events', 'inquiries', 'turns') and retention_mark.tenant in ('', s.tenant)
+    and retention_mark.at >= s.at;
+
 -- name: lock_blobs :many
 -- Locks the blobs that the blocks of the session name. A caller that is about to name one of them comes before or
 -- after the whole transaction.

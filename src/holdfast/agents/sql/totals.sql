@@ -36,7 +36,7 @@ on conflict (day, tenant, agent, model, mode) do update set turns = usage_total.
 -- The rows under which a session's runs reserved what they and the runs below them may cost.
 delete from holdfast.budget_use
 where period = 0 and budget in (select 'tree ' || r.id from holdfast.run r
-    where r.session = :session and r.parent is null);
+    where r.session = :session);
 
 -- name: totals_of :many
 -- The totals of one tenant, and which agents they name.

@@ -236,5 +236,13 @@ order by updated_at, name limit :limit for update skip locked;
 -- They are checked again after the same time.
 update holdfast.lane set updated_at = holdfast.now_us() where name = any(cast(:names as text[]));
 
+-- name: forget_empty :exec
+-- The caller has locked them. A lane that any job names stays.
+delete from holdfast.lane where name = any(cast(:names as text[]))
+    and (select l.seq from holdfast.lease l where l.lane = lane.name limit 1) is null
+    and (select r.seq from holdfast.ready r where r.lane = lane.name limit 1) is null
+    and (select t.seq from holdfast.later t where t.lane = lane.name limit 1) is null
+    and (select e.seq from holdfast.ended e where e.lane = lane.name limit 1) is null;
+
 -- name: prune_lanes :exec
 delete from holdfast.lane where name = any(cast(:names as text[]));

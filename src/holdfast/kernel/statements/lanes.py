@@ -23,4 +23,5 @@ class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge}):
     open_stranded: Exec
     old_lanes: Many[OldLane]
     keep_lanes: Exec
+    forget_empty: Exec
     prune_lanes: Exec
