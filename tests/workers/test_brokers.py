@@ -20,7 +20,7 @@ from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.leases import expire
 from holdfast.kernel.queues import pause_queue
-from tests.support.apps import MakeApp, eventually, happens, in_state, outcomes, working
+from tests.support.apps import PATIENCE, MakeApp, eventually, happens, in_state, outcomes, working
 
 SOON = "100s"  # longer than any machine needs
 
@@ -176,6 +176,43 @@ async def test_manual_leases_are_renewed_by_the_caller_alone(hf: Holdfast) -> No
         before = lease.lease_until
         assert await lease.renew("10m") >= before + timedelta(minutes=9)
         assert lease.lease_until > before
+
+
+@pytest.mark.both
+async def test_a_manual_lease_that_ran_out_is_known_to_be_lost_and_gives_its_slot_back(hf: Holdfast) -> None:
+    job = await hf.enqueue("work")
+    lost: list[Any] = []
+    async with (
+        hf.broker(queues=["default"], renewal="manual", lease_ttl="1ms", slots=1) as broker,
+        hf.broker(queues=["default"]) as other,
+    ):
+        with hf.events("job.lost", to=lost.append):
+            late = await claimed(broker)
+            async with asyncio.timeout(PATIENCE):
+                await late.wait_lost()
+
+            async def taken() -> BrokerLease | None:
+                return await other.take(job.id)
+
+            await (await eventually(taken)).complete("mine")
+            with pytest.raises(LeaseLost):
+                await late.complete("late")
+        again = await hf.enqueue("work")
+        assert (await claimed(broker)).id == again.id
+    assert len(lost) == 1
+    assert await job.result() == "mine"
+
+
+async def test_a_manual_lease_that_its_holder_lost_sight_of_may_still_be_ended(hf: Holdfast) -> None:
+    """The store has the last word: nobody took the job in the meantime."""
+    job = await hf.enqueue("work")
+    async with hf.broker(queues=["default"], renewal="manual", lease_ttl="10m") as broker:
+        lease = await claimed(broker)
+        lease._kept.fence_at = float("-inf")
+        async with asyncio.timeout(PATIENCE):
+            await lease.wait_lost()
+        assert await lease.complete("after all") == "succeeded"
+    assert await job.result() == "after all"
 
 
 @pytest.mark.both
