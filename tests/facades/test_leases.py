@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.app import core_of
 from holdfast.errors import BadSetting, IdempotencyConflict, UsageError
+from holdfast.facades.universal_agent.run_operations import owner_id
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import (
     acquire_run_lease,
@@ -207,7 +208,7 @@ async def test_a_heartbeat_beside_another_writer_is_no_loss(postgres_url: str) -
     locked, free = asyncio.Event(), asyncio.Event()
 
     async def lock(tx: Transaction) -> None:
-        held = await find_lease(tx, seen.alias.job, "worker_1")
+        held = await find_lease(tx, seen.alias.job, owner_id("worker_1"))
         assert held is not None
         await hold(tx, held.lease)
         locked.set()

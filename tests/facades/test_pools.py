@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,33 @@ async def test_ua_19_an_attempt_has_one_number_everywhere(url: str, runs: Runtim
     assert (await runs.runs.get("run_1") or {})["attempts"] == 3
     notes = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("attempts/*/attempt_meta.json")}
     assert {name: note["attempt"] for name, note in notes.items()} == {"002": 2, "003": 3}
+
+
+@pytest.mark.both
+async def test_an_owner_and_a_worker_may_have_one_name(url: str, runs: RuntimeDb) -> None:
+    handler = Held()
+    for n in range(3):
+        await runs.runs.queue(f"run_{n}", "Hello")
+    assert await runs.runs.acquire("run_0", "worker_1", 600)
+    assert await runs.runs.acquire("run_1", "worker_1", 600)
+    assert await runs.runs.complete("run_1", "worker_1")
+    worker = Worker(replace(FAST, worker_id="worker_1"), runs, handler)
+    await worker.start()
+    await happens(handler.begun)
+    assert worker.current_run == "run_2"
+    await runs.runs.queue("run_3", "Hello")
+    assert await runs.runs.acquire("run_3", "worker_1", 600)
+    assert not await runs.runs.acquire("run_2", "worker_1", 600)
+    for n in (0, 2, 3):
+        assert (await runs.runs.get(f"run_{n}") or {})["lease_owner"] == "worker_1"
+        assert await runs.runs.heartbeat(f"run_{n}", "worker_1", 600)
+    assert [each["lease_owner"] for each in await runs.runs.attempts("run_1")] == ["worker_1"]
+    assert await runs.runs.release("run_0", "worker_1")
+    assert await runs.runs.complete("run_3", "worker_1")
+    handler.free.set()
+    await until_status(runs, "run_0", "completed")
+    await worker.stop()
+    assert handler.began == {"run_0": 1, "run_2": 1}
 
 
 async def test_a_pool_that_starts_after_a_crash_has_its_workers(url: str, runs: RuntimeDb) -> None:

@@ -218,7 +218,7 @@ class Runs:
         owner = _text(lease_owner)
         return Registration(
             incarnation=new_id(self._core.ports),
-            id=owner,
+            id=operations.owner_id(owner),
             name=owner,
             hostname=socket.gethostname(),
             pid=os.getpid(),
