@@ -235,6 +235,37 @@ async def test_ua_18_what_a_handler_says_and_raises(
     assert len(await runs.runs.attempts("raises")) == 1
 
 
+@pytest.mark.both
+@pytest.mark.parametrize(
+    "problem",
+    [
+        SystemExit(3),
+        asyncio.CancelledError("a task of its own was cancelled"),
+        LeaseLost("another job", "1.1"),
+        BaseExceptionGroup("several", [asyncio.CancelledError()]),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+async def test_ua_18_what_ends_a_handler_by_its_own_hand_is_its_failure(
+    url: str, runs: RuntimeDb, problem: BaseException
+) -> None:
+    """It looks like the end of the attempt or of the process, and is not: the run is not tried again."""
+    calls: list[str] = []
+
+    async def handler(run_id: str, workspace_dir: str) -> bool:
+        calls.append(run_id)
+        raise problem
+
+    async with pool_of(url, handler) as pool:
+        for n in range(2):
+            await runs.runs.queue(f"run_{n}", "Hello")
+            await until_status(runs, f"run_{n}", "failed", "needs_review")
+            (attempt,) = await runs.runs.attempts(f"run_{n}")
+            assert (attempt["status"], attempt["failure_class"]) == ("failed", "worker_exception")
+        await until(lambda: pool.get_pool_stats()["total_failed"] == 2)
+    assert calls == ["run_0", "run_1"]
+
+
 async def test_a_workspace_that_cannot_be_had_fails_the_run_at_once(
     url: str, runs: RuntimeDb, own_folder: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """A worker of runs: Holdfast's own, with one slot, that hands each run to a handler.
 
 Leases, heartbeats, fencing and draining are the built-in worker's. What a handler's answer means is said here: False
-and an exception end the run as failed, and only a lost lease gives it to another worker.
+and an exception, whichever it is, end the run as failed, and only a lost lease gives it to another worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import BadSetting, LeaseLost, UsageError
+from holdfast.errors import BadSetting, UsageError
 from holdfast.facades.universal_agent import handling, held_run, workspaces
 from holdfast.facades.universal_agent.handling import Handling
 from holdfast.facades.universal_agent.runs import HANDLER_FAILED, HANDLER_RAISED, KIND, QUEUE, declare
@@ -87,6 +87,12 @@ def _seconds(value: float, name: str) -> timedelta:
     if not 0 < value < 10**9:
         raise BadSetting(f"{name} is a number of seconds greater than 0, not {value!r}.")
     return timedelta(seconds=value)
+
+
+def _is_stopped() -> bool:
+    """Whether somebody else cancels what runs here; a handler may raise `CancelledError` by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def role_of(worker_id: str, pool: str) -> Role:
@@ -213,9 +219,10 @@ class Worker:
         with handling.handled(Handling(self._runtime, ctx.id, max_iterations)), held_run.holding(run_id, ctx.lease):
             try:
                 succeeded = await self._handler(run_id, await self._prepared(run_id, workspace_dir, attempt))
-            except (asyncio.CancelledError, LeaseLost):
-                raise
-            except Exception as problem:  # the edge of an attempt: a handler may raise anything
+            except (Exception, asyncio.CancelledError, SystemExit, BaseExceptionGroup) as problem:
+                # The edge of an attempt: a handler may raise anything. Under a lease that is lost the end is refused.
+                if isinstance(problem, asyncio.CancelledError) and _is_stopped():
+                    raise
                 log.exception("run %s: its handler raised", run_id, extra={"run": run_id, "worker": self.worker_id})
                 return Fail(f"{type(problem).__name__}: {problem}", HANDLER_RAISED)
         return Done() if succeeded else Fail("the handler returned False", HANDLER_FAILED)
