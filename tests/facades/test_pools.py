@@ -574,7 +574,11 @@ async def test_two_managers_share_one_pool(url: str, runs: RuntimeDb) -> None:
         lambda: WorkerConfig(lease_ttl_seconds=10, heartbeat_interval_seconds=6),
         lambda: WorkerConfig(lease_ttl_seconds=0),
         lambda: WorkerConfig(lease_ttl_seconds=10**6),
+        lambda: WorkerConfig(lease_ttl_seconds="60"),  # type: ignore[arg-type]
+        lambda: WorkerConfig(heartbeat_interval_seconds=None),  # type: ignore[arg-type]
+        lambda: WorkerConfig(heartbeat_interval_seconds=1e-9),
         lambda: WorkerConfig(poll_interval_seconds=-1),
+        lambda: WorkerConfig(poll_interval_seconds=None),  # type: ignore[arg-type]
         lambda: PoolConfig(min_workers=3, max_workers=2),
         lambda: PoolConfig(scale_down_idle_seconds=-1),
     ],

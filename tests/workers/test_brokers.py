@@ -178,6 +178,17 @@ async def test_manual_leases_are_renewed_by_the_caller_alone(hf: Holdfast) -> No
         assert lease.lease_until > before
 
 
+@pytest.mark.parametrize(("ttl", "says"), [("0s", "at least 1ms"), ("365d", "lease_ceiling"), (60, "a duration")])
+async def test_a_renewal_that_cannot_be_kept_is_refused(hf: Holdfast, ttl: Any, says: str) -> None:
+    await hf.enqueue("work")
+    async with hf.broker(queues=["default"], renewal="manual", lease_ttl="10s") as broker:
+        lease = await claimed(broker)
+        before = lease.lease_until
+        with pytest.raises(BadSetting, match=says):
+            await lease.renew(ttl)
+        assert lease.lease_until == before
+
+
 @pytest.mark.both
 async def test_a_manual_lease_that_ran_out_is_known_to_be_lost_and_gives_its_slot_back(hf: Holdfast) -> None:
     job = await hf.enqueue("work")
@@ -353,6 +364,8 @@ async def test_where_a_lost_lease_counts_a_job_that_is_lost_too_often_fails(hf: 
         ({"queues": ["a"], "renewal": "never"}, UsageError, "renewal"),
         ({"queues": ["a"], "lease_ttl": "0s"}, BadSetting, "lease_ttl"),
         ({"queues": ["a"], "lease_ttl": "365d"}, BadSetting, "lease_ceiling"),
+        ({"queues": ["a"], "lease_ttl": "1us", "renewal": "manual"}, BadSetting, "at least 1ms"),
+        ({"queues": ["a"], "lease_ttl": 60}, BadSetting, "duration"),
         ({"queues": ["a"], "lease_ttl": "1s"}, BadSetting, "two heartbeats"),
         ({"queues": ["a"], "id": "x" * 10_000}, BadPayload, "200"),
     ],

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from holdfast import durations, validation
 from holdfast.brokers.hub import Hub, Kept, Key
 from holdfast.brokers.lease import BrokerLease
+from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.brokers.routes import Takes
 from holdfast.core import Core, LoopState
 from holdfast.durations import Duration
@@ -200,13 +201,8 @@ def _renews(renewal: Renewal) -> bool:
 
 
 def _ttl_us(given: Duration | None, settings: Settings, *, renews: bool) -> int:
-    ttl_us = durations.microseconds(settings.lease_ttl if given is None else given)
-    ceiling_us, least_us = (
-        durations.microseconds(settings.lease_ceiling),
-        2 * durations.microseconds(settings.heartbeat),
-    )
-    if not 0 < ttl_us <= ceiling_us:
-        raise BadSetting(f"lease_ttl must be more than 0s and at most {durations.show(ceiling_us)}, the lease_ceiling.")
+    ttl_us = lease_ttl_us(settings.lease_ttl if given is None else given, settings, "lease_ttl")
+    least_us = 2 * durations.microseconds(settings.heartbeat)
     if renews and ttl_us < least_us:
         raise BadSetting(
             f"lease_ttl {durations.show(ttl_us)} is shorter than two heartbeats ({durations.show(least_us)}), so the "

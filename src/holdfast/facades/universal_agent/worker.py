@@ -15,12 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast import validation
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import BadSetting, UsageError
 from holdfast.facades.universal_agent import handling, held_run, workspaces
 from holdfast.facades.universal_agent.handling import Handling
 from holdfast.facades.universal_agent.runs import HANDLER_FAILED, HANDLER_RAISED, KIND, QUEUE, declare
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, require
+from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.observe import Event
 from holdfast.outcomes import Done, Fail
 from holdfast.settings import Settings
@@ -34,6 +36,7 @@ RunHandler = Callable[[str, str], Awaitable[bool]]
 WorkerStatus = Literal["idle", "processing", "draining", "stopped"]
 
 SHORTEST_POLL = 0.01  # seconds; a poll interval of 0 means this one
+_LEAST, _MOST = 0.001, 1e9
 
 
 def _new_worker_id() -> str:
@@ -61,7 +64,10 @@ class WorkerConfig:
             for value, name in (
                 (self.lease_ttl_seconds, "lease_ttl_seconds"),
                 (self.heartbeat_interval_seconds, "heartbeat_interval_seconds"),
-                (self.poll_interval_seconds or SHORTEST_POLL, "poll_interval_seconds"),
+                (
+                    SHORTEST_POLL if self.poll_interval_seconds == 0 else self.poll_interval_seconds,
+                    "poll_interval_seconds",
+                ),
             )
         )
         if heartbeat * 2 > ttl:
@@ -84,8 +90,8 @@ class WorkerConfig:
 
 
 def _seconds(value: float, name: str) -> timedelta:
-    if not 0 < value < 10**9:
-        raise BadSetting(f"{name} is a number of seconds greater than 0, not {value!r}.")
+    if not is_seconds(value, least=_LEAST, most=_MOST):
+        raise BadSetting(f"{name} is a number of seconds from {_LEAST:g} on, not {validation.shown(value)}.")
     return timedelta(seconds=value)
 
 
