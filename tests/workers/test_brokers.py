@@ -385,6 +385,30 @@ async def test_a_broker_that_is_not_open_says_so(hf: Holdfast) -> None:
         await broker.take("x")
 
 
+@pytest.mark.both
+async def test_a_broker_that_has_left_cannot_be_entered_again(hf: Holdfast) -> None:
+    broker = hf.broker(id="broker-1", queues=["default"])
+    async with broker:
+        pass
+    with pytest.raises(UsageError, match="broker-1 has left"):
+        await broker.__aenter__()
+    assert await hf.workers.list() == []
+    await hf.enqueue("work")
+    async with hf.broker(id="broker-1", queues=["default"]) as another:
+        assert await another.claim() is not None
+
+
+@pytest.mark.both
+async def test_a_broker_that_could_not_join_may_be_entered_again(hf: Holdfast) -> None:
+    await hf.enqueue("work")
+    waiting = hf.broker(id="broker-1", queues=["default"])
+    async with hf.broker(id="broker-1", queues=["default"]):
+        with pytest.raises(DuplicateWorker):
+            await waiting.__aenter__()
+    async with waiting:
+        assert await waiting.claim() is not None
+
+
 async def test_an_option_that_does_not_exist_is_named(hf: Holdfast) -> None:
     with pytest.raises(UsageError, match="'prio' is not an option"):
         await hf.enqueue("work", prio=1)  # type: ignore[call-arg]

@@ -105,6 +105,7 @@ class Broker:
         self._core = core
         self._brokers = brokers
         self._hub: Hub | None = None
+        self._left = False
         self.who = _registration(core, name, id, queues, capabilities, slots)
         self.id = self.who.id
         self.takes = Takes(self.who.queues, frozenset(self.who.capabilities))
@@ -120,6 +121,8 @@ class Broker:
     async def __aenter__(self) -> Self:
         if self._hub is not None:
             raise UsageError(f"broker {self.id} is open already; make another one with hf.broker(...).")
+        if self._left:
+            raise UsageError(f"broker {self.id} has left, which is final; make another one with hf.broker(...).")
         self.idle_from = self._core.ports.clock.monotonic()
         self._hub = await self._brokers.join(self)
         return self
@@ -127,7 +130,7 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.draining = True
+        self.draining = self._left = True
         hub, self._hub = self._hub, None
         if hub is not None:
             await self._brokers.leave(self, hub)
