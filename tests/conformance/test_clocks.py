@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from holdfast.clock import Ports
+from holdfast.kernel.broker_rows import Renewal
+from holdfast.kernel.brokers import Claimer, claim_for, transfer_leases
+from holdfast.kernel.brokers import take as take_by_id
 from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
-from holdfast.kernel.leases import beat, renew
+from holdfast.kernel.leases import beat, renew, renew_one
+from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import AheadOfClock, Lease
 from holdfast.kernel.states import State
@@ -20,7 +24,7 @@ from holdfast.kernel.workers import advertise_presence, list_workers, look, lose
 from holdfast.workers.leaps import StoreClock
 from holdfast.workers.sweeper import WATCHERS, Sweeper
 from tests.support.apps import eventually
-from tests.support.stores import TTL_US, ManualClock, Store
+from tests.support.stores import TTL_US, ManualClock, Store, owner_named
 
 SECOND = 1_000_000
 CEILING_US = 24 * 3_600 * SECOND
@@ -269,6 +273,53 @@ async def test_a_lease_that_its_own_lone_worker_does_not_know_is_found(store: St
         await store.do(beat, worker, 0, [], ttl_us=TTL_US, ceiling_us=CEILING_US)
         await observer.pass_time(15)
     assert (await store.find(lease.id)).rescues == 1
+
+
+# Leases that are longer than the settings say
+
+
+LONG_US = 10 * TTL_US
+
+
+async def long_leases(store: Store) -> list[Lease]:
+    """Leases of ten TTLs, by every way in which one is given."""
+    worker = await store.worker()
+    owner = (await store.do(register_owner, owner_named("owner"), ttl_us=TTL_US)).seq
+    renewed = [await store.claimed(worker), await store.do(take_by_id, owner, await store.enqueue(), TTL_US)]
+    for lease in renewed:
+        assert lease is not None
+        assert await store.do(renew_one, Renewal(*lease.held, LONG_US), ceiling_us=CEILING_US) is not None
+        assert await store.do(renew_one, Renewal(*lease.held, TTL_US), ceiling_us=CEILING_US) is not None, "no shorter"
+    taken = await store.do(take_by_id, owner, await store.enqueue(), LONG_US)
+    await store.enqueue()
+    shared = await store.do(claim_for, [Claimer(worker, frozenset([ROUTE.id]), 1, LONG_US)])
+    return [lease for lease in (*renewed, taken, *shared) if lease is not None]
+
+
+async def test_a_worker_that_starts_shortens_no_lease_that_was_given_for_longer(store: Store) -> None:
+    leases = await long_leases(store)
+    await store.do(transfer_leases, leases[0].worker, await store.worker())
+    for _ in range(2):
+        assert await store.do(ahead_of_clock, lease_ttl_us=TTL_US) == AheadOfClock(0, 0, 0)
+        await Observer(store, await store.worker()).poll()
+        await store.do(bring_back, **TTLS)
+    assert [(await store.find(lease.id)).lease_until for lease in leases] == [store.clock.us + LONG_US] * 4
+
+
+async def test_a_long_lease_is_brought_back_to_its_own_length(store: Store) -> None:
+    leases = await long_leases(store)
+    await store.set_back("1h")
+    assert (await store.do(ahead_of_clock, lease_ttl_us=TTL_US)).leases == 4
+    await store.do(bring_back, **TTLS)
+    assert [(await store.find(lease.id)).lease_until for lease in leases] == [store.clock.us + LONG_US] * 4
+
+
+async def test_a_lease_that_the_ceiling_cut_is_brought_back_to_what_it_was_given(store: Store) -> None:
+    lease = await store.claimed()
+    await store.do(renew_one, Renewal(*lease.held, CEILING_US), ceiling_us=LONG_US)
+    await store.set_back("1h")
+    await store.do(bring_back, **TTLS)
+    assert (await store.find(lease.id)).lease_until == store.clock.us + LONG_US
 
 
 # Comparing clocks

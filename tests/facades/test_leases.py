@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.app import core_of
 from holdfast.errors import BadSetting, IdempotencyConflict, UsageError
+from holdfast.facades.universal_agent.run_operations import owner_id
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import (
     acquire_run_lease,
@@ -207,7 +208,7 @@ async def test_a_heartbeat_beside_another_writer_is_no_loss(postgres_url: str) -
     locked, free = asyncio.Event(), asyncio.Event()
 
     async def lock(tx: Transaction) -> None:
-        held = await find_lease(tx, seen.alias.job, "worker_1")
+        held = await find_lease(tx, seen.alias.job, owner_id("worker_1"))
         assert held is not None
         await hold(tx, held.lease)
         locked.set()
@@ -380,11 +381,16 @@ def test_ua_16_only_who_holds_a_run_saves_a_checkpoint_of_it(run: RuntimeDb) -> 
     assert load_last_checkpoint(run, "run_1") is None
 
 
-@pytest.mark.parametrize("ttl", [0, -1, 365 * 86_400, float("nan")])
-def test_a_lease_that_never_or_always_lasts_is_refused(run: RuntimeDb, ttl: float) -> None:
+@pytest.mark.parametrize(
+    "ttl", [0, -1, 1e-9, 365 * 86_400, float("nan"), float("inf"), "60", None, True, pytest.param(10**400, id="huge")]
+)
+def test_a_lease_that_never_or_always_lasts_is_refused(run: RuntimeDb, ttl: Any) -> None:
     with pytest.raises(BadSetting, match="lease_ceiling"):
         acquire_run_lease(run, "run_1", "worker_1", ttl)
     assert status(run) == "queued"
+    acquire_run_lease(run, "run_1", "worker_1", 60)
+    with pytest.raises(BadSetting, match="lease_ceiling"):
+        heartbeat_run_lease(run, "run_1", "worker_1", ttl)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +404,9 @@ def test_a_lease_that_never_or_always_lasts_is_refused(run: RuntimeDb, ttl: floa
         (lambda conn: queue_run(conn, "run_2", "Hello", workspace_dir="a/../.."), "workspace_dir"),
         (lambda conn: acquire_run_lease(conn, "run_1", "w" * 10_000, 60), "lease_owner"),
         (lambda conn: acquire_run_lease(conn, "run_1", "", 60), "lease_owner"),
+        (lambda conn: acquire_run_lease(conn, "run_1", "\ud800", 60), "lease_owner"),
+        (lambda conn: complete_run(conn, "run_1", "\ud800"), "lease_owner"),
+        (lambda conn: queue_run(conn, "run_2", "Hello", workspace_dir="\ud800"), "workspace_dir"),
         (lambda conn: get_run(object(), "run_1"), "connect_runtime_db"),  # type: ignore[arg-type]
     ],
 )

@@ -87,3 +87,4 @@ def test_runs_and_attempts_agree_with_the_functions(conn: RuntimeDb, place: Plac
         ("done", 1, "lost", None),
         ("done", 2, "completed", None),
     ]
+    assert [row["lease_owner"] for row in found] == ["worker_4", "worker_1", "worker_3", "worker_1", "worker_2"]

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,37 @@ async def test_ua_18_what_a_handler_says_and_raises(
     assert len(await runs.runs.attempts("raises")) == 1
 
 
+@pytest.mark.both
+@pytest.mark.parametrize(
+    "problem",
+    [
+        SystemExit(3),
+        asyncio.CancelledError("a task of its own was cancelled"),
+        LeaseLost("another job", "1.1"),
+        BaseExceptionGroup("several", [asyncio.CancelledError()]),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+async def test_ua_18_what_ends_a_handler_by_its_own_hand_is_its_failure(
+    url: str, runs: RuntimeDb, problem: BaseException
+) -> None:
+    """It looks like the end of the attempt or of the process, and is not: the run is not tried again."""
+    calls: list[str] = []
+
+    async def handler(run_id: str, workspace_dir: str) -> bool:
+        calls.append(run_id)
+        raise problem
+
+    async with pool_of(url, handler) as pool:
+        for n in range(2):
+            await runs.runs.queue(f"run_{n}", "Hello")
+            await until_status(runs, f"run_{n}", "failed", "needs_review")
+            (attempt,) = await runs.runs.attempts(f"run_{n}")
+            assert (attempt["status"], attempt["failure_class"]) == ("failed", "worker_exception")
+        await until(lambda: pool.get_pool_stats()["total_failed"] == 2)
+    assert calls == ["run_0", "run_1"]
+
+
 async def test_a_workspace_that_cannot_be_had_fails_the_run_at_once(
     url: str, runs: RuntimeDb, own_folder: Path
 ) -> None:
@@ -271,6 +303,33 @@ async def test_ua_19_an_attempt_has_one_number_everywhere(url: str, runs: Runtim
     assert (await runs.runs.get("run_1") or {})["attempts"] == 3
     notes = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("attempts/*/attempt_meta.json")}
     assert {name: note["attempt"] for name, note in notes.items()} == {"002": 2, "003": 3}
+
+
+@pytest.mark.both
+async def test_an_owner_and_a_worker_may_have_one_name(url: str, runs: RuntimeDb) -> None:
+    handler = Held()
+    for n in range(3):
+        await runs.runs.queue(f"run_{n}", "Hello")
+    assert await runs.runs.acquire("run_0", "worker_1", 600)
+    assert await runs.runs.acquire("run_1", "worker_1", 600)
+    assert await runs.runs.complete("run_1", "worker_1")
+    worker = Worker(replace(FAST, worker_id="worker_1"), runs, handler)
+    await worker.start()
+    await happens(handler.begun)
+    assert worker.current_run == "run_2"
+    await runs.runs.queue("run_3", "Hello")
+    assert await runs.runs.acquire("run_3", "worker_1", 600)
+    assert not await runs.runs.acquire("run_2", "worker_1", 600)
+    for n in (0, 2, 3):
+        assert (await runs.runs.get(f"run_{n}") or {})["lease_owner"] == "worker_1"
+        assert await runs.runs.heartbeat(f"run_{n}", "worker_1", 600)
+    assert [each["lease_owner"] for each in await runs.runs.attempts("run_1")] == ["worker_1"]
+    assert await runs.runs.release("run_0", "worker_1")
+    assert await runs.runs.complete("run_3", "worker_1")
+    handler.free.set()
+    await until_status(runs, "run_0", "completed")
+    await worker.stop()
+    assert handler.began == {"run_0": 1, "run_2": 1}
 
 
 async def test_a_pool_that_starts_after_a_crash_has_its_workers(url: str, runs: RuntimeDb) -> None:
@@ -516,7 +575,11 @@ async def test_two_managers_share_one_pool(url: str, runs: RuntimeDb) -> None:
         lambda: WorkerConfig(lease_ttl_seconds=10, heartbeat_interval_seconds=6),
         lambda: WorkerConfig(lease_ttl_seconds=0),
         lambda: WorkerConfig(lease_ttl_seconds=10**6),
+        lambda: WorkerConfig(lease_ttl_seconds="60"),  # type: ignore[arg-type]
+        lambda: WorkerConfig(heartbeat_interval_seconds=None),  # type: ignore[arg-type]
+        lambda: WorkerConfig(heartbeat_interval_seconds=1e-9),
         lambda: WorkerConfig(poll_interval_seconds=-1),
+        lambda: WorkerConfig(poll_interval_seconds=None),  # type: ignore[arg-type]
         lambda: PoolConfig(min_workers=3, max_workers=2),
         lambda: PoolConfig(scale_down_idle_seconds=-1),
     ],

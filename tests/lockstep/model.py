@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.kernel.brokers import Claimer
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Ending, Held, NewJob
 from holdfast.kernel.states import TERMINAL, State
@@ -59,6 +60,7 @@ class Worker:
     ttl_us: int
     status: str = "active"
     stopped_at: int | None = None
+    principal: str | None = None  # of an owner, who lives in no process
 
     @property
     def live(self) -> bool:
@@ -133,8 +135,13 @@ class Model:
         """Those that the store no longer counts as alive: only what they hold is taken before its time."""
         return frozenset(seq for seq in workers if seq not in self.workers or not self.workers[seq].live)
 
-    def silent(self) -> list[int]:
+    def past_ttl(self) -> list[int]:
         return [seq for seq, w in self.workers.items() if w.live and w.heartbeat_at + w.ttl_us <= self.now]
+
+    def silent(self) -> list[int]:
+        """Those whom a sweep gives up: an owner stays while it has a lease."""
+        busy = {job.worker for job in self.in_state(State.RUNNING)}
+        return [seq for seq in self.past_ttl() if self.workers[seq].principal is None or seq not in busy]
 
     # From enqueue to the end
 
@@ -163,10 +170,39 @@ class Model:
         claimable = [job for job in self.in_state(State.PENDING) if job.new.route in routes]
         taken = sorted(claimable, key=lambda job: (job.new.priority, job.seq))[:n]
         for job in taken:
-            job.state, job.worker = State.RUNNING, worker
-            job.epoch, job.token = self.epoch, job.token + 1
-            job.claimed_at, job.lease_until = self.now, self.now + ttl_us
+            self.begin(job, worker, ttl_us)
         return taken
+
+    def begin(self, job: Job, worker: int, ttl_us: int) -> None:
+        job.state, job.worker = State.RUNNING, worker
+        job.epoch, job.token = self.epoch, job.token + 1
+        job.claimed_at, job.lease_until = self.now, self.now + ttl_us
+
+    def share_out(self, claimers: Sequence[Claimer]) -> list[Job]:
+        """Each job to the first who waits for it. What a holder gets that is not active stays where it is."""
+        left = [claimer.n for claimer in claimers]
+        given: list[Job] = []
+        for job in sorted(self.in_state(State.PENDING), key=lambda job: (job.new.priority, job.seq)):
+            takers = [n for n, claimer in enumerate(claimers) if left[n] and job.new.route in claimer.routes]
+            if not takers:
+                continue
+            left[takers[0]] -= 1
+            worker, _, _, ttl_us = claimers[takers[0]]
+            if worker in self.workers and self.workers[worker].status == "active":
+                self.begin(job, worker, ttl_us)
+                given.append(job)
+        return given
+
+    def make_claimable(self, job: Job) -> None:
+        """For somebody who wants this job: its pause is over, or its lease, and then there is no other pause."""
+        if job.state in (State.SCHEDULED, State.WAITING) and _passed(job.due_at, self.now):
+            job.leave(State.PENDING)
+        elif job.state == State.RUNNING and self._is_lapsed(job, ()):
+            self._record(job, "lost")
+            verdict = self._verdict(job)
+            job.end(State.PENDING if verdict == State.SCHEDULED else verdict, self.now)
+            job.rescues += 1
+            self._settle()
 
     def renew(self, held: Iterable[Held], ttl_us: int, ceiling_us: int) -> tuple[dict[int, int], list[Held]]:
         """The new ends of the renewed leases, and those that are lost."""

@@ -63,3 +63,17 @@ RARE = frozenset(
         "the stores were reopened under running jobs",
     }
 )
+
+# Where brokers and owners are among the workers.
+RARE_WITH_BROKERS = frozenset(
+    {
+        "a lease that ran out was taken over at once",
+        "a job was taken before a sweep woke it",
+        "a holder that was not active got nothing",
+        "several who waited were served together",
+        "a name was refused to an owner",
+        "an owner came back under its name",
+        "of many heartbeats some were refused",
+        "an owner with a lease was not given up for its silence",
+    }
+)

@@ -13,7 +13,7 @@ from holdfast.kernel import cancel, families, sql
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.sql import Source
 from tests.lockstep import test_lockstep
-from tests.lockstep.test_lockstep import play, staged
+from tests.lockstep.test_lockstep import LockstepWithBrokers, play, staged
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -100,6 +100,14 @@ BUGS: dict[str, Plant] = {
 }
 
 
+BROKER_BUGS: dict[str, Plant] = {
+    "a lease that ran out is renewed for its broker": instead(
+        "renew_each", ("k.lease_until > holdfast.now_us() - greatest(cast(:leap_us as bigint), 0)", "true")
+    ),
+    "a holder that drains takes a job": instead("take_for", ("and w.status = 'active'", "")),
+}
+
+
 @pytest.fixture
 def patch() -> Iterator[pytest.MonkeyPatch]:
     """What is planted must neither come too late for statements rendered before nor stay for those after."""
@@ -118,3 +126,13 @@ def test_a_planted_bug_is_found(bug: str, tmp_path: Path, patch: pytest.MonkeyPa
     BUGS[bug](patch)
     with staged(tmp_path) as stage, pytest.raises((AssertionError, apsw.ConstraintError)):
         play(stage, examples=180)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bug", BROKER_BUGS)
+def test_a_planted_bug_of_brokers_is_found(bug: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    BROKER_BUGS[bug](patch)
+    with staged(tmp_path) as stage, pytest.raises((AssertionError, apsw.ConstraintError)):
+        play(stage, examples=180, kind=LockstepWithBrokers)

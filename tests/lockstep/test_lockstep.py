@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import get_state_machine_test
 
 from tests.lockstep.machine import Machine
-from tests.lockstep.rare import RARE
+from tests.lockstep.rare import RARE, RARE_WITH_BROKERS
+from tests.lockstep.rules_brokers import BrokerRules
 from tests.lockstep.rules_leases import LeaseRules
 from tests.lockstep.rules_waiting import WaitingRules
 from tests.lockstep.stage import Stage
@@ -43,6 +44,10 @@ class Lockstep(WaitingRules, LeaseRules):
     """All actions together."""
 
 
+class LockstepWithBrokers(BrokerRules, Lockstep):
+    """The same, with brokers and owners among the workers."""
+
+
 @contextmanager
 def staged(folder: Path, postgres_url: str | None = None) -> Iterator[Stage]:
     stage = Stage(folder, postgres_url)
@@ -52,10 +57,10 @@ def staged(folder: Path, postgres_url: str | None = None) -> Iterator[Stage]:
         stage.close()
 
 
-def play(stage: Stage, *, examples: int) -> Counter[str]:
+def play(stage: Stage, *, examples: int, kind: type[Machine] = Lockstep) -> Counter[str]:
     """Play that many examples; returns how often each rare event was seen."""
     seen: Counter[str] = Counter()
-    machine = cast(type[Machine], lambda: Lockstep(stage, seen))  # Hypothesis is content with any factory
+    machine = cast(type[Machine], lambda: kind(stage, seen))  # Hypothesis is content with any factory
     for number in range(FIRST_SEED, FIRST_SEED + examples // ROUND.max_examples):
         try:
             seed(number)(get_state_machine_test(machine, settings=ROUND))()
@@ -65,8 +70,8 @@ def play(stage: Stage, *, examples: int) -> Counter[str]:
     return seen
 
 
-def assert_not_blind(seen: Counter[str]) -> None:
-    missed = sorted(RARE - seen.keys())
+def assert_not_blind(seen: Counter[str], rare: frozenset[str] = RARE) -> None:
+    missed = sorted(rare - seen.keys())
     assert not missed, f"never seen, so never tested: {missed}"
 
 
@@ -82,3 +87,17 @@ def test_the_first_examples_move_in_lockstep(tmp_path: Path, postgres_url: str) 
 def test_sqlite_and_postgres_move_in_lockstep(tmp_path: Path, postgres_url: str) -> None:
     with staged(tmp_path, postgres_url) as stage:
         assert_not_blind(play(stage, examples=EXAMPLES))
+
+
+@pytest.mark.slow
+def test_the_first_examples_with_brokers_move_in_lockstep(tmp_path: Path, postgres_url: str) -> None:
+    with staged(tmp_path, postgres_url) as stage:
+        play(stage, examples=ROUND.max_examples, kind=LockstepWithBrokers)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_brokers_and_workers_move_in_lockstep(tmp_path: Path, postgres_url: str) -> None:
+    with staged(tmp_path, postgres_url) as stage:
+        assert_not_blind(play(stage, examples=EXAMPLES, kind=LockstepWithBrokers), RARE_WITH_BROKERS)

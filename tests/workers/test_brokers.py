@@ -18,7 +18,7 @@ from holdfast.errors import BadPayload, BadSetting, DuplicateWorker, RunFailed, 
 from holdfast.kernel import workers
 from holdfast.kernel.leases import expire
 from holdfast.kernel.queues import pause_queue
-from tests.support.apps import MakeApp, eventually, happens, in_state, outcomes, working
+from tests.support.apps import PATIENCE, MakeApp, eventually, happens, in_state, outcomes, working
 from tests.support.sent import Statements
 
 SOON = "100s"  # longer than any machine needs
@@ -177,6 +177,54 @@ async def test_manual_leases_are_renewed_by_the_caller_alone(hf: Holdfast) -> No
         assert lease.lease_until > before
 
 
+@pytest.mark.parametrize(("ttl", "says"), [("0s", "at least 1ms"), ("365d", "lease_ceiling"), (60, "a duration")])
+async def test_a_renewal_that_cannot_be_kept_is_refused(hf: Holdfast, ttl: Any, says: str) -> None:
+    await hf.enqueue("work")
+    async with hf.broker(queues=["default"], renewal="manual", lease_ttl="10s") as broker:
+        lease = await claimed(broker)
+        before = lease.lease_until
+        with pytest.raises(BadSetting, match=says):
+            await lease.renew(ttl)
+        assert lease.lease_until == before
+
+
+@pytest.mark.both
+async def test_a_manual_lease_that_ran_out_is_known_to_be_lost_and_gives_its_slot_back(hf: Holdfast) -> None:
+    job = await hf.enqueue("work")
+    lost: list[Any] = []
+    async with (
+        hf.broker(queues=["default"], renewal="manual", lease_ttl="1ms", slots=1) as broker,
+        hf.broker(queues=["default"]) as other,
+    ):
+        with hf.events("job.lost", to=lost.append):
+            late = await claimed(broker)
+            async with asyncio.timeout(PATIENCE):
+                await late.wait_lost()
+
+            async def taken() -> BrokerLease | None:
+                return await other.take(job.id)
+
+            await (await eventually(taken)).complete("mine")
+            with pytest.raises(LeaseLost):
+                await late.complete("late")
+        again = await hf.enqueue("work")
+        assert (await claimed(broker)).id == again.id
+    assert len(lost) == 1
+    assert await job.result() == "mine"
+
+
+async def test_a_manual_lease_that_its_holder_lost_sight_of_may_still_be_ended(hf: Holdfast) -> None:
+    """The store has the last word: nobody took the job in the meantime."""
+    job = await hf.enqueue("work")
+    async with hf.broker(queues=["default"], renewal="manual", lease_ttl="10m") as broker:
+        lease = await claimed(broker)
+        lease._kept.fence_at = float("-inf")
+        async with asyncio.timeout(PATIENCE):
+            await lease.wait_lost()
+        assert await lease.complete("after all") == "succeeded"
+    assert await job.result() == "after all"
+
+
 @pytest.mark.both
 async def test_leases_are_renewed_while_they_are_held(make_app: MakeApp) -> None:
     hf = make_app(heartbeat="20ms", lease_ttl="10s")
@@ -315,6 +363,8 @@ async def test_where_a_lost_lease_counts_a_job_that_is_lost_too_often_fails(hf: 
         ({"queues": ["a"], "renewal": "never"}, UsageError, "renewal"),
         ({"queues": ["a"], "lease_ttl": "0s"}, BadSetting, "lease_ttl"),
         ({"queues": ["a"], "lease_ttl": "365d"}, BadSetting, "lease_ceiling"),
+        ({"queues": ["a"], "lease_ttl": "1us", "renewal": "manual"}, BadSetting, "at least 1ms"),
+        ({"queues": ["a"], "lease_ttl": 60}, BadSetting, "duration"),
         ({"queues": ["a"], "lease_ttl": "1s"}, BadSetting, "two heartbeats"),
         ({"queues": ["a"], "id": "x" * 10_000}, BadPayload, "200"),
     ],
@@ -332,6 +382,30 @@ async def test_a_broker_that_is_not_open_says_so(hf: Holdfast) -> None:
         pass
     with pytest.raises(UsageError, match="async with"):
         await broker.take("x")
+
+
+@pytest.mark.both
+async def test_a_broker_that_has_left_cannot_be_entered_again(hf: Holdfast) -> None:
+    broker = hf.broker(id="broker-1", queues=["default"])
+    async with broker:
+        pass
+    with pytest.raises(UsageError, match="broker-1 has left"):
+        await broker.__aenter__()
+    assert await hf.workers.list() == []
+    await hf.enqueue("work")
+    async with hf.broker(id="broker-1", queues=["default"]) as another:
+        assert await another.claim() is not None
+
+
+@pytest.mark.both
+async def test_a_broker_that_could_not_join_may_be_entered_again(hf: Holdfast) -> None:
+    await hf.enqueue("work")
+    waiting = hf.broker(id="broker-1", queues=["default"])
+    async with hf.broker(id="broker-1", queues=["default"]):
+        with pytest.raises(DuplicateWorker):
+            await waiting.__aenter__()
+    async with waiting:
+        assert await waiting.claim() is not None
 
 
 async def test_an_option_that_does_not_exist_is_named(hf: Holdfast) -> None:

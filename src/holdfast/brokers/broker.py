@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from holdfast import durations, validation
 from holdfast.brokers.hub import Hub, Kept, Key
 from holdfast.brokers.lease import BrokerLease
+from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.brokers.routes import Takes
 from holdfast.core import Core, LoopState
 from holdfast.durations import Duration
@@ -104,6 +105,7 @@ class Broker:
         self._core = core
         self._brokers = brokers
         self._hub: Hub | None = None
+        self._left = False
         self.who = _registration(core, name, id, queues, capabilities, slots)
         self.id = self.who.id
         self.takes = Takes(self.who.queues, frozenset(self.who.capabilities))
@@ -119,6 +121,8 @@ class Broker:
     async def __aenter__(self) -> Self:
         if self._hub is not None:
             raise UsageError(f"broker {self.id} is open already; make another one with hf.broker(...).")
+        if self._left:
+            raise UsageError(f"broker {self.id} has left, which is final; make another one with hf.broker(...).")
         self.idle_from = self._core.ports.clock.monotonic()
         self._hub = await self._brokers.join(self)
         return self
@@ -126,7 +130,7 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.draining = True
+        self.draining = self._left = True
         hub, self._hub = self._hub, None
         if hub is not None:
             await self._brokers.leave(self, hub)
@@ -200,13 +204,8 @@ def _renews(renewal: Renewal) -> bool:
 
 
 def _ttl_us(given: Duration | None, settings: Settings, *, renews: bool) -> int:
-    ttl_us = durations.microseconds(settings.lease_ttl if given is None else given)
-    ceiling_us, least_us = (
-        durations.microseconds(settings.lease_ceiling),
-        2 * durations.microseconds(settings.heartbeat),
-    )
-    if not 0 < ttl_us <= ceiling_us:
-        raise BadSetting(f"lease_ttl must be more than 0s and at most {durations.show(ceiling_us)}, the lease_ceiling.")
+    ttl_us = lease_ttl_us(settings.lease_ttl if given is None else given, settings, "lease_ttl")
+    least_us = 2 * durations.microseconds(settings.heartbeat)
     if renews and ttl_us < least_us:
         raise BadSetting(
             f"lease_ttl {durations.show(ttl_us)} is shorter than two heartbeats ({durations.show(least_us)}), so the "

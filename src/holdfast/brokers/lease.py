@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from holdfast import durations
 from holdfast.brokers import bytes_form
 from holdfast.brokers.hub import Hub, Kept
+from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.durations import Duration
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec
@@ -60,9 +60,13 @@ class BrokerLease:
         await self._kept.lost.wait()
 
     async def renew(self, ttl: Duration | None = None) -> datetime:
-        """Hold the job for `ttl` from now on (default: as it was claimed); returns until when."""
+        """Hold the job for `ttl` from now on (default: as it was claimed); returns until when.
+
+        A lease is never made shorter, nor longer than the setting `lease_ceiling` from its claim on. `BadSetting` for a
+        `ttl` under 1ms or over that ceiling.
+        """
         self._check()
-        ttl_us = self._kept.owner.ttl_us if ttl is None else durations.microseconds(ttl)
+        ttl_us = self._kept.owner.ttl_us if ttl is None else lease_ttl_us(ttl, self._hub.settings, "ttl")
         await self._hub.renew(self._kept, ttl_us)
         return self.lease_until
 

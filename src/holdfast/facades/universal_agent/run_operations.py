@@ -1,7 +1,8 @@
 """What happens to a run in one transaction: the kernel's operations on the job that its id stands for now.
 
 A run id is an alias, so it outlives its jobs and is never given to another run. Who may hold, extend or end a lease is
-the kernel's to say; here it is only found by the owner's name.
+the kernel's to say; here it is only found by the owner's name. An owner is a string that anybody may choose, so it is
+stored apart from workers, which may have the same name.
 """
 
 from __future__ import annotations
@@ -146,9 +147,18 @@ def _checkpoint(name: str, result: str, number: int) -> dict[str, Any]:
     return {"checkpoint_id": name.removeprefix(_CHECKPOINT), "number": number, **codec.decode(result)}
 
 
+def owner_id(owner: str) -> str:
+    """Under which id an owner is stored. No worker of runs can have it: theirs has no slash."""
+    return f"{SCOPE}/{owner}"
+
+
 async def _lease(tx: Transaction, run_id: str, owner: str) -> OwnedLease | None:
+    """What an owner of this name holds, or else a worker."""
     alias = await aliases.find_alias(tx, SCOPE, run_id)
-    return None if alias is None else await brokers.find_lease(tx, alias.job, owner)
+    if alias is None:
+        return None
+    held = await brokers.find_lease(tx, alias.job, owner_id(owner))
+    return held or await brokers.find_lease(tx, alias.job, owner)
 
 
 async def _job(tx: Transaction, id: JobId) -> JobRow | None:
@@ -159,8 +169,10 @@ async def _job(tx: Transaction, id: JobId) -> JobRow | None:
 
 
 async def _name(tx: Transaction, worker: int | None) -> str | None:
-    """The id of a worker or an owner, by its number."""
+    """How its callers call a worker or an owner, by its number."""
     if worker is None:
         return None
     rows = await list_workers(tx, all=True, limit=1, before=worker + 1)
-    return rows[0].id if rows and rows[0].seq == worker else None
+    if not rows or rows[0].seq != worker:
+        return None
+    return rows[0].name if rows[0].principal == SCOPE else rows[0].id

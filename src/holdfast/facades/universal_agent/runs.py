@@ -17,6 +17,7 @@ from holdfast.errors import BadSetting, IdempotencyConflict, NotFound, UsageErro
 from holdfast.facades.universal_agent import held_run, workspaces
 from holdfast.facades.universal_agent import run_operations as operations
 from holdfast.facades.universal_agent.run_words import SeenRun
+from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.jobs import JobFunction
 from holdfast.kernel import codec
 from holdfast.kernel.complete import RELEASED, error_json
@@ -29,6 +30,7 @@ from holdfast.queues import Queue
 from holdfast.version import VERSION
 from holdfast.workers.context import JobContext
 
+SHORTEST_LEASE = 0.001  # seconds
 KIND = "universal_agent.run"
 QUEUE = "universal_agent"
 HANDLER_FAILED, HANDLER_RAISED = "run_handler_failed", "worker_exception"
@@ -206,11 +208,11 @@ class Runs:
         return await self._core.runtime().transact(operation, *args, **kwargs)
 
     def _ttl(self, seconds: float) -> int:
-        ceiling = self._core.settings.lease_ceiling
-        if not 0 < seconds <= ceiling.total_seconds():
+        ceiling = self._core.settings.lease_ceiling.total_seconds()
+        if not is_seconds(seconds, least=SHORTEST_LEASE, most=ceiling):
             raise BadSetting(
-                f"a lease lasts more than 0 and at most {ceiling.total_seconds():g} seconds (the setting "
-                f"lease_ceiling), not {seconds!r}."
+                f"a lease lasts {SHORTEST_LEASE:g} to {ceiling:g} seconds (the setting lease_ceiling), not "
+                f"{validation.shown(seconds)}."
             )
         return round(seconds * 1e6)
 
@@ -218,7 +220,7 @@ class Runs:
         owner = _text(lease_owner)
         return Registration(
             incarnation=new_id(self._core.ports),
-            id=owner,
+            id=operations.owner_id(owner),
             name=owner,
             hostname=socket.gethostname(),
             pid=os.getpid(),

@@ -1,7 +1,7 @@
 """A worker of runs: Holdfast's own, with one slot, that hands each run to a handler.
 
 Leases, heartbeats, fencing and draining are the built-in worker's. What a handler's answer means is said here: False
-and an exception end the run as failed, and only a lost lease gives it to another worker.
+and an exception, whichever it is, end the run as failed, and only a lost lease gives it to another worker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast import validation
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import BadSetting, LeaseLost, UsageError
+from holdfast.errors import BadSetting, UsageError
 from holdfast.facades.universal_agent import handling, held_run, workspaces
 from holdfast.facades.universal_agent.handling import Handling
 from holdfast.facades.universal_agent.runs import HANDLER_FAILED, HANDLER_RAISED, KIND, QUEUE, declare
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, require
+from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.observe import Event
 from holdfast.outcomes import Done, Fail
 from holdfast.settings import Settings
@@ -34,6 +36,7 @@ RunHandler = Callable[[str, str], Awaitable[bool]]
 WorkerStatus = Literal["idle", "processing", "draining", "stopped"]
 
 SHORTEST_POLL = 0.01  # seconds; a poll interval of 0 means this one
+_LEAST, _MOST = 0.001, 1e9
 
 
 def _new_worker_id() -> str:
@@ -61,7 +64,10 @@ class WorkerConfig:
             for value, name in (
                 (self.lease_ttl_seconds, "lease_ttl_seconds"),
                 (self.heartbeat_interval_seconds, "heartbeat_interval_seconds"),
-                (self.poll_interval_seconds or SHORTEST_POLL, "poll_interval_seconds"),
+                (
+                    SHORTEST_POLL if self.poll_interval_seconds == 0 else self.poll_interval_seconds,
+                    "poll_interval_seconds",
+                ),
             )
         )
         if heartbeat * 2 > ttl:
@@ -84,9 +90,15 @@ class WorkerConfig:
 
 
 def _seconds(value: float, name: str) -> timedelta:
-    if not 0 < value < 10**9:
-        raise BadSetting(f"{name} is a number of seconds greater than 0, not {value!r}.")
+    if not is_seconds(value, least=_LEAST, most=_MOST):
+        raise BadSetting(f"{name} is a number of seconds from {_LEAST:g} on, not {validation.shown(value)}.")
     return timedelta(seconds=value)
+
+
+def _is_stopped() -> bool:
+    """Whether somebody else cancels what runs here; a handler may raise `CancelledError` by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def role_of(worker_id: str, pool: str) -> Role:
@@ -213,9 +225,10 @@ class Worker:
         with handling.handled(Handling(self._runtime, ctx.id, max_iterations)), held_run.holding(run_id, ctx.lease):
             try:
                 succeeded = await self._handler(run_id, await self._prepared(run_id, workspace_dir, attempt))
-            except (asyncio.CancelledError, LeaseLost):
-                raise
-            except Exception as problem:  # the edge of an attempt: a handler may raise anything
+            except (Exception, asyncio.CancelledError, SystemExit, BaseExceptionGroup) as problem:
+                # The edge of an attempt: a handler may raise anything. Under a lease that is lost the end is refused.
+                if isinstance(problem, asyncio.CancelledError) and _is_stopped():
+                    raise
                 log.exception("run %s: its handler raised", run_id, extra={"run": run_id, "worker": self.worker_id})
                 return Fail(f"{type(problem).__name__}: {problem}", HANDLER_RAISED)
         return Done() if succeeded else Fail("the handler returned False", HANDLER_FAILED)

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import BadPayload
 from holdfast.facades.universal_agent.refusals import BadName
+from holdfast.kernel import codec
 
 DEFAULT_BASE = "AGENT_RUN_WORKSPACES"
 MANIFEST, ACTIVITY, PRODUCTS, ATTEMPTS = "run_manifest.json", "activity.jsonl", "work_products", "attempts"
@@ -55,9 +57,10 @@ def name_of_tenant(tenant: str) -> str:
 
 def check_text(given: object, what: str) -> str:
     """A text that is kept beside something: not empty, and not a page long."""
-    if not isinstance(given, str) or not 1 <= len(given) <= _LONGEST_TEXT or "\0" in given:
-        raise BadName(f"{what} is a text of 1 to {_LONGEST_TEXT} characters without NUL.")
-    return given
+    try:
+        return codec.check_text(given, what=what, cap=_LONGEST_TEXT)
+    except BadPayload as problem:
+        raise BadName(str(problem)) from None
 
 
 def check_workspace(given: object) -> str | None:
@@ -67,8 +70,12 @@ def check_workspace(given: object) -> str | None:
     if not isinstance(given, str | os.PathLike):
         raise BadName(f"workspace_dir is a path, not {type(given).__name__}.")
     path = os.fspath(given)
-    if not isinstance(path, str) or not path.strip() or "\0" in path or len(path) > 4_096:
-        raise BadName("workspace_dir is a path of 1 to 4,096 characters without NUL.")
+    if not isinstance(path, str) or not path.strip():
+        raise BadName("workspace_dir is a path of 1 to 4,096 characters.")
+    try:
+        codec.check_text(path, what="workspace_dir", cap=4_096)
+    except BadPayload as problem:
+        raise BadName(str(problem)) from None
     if not Path(path).is_absolute() and Path(os.path.normpath(path)).parts[:1] in ((), (os.pardir,)):
         raise _outside(path, DEFAULT_BASE)
     return path

@@ -62,14 +62,14 @@ with asked as materialized (
     returning *
 ), claimed as materialized (
     select j.*, t.attempts, t.rescues, t.token + 1 as token, (select c.epoch from holdfast.cluster c) as epoch,
-        a.worker, holdfast.now_us() as claimed_at, holdfast.now_us() + a.ttl_us as lease_until
+        a.worker, a.ttl_us, holdfast.now_us() as claimed_at, holdfast.now_us() + a.ttl_us as lease_until
     from taken t
     join asked a on a.seq = t.seq
     cross join lateral (select k.* from holdfast.job k where k.seq = t.seq offset 0) as j
 ), leased as (
     insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind,
-        queue, parent, lane)
-    select seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane
+        queue, parent, lane, ttl_us)
+    select seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane, ttl_us
     from claimed
 )
 select :columns
@@ -78,10 +78,10 @@ from claimed;
 -- name: take_for :many on sqlite
 -- Forked as `claim`: the jobs that are in both tables are the ones that were taken.
 insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
-    parent, lane)
+    parent, lane, ttl_us)
 select j.seq, value ->> :takings.worker, (select c.epoch from holdfast.cluster c), r.token + 1,
     holdfast.now_us() + (value ->> :takings.ttl_us), holdfast.now_us(), j.route, r.attempts, r.rescues, j.kind, j.queue,
-    j.parent, j.lane
+    j.parent, j.lane, value ->> :takings.ttl_us
 from json_each(:takings)
 cross join holdfast.job j on j.seq = value ->> :takings.seq
 cross join holdfast.ready r on r.route = j.route and (@place(r)) = (@place(j))

@@ -39,7 +39,7 @@ where l.seq = h.seq and l.worker = h.worker and l.epoch = h.epoch and l.token = 
 returning :columns;
 
 -- name: renew_each :many
--- As `renew`, each lease for a time of its own.
+-- As `renew`, each lease for a time of its own, which the lease keeps: see `shorten_leases`.
 with kept as materialized (
     select k.seq as held, h.ttl_us
     from rows(:renewals) as h (seq bigint, worker bigint, epoch bigint, token bigint, ttl_us bigint)
@@ -52,7 +52,8 @@ with kept as materialized (
 )
 update holdfast.lease as l
 set lease_until = greatest(case when cast(:leap_us as bigint) < 0 then 0 else l.lease_until end,
-    least(holdfast.now_us() + kept.ttl_us, l.claimed_at + :ceiling_us))
+    least(holdfast.now_us() + kept.ttl_us, l.claimed_at + :ceiling_us)),
+    ttl_us = greatest(coalesce(l.ttl_us, 0), least(kept.ttl_us, l.claimed_at + :ceiling_us - holdfast.now_us()))
 from kept where l.seq = kept.held
 returning :columns;
 
@@ -193,13 +194,13 @@ returning seq, (select j.id from holdfast.job j where j.seq = lease.seq) as id,
     (select e.error from holdfast.ended e where e.seq = lease.seq and e.state = 'failed') as error;
 
 -- name: shorten_leases :many
--- After the clock went back: no lease may end later than one that is given now. Otherwise the death of its worker
--- would be found that much later. Skips rows that somebody else is changing; renewals do the same for what they
--- renew.
-update holdfast.lease set lease_until = holdfast.now_us()
-    + greatest(:ttl_us, coalesce((select w.ttl_us from holdfast.worker w where w.seq = lease.worker), 0))
+-- After the clock went back: no lease may end later than one that is given now, for the longest time that it was given
+-- itself. Otherwise the death of its worker would be found that much later. Skips rows that somebody else is changing;
+-- renewals do the same for what they renew.
+update holdfast.lease set lease_until = holdfast.now_us() + greatest(:ttl_us, coalesce(ttl_us, 0),
+    coalesce((select w.ttl_us from holdfast.worker w where w.seq = lease.worker), 0))
 where seq = any(array(
-    select k.seq from holdfast.lease k where k.lease_until > holdfast.now_us()
-        + greatest(:ttl_us, coalesce((select w.ttl_us from holdfast.worker w where w.seq = k.worker), 0))
+    select k.seq from holdfast.lease k where k.lease_until > holdfast.now_us() + greatest(:ttl_us, coalesce(k.ttl_us, 0),
+        coalesce((select w.ttl_us from holdfast.worker w where w.seq = k.worker), 0))
     order by k.seq limit :limit for update skip locked))
 returning seq;

@@ -212,12 +212,14 @@ where duty.held_until <= holdfast.now_us() or duty.held_until > excluded.held_un
 returning name, term;
 
 -- name: ahead_of_clock :one
--- How many rows have a time that is later than the clock by more than the grace: the clock went back.
+-- How many rows have a time that is later than the clock by more than the grace: the clock went back. A lease may be
+-- longer than the settings say, and says so itself.
 select (select count(*) from holdfast.worker
         where status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us) as workers,
     (select count(*) from holdfast.lane where charged_at > holdfast.now_us() + :grace_us) as lanes,
-    (select count(*) from holdfast.lease l where l.lease_until > holdfast.now_us() + :ttl_us + :grace_us
-        and l.lease_until > holdfast.now_us() + :grace_us
+    (select count(*) from holdfast.lease l
+        where l.lease_until > holdfast.now_us() + :grace_us + greatest(:ttl_us, coalesce(l.ttl_us, 0))
+            and l.lease_until > holdfast.now_us() + :grace_us
             + coalesce((select w.ttl_us from holdfast.worker w where w.seq = l.worker), 0)) as leases;
 
 -- name: bring_back_workers :exec
