@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 
 from holdfast.app import Holdfast
+from holdfast.clock import Ports
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.drivers import connect
+from holdfast.kernel.pools import put_pool
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext
 
@@ -114,6 +119,23 @@ async def block_until(ctx: JobContext, witness: str, gate: str) -> str:
         time.sleep(0.02)  # noqa: ASYNC251  the fault under test
     note(witness, f"ended {ctx.id} {os.getpid()}")
     return f"blocked by {os.getpid()}"
+
+
+@hf.job(name="freeze_in_write")
+async def freeze_in_write(url: str, mark: str) -> str:
+    """Stops its process in the middle of a write; when the mark is there, it only says who runs it."""
+    if not is_open(mark):
+        note(mark, f"freezes {os.getpid()}")
+        database = connect(url, Settings(url=url), Ports())
+        await database.open()
+        await database.transact(_write_and_freeze)
+    return f"run by {os.getpid()}"
+
+
+async def _write_and_freeze(tx: Transaction) -> None:
+    await put_pool(tx, "frozen", "{}")
+    while True:  # this thread may be the last to stop, and it must not commit before
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def is_open(gate: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.pools import PoolStats
 from tests.chaos.crew import Member, state_of
-from tests.chaos.jobs import block_until, hold
+from tests.chaos.jobs import block_until, freeze_in_write, hold, quick
 from tests.chaos.scene import Scene
 from tests.support.apps import eventually
 
@@ -237,6 +237,23 @@ async def test_a_frozen_worker_is_replaced_and_does_not_come_back(scene: Scene) 
         assert await job.result() != f"held by {victim.pid}"
         await eventually(lambda: _is_gone(victim.pid))
         assert "is killed" in keeper.output
+
+
+@pytest.mark.long
+async def test_a_worker_that_is_frozen_inside_a_write_does_not_hold_the_store_for_ever(scene: Scene) -> None:
+    """On SQLite nobody else can write until it is killed, so nobody can give it up."""
+    async with pool(scene, "--min", "1") as (millers, keeper):
+        await millers.stats(idle=1)
+        frozen = await freeze_in_write.enqueue(scene.url, str(scene.gate("mark")))
+
+        async def stopped() -> list[int]:
+            return [pid for pid in millers.processes() if state_of(pid) == "T"]
+
+        (victim,) = await eventually(stopped)
+        await eventually(lambda: _is_gone(victim))
+        assert await (await quick.enqueue(7)).result() == 7
+        assert await frozen.result() != f"run by {victim}"
+        assert "it is killed" in keeper.output
 
 
 async def _is_gone(pid: int) -> bool:

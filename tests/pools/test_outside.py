@@ -17,6 +17,7 @@ from holdfast.kernel.pools import load, load_question
 from holdfast.pools import WorkerPool
 from holdfast.pools.kubernetes import Deployment, as_deployment
 from tests.conftest import Place
+from tests.support.apps import eventually
 from tests.support.commands import holdfast
 
 ASKED = ("deploy", "kubernetes", "shop:hf", "--image", "example.org/shop:1", "--queues", "render,it's")
@@ -87,6 +88,54 @@ async def test_an_orchestrator_is_told_what_may_start_and_what_runs(place: Place
         assert (await told("render"), await told("render", threshold=4)) == (6, 3)
         await hf.queues.pause("render")
         assert await told("render") == 0
+    await hf.close()
+
+
+async def test_an_orchestrator_is_told_as_many_as_a_rate_lets_start(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+    hf.queue("slow", Queue(rate="1/h burst 4"))
+    database = await core_of(hf).opened()
+    policy = WorkerPool(min=0, max=9, slots=1, scale_up_threshold=1)
+
+    @hf.job(name="ask", queue="slow")
+    def ask() -> None: ...
+
+    async def told() -> tuple[int, int]:
+        return await database.transact(load, ["slow"]), (await hf.pools.demand("slow", policy)).desired
+
+    await ask.options(cost=2).enqueue_many([{} for _ in range(9)])
+    assert await told() == (2, 2)
+    await ask.enqueue_many([{} for _ in range(9)])
+    assert await told() == (4, 4)
+    async with hf.broker(queues=["slow"], slots=3) as broker:
+        leases = await broker.claim(2)
+        assert await told() == (2, 2)  # these two run, and the rate is used up
+        for lease in leases:
+            await lease.complete()
+        await ask.enqueue_many([{} for _ in range(200)])
+        assert await told() == (0, 0)
+    await hf.close()
+
+
+async def test_an_orchestrator_is_told_when_a_lane_opens_that_no_worker_looks_at(place: Place) -> None:
+    hf = Holdfast(place.url, embedded=False)
+    hf.queue("slow", Queue(rate="1/s"))
+    database = await core_of(hf).opened()
+    policy = WorkerPool(min=0, max=9, slots=1)
+
+    @hf.job(name="ask", queue="slow")
+    def ask() -> None: ...
+
+    async def one_more() -> bool:
+        return await database.transact(load, ["slow"]) == (await hf.pools.demand("slow", policy)).desired == 1
+
+    await ask.enqueue_many([{} for _ in range(9)])
+    async with hf.broker(queues=["slow"], slots=3) as broker:
+        (lease,) = await broker.claim(3)  # the others are blocked now
+        await lease.complete()
+    await eventually(one_more)
+    await hf.queues.pause("slow")
+    assert not await one_more()
     await hf.close()
 
 

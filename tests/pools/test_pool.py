@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Queue
 from holdfast.app import core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import pools
@@ -90,6 +90,29 @@ async def test_what_nobody_may_claim_starts_nobody(place: Where) -> None:
         await gate.stats(running=50, pending=0)  # of 100; the others have no worker
         gate.open.set()
         await gate.stats(running=0)
+    await gate.hf.close()
+
+
+async def test_what_a_rate_holds_back_starts_nobody(place: Where) -> None:
+    gate, most = Gate(place.url), 0
+    gate.hf.queue("slow", Queue(rate="1/h"))
+
+    @gate.hf.job(name="ask", queue="slow")
+    async def ask(number: int) -> None:
+        gate.ran.append(number)
+
+    async def let_through() -> bool:
+        nonlocal most
+        stats = await gate.hf.pool("mill").stats()
+        most = max(most, stats.total)
+        return stats.total == 0 and gate.ran != []
+
+    await ask.enqueue_many([{"number": n} for n in range(300)])
+    async with gate.hf.pool("mill", min=0, max=8, slots=1, scale_up_threshold=1, scale_down_idle="100ms"):
+        await eventually(let_through)
+        await ask.enqueue_many([{"number": n} for n in range(200)])
+        assert (await gate.stats(keepers=1)).desired == 0
+    assert (most, len(gate.ran)) == (1, 1)
     await gate.hf.close()
 
 

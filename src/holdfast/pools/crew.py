@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
-from holdfast.pools.launchers import Launcher, Place, StartedWorker
+from holdfast.pools.launchers import Freezable, Launcher, Place, StartedWorker
 from holdfast.shown_text import shown
 
 log = logging.getLogger("holdfast.pool")
@@ -26,6 +26,7 @@ class Crew:
         self._started: dict[str, StartedWorker] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._unlisted: dict[str, float] = {}  # since when the store does not count a worker any more
+        self._frozen: dict[str, float] = {}  # since when a worker is seen to be frozen
         self.deaths: dict[str, str] = {}  # by id, why; until the store was told
 
     @property
@@ -45,6 +46,7 @@ class Crew:
         finally:
             self._started.pop(place.id, None)
             self._unlisted.pop(place.id, None)
+            self._frozen.pop(place.id, None)
             del self._lives[place.id]
             self._changed()
 
@@ -68,6 +70,23 @@ class Crew:
                 self._unlisted.pop(id, None)
             elif id in lost or now - self._unlisted.setdefault(id, now) > _FAREWELL:
                 log.warning("worker %s was given up and is still there; it is killed", shown(id))
+                worker.kill()
+
+    def end_frozen(self, after: float) -> None:
+        """Kill workers that have been frozen for so long, in seconds, without asking the store.
+
+        One that is frozen inside a write on SQLite keeps everybody from writing, so nobody can give it up there.
+        """
+        now = self._ports.clock.monotonic()
+        for id, worker in self.members.items():
+            if not isinstance(worker, Freezable) or not worker.is_frozen():
+                self._frozen.pop(id, None)
+            elif now - self._frozen.setdefault(id, now) >= after:
+                log.warning(
+                    "worker %s has been stopped for %.0f s, and perhaps holds a lock of the database; it is killed",
+                    shown(id),
+                    now - self._frozen[id],
+                )
                 worker.kill()
 
     async def stop(self, *, hurry: bool, within: float) -> None:

@@ -3,7 +3,7 @@
 Any number of processes may keep the same pool. Each decision is a turn in the store, so it does not matter which of
 them makes it; what one starts, all count. All judge by the policy that was declared last, which is in the store: two
 that differed would start and retire the same workers in turn. While the store is away nothing is decided, and the
-workers stay as they are.
+workers stay as they are, except for one that is frozen: perhaps the store is away because of it.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class Keeper:
 
     async def look(self) -> float:
         """Look once, and do what follows; returns for how long nothing more is to be done, unless something changes."""
+        self.crew.end_frozen(self._settings.worker_ttl.total_seconds())  # first: the rest may fail because of one
         await self.tell_deaths()
         serves = self._pool.serves(self._pool.policy)
         sight = await self._database.transact(pools.look_at_pool, self._pool.name, serves)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Database
@@ -48,6 +48,14 @@ class StartedWorker(Protocol):
 
     async def ended(self) -> Exit:
         """Wait until nothing of it is left."""
+
+
+@runtime_checkable
+class Freezable(Protocol):
+    """A worker that can be stopped from outside, and of which its pool can see it without the store."""
+
+    def is_frozen(self) -> bool:
+        """Whether somebody has stopped it, as SIGSTOP does. Returns at once."""
 
 
 class Launcher(Protocol):

@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.leash import Leash
@@ -50,6 +51,9 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def is_frozen(self) -> bool:
+        return self._process.returncode is None and is_stopped(self._process.pid)
+
     async def code(self) -> int:
         """Wait for its end: its exit code, negative for the signal that killed it."""
         return await self._process.wait()
@@ -61,6 +65,15 @@ class ChildProcess:
             return Exit()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Exit(f"{how}: {words}" if words else how)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; False as well where the system has no /proc that could say it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 
 class Subprocesses:

@@ -12,8 +12,9 @@ serves both databases: row locks, lists as tables, membership in a list and othe
 them as columns of the table `j`. It casts a `JobId` to text, and reads a field `now` from the store's clock.
 `@place(j)` is the order of jobs within a route or a lane, `@arrival(j)` the order between queues, and `@ready(j)` all
 columns of `ready`, each as columns of the table `j`, or without parentheses of the only table. `@fence(l)` is the
-condition that the lease `l` is still the one that a worker names. `@nth(:rows.field as type, n)` is the n-th value of a
-column, on PostgreSQL.
+condition that the lease `l` is still the one that a worker names. `@room(l)` is how many jobs of the cost `d.cost` the
+lane `l` lets start now, beside those that run; `:cap` if nothing limits them. `@nth(:rows.field as type, n)` is the
+n-th value of a column, on PostgreSQL.
 
 A connection that a caller lends to Holdfast spells parameters as its library does, and may convert every `json` or
 `uuid`. So such values are sent to it as text, and the server casts them.
@@ -50,10 +51,20 @@ _LISTS = {
 # A lease as its worker names it. Because of `+ 0` every plan finds the row by its primary key. By the index of workers
 # it would read each lease that the worker has had since the last VACUUM.
 _FENCE = "{0}seq = :seq and {0}worker + 0 = :worker and {0}epoch = :epoch and {0}token = :token"
+# What `lanes.admit` would let through: as many as may run beside those that do, and as the rate lets start, which has
+# run empty at `free_at`. Below 0 if more run than may. `opens_at` does not say it: a lane that has just let jobs
+# through opens later for the next ones.
+_ROOM = """least(
+    case when {0}.concurrency is null then :cap
+        else {0}.concurrency - (select count(*) from holdfast.lease h where h.lane = {0}.name) end,
+    case when {0}.interval_us is null then :cap
+        else (greatest({0}.burst, d.cost) * {0}.interval_us - greatest(0, {0}.free_at
+            - case when {0}.charged_at > holdfast.now_us() then {0}.charged_at else holdfast.now_us() end))
+            / (d.cost * {0}.interval_us) end)"""
 # One value of a list that is sent with the sorted list `:seqs`, or the only value if all are equal. A plan for a join
 # could read one list for each entry of the other.
 _NTH = re.compile(r"@nth\((:[a-z_.]+) as (\w+), (\w+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?)\)")
-_MACRO = re.compile(rf"@({'|'.join(_LISTS)}|fence)\b(?:\((\w+)\))?")
+_MACRO = re.compile(rf"@({'|'.join(_LISTS)}|fence|room)\b(?:\((\w+)\))?")
 _SCHEMA = re.compile(r"\bholdfast\.")
 _COLUMNS = re.compile(r":columns\b(?:\((\w+)\))?")
 _LIST_AS_TEXT = re.compile(r"cast\((:[a-z_.]+) as (json|jsonb|uuid)\[\]\)")
@@ -203,6 +214,8 @@ def _expanded(match: re.Match[str]) -> str:
     name, table = match.groups()
     if name == "fence":
         return _FENCE.format(f"{table}." if table else "")
+    if name == "room":
+        return _ROOM.format(table)
     return ", ".join(f"{table}.{column}" if table else column for column in _LISTS[name])
 
 

@@ -187,17 +187,28 @@ where coalesce((select r.queue from holdfast.route r where r.id = d.route), '') 
     select q.name from holdfast.queue q where q.paused_at is not null);
 
 -- name: lane_demand :many
--- Claimable jobs of lanes, and how many of them may start beside those that run.
-select k.lane, count(*) as pending, coalesce((select case when l.concurrency is null then :cap else
-    l.concurrency - (select count(*) from holdfast.lease h where h.lane = l.name) end
-    from holdfast.lane l where l.name = k.lane), 1) as room
-from (select n.lane from rows(:routes) as d (route bigint)
+-- Claimable jobs of lanes, and how many of them may start beside those that run. Blocked jobs count if it is time to open
+-- their lane, although nobody has opened it yet. The cheapest job says how many starts the rate has left: rather one worker
+-- too many than a job that nobody is started for.
+with able as (
+    select s.route from rows(:routes) as s (route bigint)
+    where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
+), laned as (
+    select n.lane, n.cost from able a
     cross join lateral (
-        select n.lane from holdfast.ready n where n.route = d.route limit :cap
+        select n.lane, n.cost from holdfast.ready n where n.route = a.route limit :cap
     ) as n
-    where n.lane is not null and coalesce((select r.queue from holdfast.route r where r.id = d.route), '') not in (
-        select q.name from holdfast.queue q where q.paused_at is not null)) as k
-group by k.lane;
+    where n.lane is not null
+    union all
+    select t.lane, t.cost from holdfast.lane l
+    cross join lateral (
+        select t.lane, t.cost, t.route from holdfast.later t where t.state = 'blocked' and t.lane = l.name limit :cap
+    ) as t
+    where l.opens_at <= holdfast.now_us() and t.route in (select a.route from able a)
+)
+select d.lane, d.pending, coalesce((select @room(l) from holdfast.lane l where l.name = d.lane), 1) as room
+from (select n.lane, count(*) as pending, min(n.cost) as cost from laned n group by n.lane) as d;
 
 -- name: name_job :one
 -- The next job of a name; no row is returned if the name has had that many already.

@@ -56,28 +56,33 @@ returning seq, id;
 -- name: load :one
 -- What an orchestrator asks by itself: how many jobs of these queues should have a slot. A job that is due counts, because
 -- where no worker runs nobody wakes it; so does the lease of a dead worker, which somebody must take back. Of lanes as many
--- count as may start. Below the threshold no more are told than run, but one if there is anything to claim. What no
--- worker of the fleet could run counts too: with no worker there, nobody knows.
+-- count as may start, and what is blocked counts once it is time to open the lane. Below the threshold no more are told
+-- than run, but one if there is anything to claim. What no worker of the fleet could run counts too: with no worker there,
+-- nobody knows.
 with able as (
     select r.id from holdfast.route r
     where (:every = 1 or r.queue = any(cast(:queues as text[])))
         and r.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
 ), laned as (
-    select n.lane, count(*) as jobs from able a
+    select n.lane, n.cost from able a
     cross join lateral (
-        select n.lane from holdfast.ready n where n.route = a.id limit :cap
+        select n.lane, n.cost from holdfast.ready n where n.route = a.id limit :cap
     ) as n
-    where n.lane is not null group by n.lane
+    where n.lane is not null
+    union all
+    select t.lane, t.cost from holdfast.lane l
+    cross join lateral (
+        select t.lane, t.cost, t.route from holdfast.later t where t.state = 'blocked' and t.lane = l.name limit :cap
+    ) as t
+    where l.opens_at <= holdfast.now_us() and t.route in (select a.id from able a)
 ), waiting as (
     select (select count(*) from (select 1 from holdfast.ready k where k.route = a.id and k.lane is null limit :cap) as c)
         + (select count(*) from (select 1 from holdfast.later t where t.route = a.id and t.state = 'scheduled'
             and t.due_at <= holdfast.now_us() limit :cap) as c) as jobs
     from able a
     union all
-    select least(d.jobs, greatest(0, coalesce((select case when l.concurrency is null then :cap else
-        l.concurrency - (select count(*) from holdfast.lease h where h.lane = l.name) end
-        from holdfast.lane l where l.name = d.lane), 1))) as jobs
-    from laned d
+    select least(d.jobs, greatest(0, coalesce((select @room(l) from holdfast.lane l where l.name = d.lane), 1))) as jobs
+    from (select n.lane, count(*) as jobs, min(n.cost) as cost from laned n group by n.lane) as d
 ), total as (
     select (select cast(coalesce(sum(w.jobs), 0) as bigint) from waiting w) as pending,
         (select count(*) from holdfast.lease h join holdfast.route r on r.id = h.route
