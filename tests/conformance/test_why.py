@@ -56,6 +56,16 @@ async def test_a_job_that_nobody_can_serve(store: Store) -> None:
     assert reason.sentence == f"worker '{name}' does not serve queue 'default' with job:work"
 
 
+async def test_a_worker_that_has_been_silent_for_too_long_serves_nobody(store: Store) -> None:
+    """Nobody may be left to declare it lost: then `why` is asked, and must not say that all is well."""
+    worker, _ = await worker_for(store, "job:work")
+    running, waiting = await store.enqueue(), await store.enqueue()
+    await store.claim(worker, 1)
+    await store.advance("1h")
+    assert (await said(store, waiting)).startswith("there is no live worker; the job needs one")
+    assert (await said(store, running)).endswith(": the next worker that looks takes it over")
+
+
 async def test_each_state_has_its_sentence(store: Store) -> None:
     worker, name = await worker_for(store, "job:work")
     later = await store.enqueue(delay_us=90 * SECOND)

@@ -45,7 +45,9 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[
     if job.state != State.PENDING:
         return [_not_pending(job)]
     live = [row for row in await list_workers(tx, all=False, limit=10_000) if row.status == "active"]
-    if worker is not None:
+    if worker is None:  # one that is silent for too long takes nothing, and nobody may have declared it lost yet
+        live = [row for row in live if row.heartbeat_at + row.ttl_us > row.now]
+    else:
         live = [row for row in live if row.id == worker]
         if not live:
             return [Reason("no_worker", f"there is no live worker {worker!r} that takes jobs")]
@@ -67,6 +69,11 @@ def _not_pending(job: WhyJob) -> Reason:
         case State.RUNNING:
             asked = "; it has been asked to stop" if job.cancel_requested_at is not None else ""
             where = f"worker {job.holder or 'unknown'}" + (f" on {job.host}" if job.host else "")
+            if (job.lease_until or 0) <= job.now:
+                said = (
+                    f"the lease of {where} ended at {_time(job.lease_until)}: the next worker that looks takes it over"
+                )
+                return Reason("lease_ended", said + asked)
             return Reason(
                 "leased",
                 f"{where} has been running it since {_time(job.claimed_at)}, "

@@ -70,7 +70,7 @@ def _header(sample: Sample, look: FrameLook) -> list[Line]:
     first = [Span("holdfast ", "title"), Span(f"{name} "), Span(facts, "dim")]
     if look.trouble:
         return [first, [Span(f"the store does not answer: {look.trouble}", "bad")]]
-    taking = [row for row in sample.workers if row.status == "active"]
+    taking = [row for row in sample.workers if row.status == "active" and row.heartbeat_at + row.ttl_us > sample.now]
     busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
     done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
     second = [
