@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,16 +141,18 @@ def test_a_worker_under_dev_logs_what_is_misspelt(shop: Path) -> None:
     """In its own format, from the first line on."""
     words = ("worker", "shop:hf", "--leash", "--until-empty", "--queues", "defualt", "--log-format", "json")
     env = environment(HOLDFAST_LUNCH="1")
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *words],
-        cwd=shop,
-        env=env,
-        input="",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
+    parent, leash = socket.socketpair()
+    with parent, leash:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *words],
+            cwd=shop,
+            env=env,
+            stdin=leash.fileno(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
     lunch, queue, *_ = [json.loads(line)["message"] for line in done.stderr.splitlines()]
     assert lunch.startswith("HOLDFAST_LUNCH is not a setting of Holdfast")
     assert queue == "--queues defualt: this app declares nothing of that name. Did you mean 'default'?"
