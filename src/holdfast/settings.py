@@ -183,8 +183,15 @@ class Settings:
         if environ is None:
             environ = os.environ
             warn_of_unknown_variables()
-        given = {f.name: environ[k] for f in fields(cls) if (k := f"{_PREFIX}{f.name.upper()}") in environ}
-        return cls().override(given)
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            variable = f"{_PREFIX}{each.name.upper()}"
+            if variable in environ:
+                try:
+                    values[each.name] = _parse(each.name, environ[variable], each.default)
+                except BadSetting as problem:
+                    raise BadSetting(f"{variable}: {problem}") from None
+        return cls(**values)
 
     def override(self, texts: Mapping[str, str]) -> Self:
         """These settings with some replaced by their written form, as the command line gives them."""

@@ -56,11 +56,11 @@ async def test_work_that_nobody_can_do_is_a_problem(place: Place) -> None:
     await paint.enqueue()
     alone = holdfast("doctor", "--url", place.url)
     assert alone.code == 1
-    assert "1 jobs of queue images wait, and no worker is alive." in alone.out
+    assert "1 job of queue images waits, and no worker is alive." in alone.out
     async with working(hf):
         said = holdfast("doctor", "--url", place.url)
     assert said.code == 1
-    assert "1 jobs of queue images wait for a worker with job:paint, tag:gpu=yes" in said.out
+    assert "1 job of queue images waits for a worker with job:paint, tag:gpu=yes" in said.out
     await hf.close()
 
 
@@ -196,7 +196,7 @@ def judged(url: str, small_disk: Path | None) -> Said:
         fill(small_disk / "filler")
     said = holdfast("doctor", "--url", url)
     assert (said.code, said.err) == (1, "")
-    assert "1 jobs of queue default wait, and no worker is alive." in said.out
+    assert "1 job of queue default waits, and no worker is alive." in said.out
     full = "0 MB are free on the disk of the database: nothing more can be accepted." in said.out
     assert full == (small_disk is not None)
     return said

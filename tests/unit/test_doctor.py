@@ -179,6 +179,8 @@ def test_jobs_that_nobody_alive_can_run() -> None:
     assert stuck.sentence.startswith("10,000 or more jobs of queue images wait for a worker with job:paint")
     (_, alone) = in_store(backlogs=[backlog(3)], workers=[])
     assert alone.sentence == "3 jobs of queue default wait, and no worker is alive."
+    (_, several) = in_store(backlogs=[backlog(3), backlog(1, "paint")], workers=[])
+    assert several.sentence == "4 jobs of queue default wait, and no worker is alive."
     (_, draining) = in_store(backlogs=[backlog(3)], workers=[worker(status="draining")])
     assert draining.level == "problem"
 

@@ -54,6 +54,16 @@ def test_the_environment_gives_every_kind_of_setting() -> None:
     )
 
 
+def test_a_variable_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(BadSetting, match="^HOLDFAST_CONCURRENCY: concurrency is a whole number, not 'many'"):
+        Settings.from_environment({"HOLDFAST_CONCURRENCY": "many"})
+
+
+def test_variables_that_fit_only_together_are_taken_together() -> None:
+    environ = {"HOLDFAST_HEARTBEAT": "50s", "HOLDFAST_LEASE_TTL": "200s", "HOLDFAST_WORKER_TTL": "200s"}
+    assert Settings.from_environment(environ).heartbeat == timedelta(seconds=50)
+
+
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_environment({}) == Settings()
 

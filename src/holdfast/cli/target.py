@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import HoldfastError, StoreRefused, UsageError
+from holdfast.errors import BadSetting, HoldfastError, StoreRefused, UsageError
 from holdfast.kernel.drivers import describe_url, dialect_of, sqlite_path
 from holdfast.kernel.drivers.addresses import without_password
 from holdfast.settings import Settings
@@ -178,8 +178,10 @@ def load_app(target: str, folder: Path | None = None) -> Holdfast:
         raise UsageError(
             f"cannot find module {module_name!r}; write it as Python would import it from this folder."
         ) from problem
+    except BadSetting:  # of a variable or an argument, not of the program
+        raise
     except Exception as problem:
-        failed = UsageError(f"{module_name} cannot be imported: {message_of(problem)}.")
+        failed = UsageError(f"{module_name} cannot be imported: {message_of(problem).removesuffix('.')}.")
         failed.add_note(traceback_of(_from_its_module(problem)))
         raise failed from problem
     found = [value for value in vars(module).values() if isinstance(value, Holdfast)]

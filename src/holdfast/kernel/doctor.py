@@ -127,7 +127,8 @@ def judge_work(work: Work) -> Iterator[Finding]:
         )
     else:
         slots = sum(row.slots for row in taking)
-        yield Finding("workers", "ok", f"{len(taking)} workers are active, with {slots} slots.")
+        active = "1 worker is active" if len(taking) == 1 else f"{len(taking)} workers are active"
+        yield Finding("workers", "ok", f"{active}, with {slots} slots.")
     yield from _unsure(work, alive)
     yield from _too_old(alive, work.oldest_code)
     yield from _hanging(alive)
@@ -248,6 +249,9 @@ def _places(row: Misplaced) -> str:
 
 
 def _unserved(work: Work, taking: Collection[WorkerRow]) -> Iterator[Finding]:
+    if not taking:
+        yield from _alone(work.backlogs)
+        return
     for backlog in work.backlogs:
         route = Route(backlog.id, backlog.queue, backlog.capabilities)
         if not backlog.pending or any(
@@ -255,16 +259,29 @@ def _unserved(work: Work, taking: Collection[WorkerRow]) -> Iterator[Finding]:
         ):
             continue
         needs = ", ".join(need for need in json.loads(backlog.capabilities) if need != LANE)
-        jobs = f"{backlog.pending:,}{' or more' if backlog.pending >= CAP else ''} jobs of queue {backlog.queue} wait"
-        if not taking:
-            yield Finding("work", "problem", f"{jobs}, and no worker is alive.", "Start one: `holdfast worker …`.")
-        else:
-            yield Finding(
-                "work",
-                "problem",
-                f"{jobs} for a worker with {needs}, and none of the {len(taking)} live workers serves them.",
-                "Start one that does, or cancel them; `holdfast jobs why ID` explains one.",
-            )
+        live = (
+            "the live worker does not serve" if len(taking) == 1 else f"none of the {len(taking)} live workers serves"
+        )
+        yield Finding(
+            "work",
+            "problem",
+            f"{_waiting(backlog.queue, backlog.pending)} for a worker with {needs}, and {live} them.",
+            "Start one that does, or cancel them; `holdfast jobs why ID` explains one.",
+        )
+
+
+def _alone(backlogs: Collection[Backlog]) -> Iterator[Finding]:
+    """What waits in each queue while no worker is there at all."""
+    for queue in sorted({backlog.queue for backlog in backlogs if backlog.pending}):
+        pending = sum(backlog.pending for backlog in backlogs if backlog.queue == queue)
+        said = f"{_waiting(queue, pending)}, and no worker is alive."
+        yield Finding("work", "problem", said, "Start one: `holdfast worker …`.")
+
+
+def _waiting(queue: str, pending: int) -> str:
+    if pending == 1:
+        return f"1 job of queue {queue} waits"
+    return f"{pending:,}{' or more' if pending >= CAP else ''} jobs of queue {queue} wait"
 
 
 def _late(symptoms: Symptoms, *, there_are_workers: bool) -> Iterator[Finding]:

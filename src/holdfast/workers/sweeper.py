@@ -33,6 +33,7 @@ from holdfast.workers.leaps import StoreClock, tolerance
 log = logging.getLogger("holdfast.sweep")
 
 LIMIT = 200
+_NAMED = 20  # rescued jobs of one transaction that the log names
 _DUE_LOOK = 0.005
 WATCHERS = 5
 _WATCH_US = 4_000_000
@@ -230,7 +231,6 @@ class Sweeper:
                 expire, gone=gone, limit=LIMIT, backoff_us=backoff, chance=self._ports.random, until=until
             )
             if moved:
-                log.warning("rescued %d jobs whose lease was lost", len(moved))
                 self._tell(moved)
             total += len(moved)
             if len(moved) < LIMIT:
@@ -238,6 +238,12 @@ class Sweeper:
 
     def _tell(self, moved: Sequence[Lost]) -> None:
         failed = [job for job in moved if job.state == State.FAILED]
+        back = [job for job in moved if job.state != State.FAILED]
+        for job in back[:_NAMED]:
+            extra = {"job": job.id, "kind": job.kind}
+            log.warning("job %s (%s) lost its lease and is %s again", job.id, shown(job.kind), job.state, extra=extra)
+        if len(back) > _NAMED:
+            log.warning("%d more jobs lost their leases", len(back) - _NAMED)
         for job in failed:
             why = (codec.decode(job.error) or {}).get("message", "its lease was lost")
             extra = {"job": job.id, "kind": job.kind}
