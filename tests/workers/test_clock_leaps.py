@@ -140,6 +140,10 @@ async def test_live_workers_keep_their_leases_over_a_leap(site: Site, seconds: i
             assert await outcomes(first, job.id) == ["succeeded"]
 
 
+async def shows_presence(app: Holdfast) -> bool:
+    return all(row.presence for row in await app.workers.list())
+
+
 async def test_a_worker_that_comes_after_a_leap_takes_nothing_from_those_that_live(site: Site) -> None:
     """It has no time of before to compare with; but it sees others that show their presence and look dead."""
     before, after = site.app(heartbeat="20s"), site.app()
@@ -157,6 +161,7 @@ async def test_a_worker_that_comes_after_a_leap_takes_nothing_from_those_that_li
         worker = await stack.enter_async_context(working(before))
         job = await task.enqueue()
         await happens(begun)
+        await eventually(lambda: shows_presence(before))  # a worker says so a moment after it has registered
         await site.leap(HOUR)
         beats = Beats(site, 1)
         await stack.enter_async_context(working(after))

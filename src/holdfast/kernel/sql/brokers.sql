@@ -189,7 +189,7 @@ where coalesce((select r.queue from holdfast.route r where r.id = d.route), '') 
 -- name: lane_demand :many
 -- Claimable jobs of lanes, and how many of them may start beside those that run. Blocked jobs count if it is time to open
 -- their lane, although nobody has opened it yet. The cheapest job says how many starts the rate has left: rather one worker
--- too many than a job that nobody is started for.
+-- too many than a job that nobody is started for. With `between` no plan can read all blocked jobs for each route.
 with able as (
     select s.route from rows(:routes) as s (route bigint)
     where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
@@ -201,14 +201,14 @@ with able as (
     ) as n
     where n.lane is not null
     union all
-    select t.lane, t.cost from holdfast.lane l
+    select t.lane, t.cost from able a
     cross join lateral (
-        select t.lane, t.cost, t.route from holdfast.later t where t.state = 'blocked' and t.lane = l.name limit :cap
+        select t.lane, t.cost from holdfast.later t where t.route = a.route and t.state between 'blocked' and 'blocked' limit :cap
     ) as t
-    where l.opens_at <= holdfast.now_us() and t.route in (select a.route from able a)
+    where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
 )
 select d.lane, d.pending, coalesce((select @room(l) from holdfast.lane l where l.name = d.lane), 1) as room
-from (select n.lane, count(*) as pending, min(n.cost) as cost from laned n group by n.lane) as d;
+from (select f.lane, count(*) as pending, min(f.cost) as cost from laned f group by f.lane) as d;
 
 -- name: name_job :one
 -- The next job of a name; no row is returned if the name has had that many already.

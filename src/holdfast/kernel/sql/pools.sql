@@ -58,7 +58,7 @@ returning seq, id;
 -- where no worker runs nobody wakes it; so does the lease of a dead worker, which somebody must take back. Of lanes as many
 -- count as may start, and what is blocked counts once it is time to open the lane. Below the threshold no more are told
 -- than run, but one if there is anything to claim. What no worker of the fleet could run counts too: with no worker there,
--- nobody knows.
+-- nobody knows. With `between` no plan can read all blocked jobs for each route.
 with able as (
     select r.id from holdfast.route r
     where (:every = 1 or r.queue = any(cast(:queues as text[])))
@@ -70,11 +70,11 @@ with able as (
     ) as n
     where n.lane is not null
     union all
-    select t.lane, t.cost from holdfast.lane l
+    select t.lane, t.cost from able a
     cross join lateral (
-        select t.lane, t.cost, t.route from holdfast.later t where t.state = 'blocked' and t.lane = l.name limit :cap
+        select t.lane, t.cost from holdfast.later t where t.route = a.id and t.state between 'blocked' and 'blocked' limit :cap
     ) as t
-    where l.opens_at <= holdfast.now_us() and t.route in (select a.id from able a)
+    where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
 ), waiting as (
     select (select count(*) from (select 1 from holdfast.ready k where k.route = a.id and k.lane is null limit :cap) as c)
         + (select count(*) from (select 1 from holdfast.later t where t.route = a.id and t.state = 'scheduled'
@@ -82,7 +82,7 @@ with able as (
     from able a
     union all
     select least(d.jobs, greatest(0, coalesce((select @room(l) from holdfast.lane l where l.name = d.lane), 1))) as jobs
-    from (select n.lane, count(*) as jobs, min(n.cost) as cost from laned n group by n.lane) as d
+    from (select f.lane, count(*) as jobs, min(f.cost) as cost from laned f group by f.lane) as d
 ), total as (
     select (select cast(coalesce(sum(w.jobs), 0) as bigint) from waiting w) as pending,
         (select count(*) from holdfast.lease h join holdfast.route r on r.id = h.route
