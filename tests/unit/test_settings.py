@@ -55,7 +55,7 @@ def test_the_environment_gives_every_kind_of_setting() -> None:
 
 
 def test_a_variable_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(BadSetting, match="^HOLDFAST_CONCURRENCY: concurrency is a whole number, not 'many'"):
+    with pytest.raises(BadSetting, match=r"^HOLDFAST_CONCURRENCY: concurrency is a whole number, not 'many'"):
         Settings.from_environment({"HOLDFAST_CONCURRENCY": "many"})
 
 
