@@ -202,7 +202,7 @@ def test_settings_are_listed_with_their_value_and_meaning() -> None:
 
 def test_a_setting_in_the_environment_that_makes_no_sense() -> None:
     line = holdfast("settings", env=environment(HOLDFAST_LEASE_TTL="soon")).refused(2)
-    assert line.startswith("'soon' is not a duration")
+    assert line.startswith("HOLDFAST_LEASE_TTL: 'soon' is not a duration")
 
 
 def test_the_epoch_rises(empty: str) -> None:
