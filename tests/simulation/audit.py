@@ -74,6 +74,7 @@ class Audit:
         self._file = file
         self.ceiling_us = ceiling_us
         self._gone = gone
+        self.left: set[int] = set()  # workers that have said goodbye: whatever they held, they hand back
         self._raw: list[tuple[str, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
         self._columns = {name: _columns(file, relation(name)) for name in PRIMARY_KEYS}
         self._fields = {table: _columns(file, table) for table in WATCHED}
@@ -159,7 +160,8 @@ class Audit:
         holders = {change.old["holder"] for change in changes if change.table == "duty" and change.old is not None}
         alive = {seq for seq in holders & set(self.workers) if self.workers[seq]["status"] in ("active", "draining")}
         hosted = {seq for seq, row in self.workers.items() if row["host"] in self._gone}  # they went with their hub
-        known: dict[str, Any] = {"jobs": self.jobs, "gone": {*self._gone, *hosted}, "given_up": holders - alive}
+        gone = {*self._gone, *hosted, *self.left}
+        known: dict[str, Any] = {"jobs": self.jobs, "gone": gone, "given_up": holders - alive}
         check_changes(changes, now=now, ceiling_us=self.ceiling_us, **known)
         for change in changes:
             if change.table == "job" and change.new is not None:

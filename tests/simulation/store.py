@@ -18,6 +18,7 @@ from holdfast.kernel import duties, epoch
 from holdfast.kernel.database import is_reading
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.leases import expire
+from holdfast.kernel.workers import unregister
 from holdfast.testing.virtual_time import WALL_EPOCH_US, VirtualLoop
 from tests.simulation.audit import Audit, Violation, traced
 from tests.simulation.observer import Observer
@@ -179,6 +180,8 @@ class Store:
         try:
             if isinstance(answer, Exception) and not isinstance(answer, HoldfastError):
                 raise Violation("no unknown error", f"{name} raised {answer!r}")
+            if operation is unregister:
+                self.audit.left.add(args[0])
             if changes or self.audit.unjudged:
                 self.audit.judge(changes, self.now(), operation, args)
         except AssertionError as broken:
