@@ -99,7 +99,8 @@ class BrokerProcess(Process):
         lasts = kept.owner.ttl_us / 1e6 * self._chance.choice((0.0, 0.1, 0.9, 2.5))
         await self.node.clock.sleep(lasts)
         if self._chance.random() < 0.3:
-            await hub.renew(kept, kept.owner.ttl_us)
+            with contextlib.suppress(Unavailable):  # it still holds the job, and ends it
+                await hub.renew(kept, kept.owner.ttl_us)
             await self.node.clock.sleep(lasts / 2)
         drawn = self._chance.random()
         if drawn < 0.1:
