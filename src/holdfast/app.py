@@ -53,6 +53,7 @@ from holdfast.jobs import Job, JobFunction
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.machines.api import Machine, MachineOptions, Machines
+from holdfast.models.registry import Provider
 from holdfast.models.script import Script
 from holdfast.observe import Callback, EventStream, Listening
 from holdfast.pools.listing import Pools
@@ -267,10 +268,9 @@ class Holdfast(Renamed):
         `tools` are tools of this app, `ServerTool`s or the provider's own JSON; `agents` may be called like tools, each
         call a run of its own. `output` is a type that the answer must have. `options` go to the model as they are
         (`{"effort": "high"}`). `attempts` is how often one call of the model may fail. `tool_search` ("regex" or
-        "bm25") lets the model look for tools that are deferred. `fallbacks` are models that answer, in this order, when
-        the one before them cannot, declines, or has failed for `fallback_after` (None: for as long as a run waits for a
-        provider at all). An answer that `max_tokens` cut off is one by `on_max_tokens="stop"`;
-        "continue" lets the model continue, a few times, and "ask" lets a person say so.
+        "bm25") lets the model look for deferred tools. `fallbacks` answer, in this order, when the model before them
+        cannot, declines, or has failed for `fallback_after` (None: as long as a run waits for a provider at all).
+        After `max_tokens`, `on_max_tokens` says: "stop", "continue" by itself a few times, or "ask" a person.
         """
         return declare_agent(self._core, name, model, output, **options)
 
@@ -300,19 +300,18 @@ class Holdfast(Renamed):
         self.access.webhooks.declare(name, to, secret, **options)
 
     def script(self, name: str, script: Script) -> None:
-        """Let this script answer in place of a model, in this program.
-
-        `name` is that of a scripted model: after `hf.script("guide", …)` the model `scripted:guide` plays it. With the
-        name of a real model the script answers in its place, without a key and at its prices.
-        """
+        """After `hf.script("guide", …)` "scripted:guide" plays it; by a real model's name it answers in its place."""
         validation.instance(script, "script", Script)
         self._core.book.add_script(name, script)
 
-    async def upload(self, path: str | Path, *, expires_in: Duration | None = None) -> Document | Image:
-        """Upload a file to the provider, and refer to it: an Image if it is a picture, else a Document.
+    def provider(self, prefix: str, provider: Provider) -> None:
+        """After `hf.provider("openai", OpenAICompatible())`, "openai:gpt-5" is a model, for workers of this program."""
+        self._core.book.providers.add(prefix, provider)
 
-        The provider keeps it until it is deleted there, or for `expires_in` ("30d"; an hour to ninety days). Needs the
-        key to the provider here; `ModelFailure` when it does not take the file.
+    async def upload(self, path: str | Path, *, expires_in: Duration | None = None) -> Document | Image:
+        """Upload a file to the provider, with the key that is here: an Image if it is a picture, else a Document.
+
+        It is kept until it is deleted there, or for `expires_in` ("30d"; an hour to ninety days).
         """
         return await upload.upload(self._core.book, path, expires_in=expires_in)
 
@@ -321,8 +320,7 @@ class Holdfast(Renamed):
     ) -> Session:
         """The session with this key, made when it is first used or awaited; without a key, a new one.
 
-        `tenant` is whose it is, `parent` a session above it. `during` is its policy, when it is made, for messages that
-        come while a run is under way.
+        `parent` is a session above it. `during` is its policy for messages that come while a run is under way.
         """
         return new_session(self._core, key, tx=tx, **options)
 

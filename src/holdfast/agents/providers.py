@@ -19,6 +19,7 @@ from holdfast.models import Model, ModelFailure, open_model
 from holdfast.models.places import place_of
 from holdfast.models.prices import Price, Tier, cost
 from holdfast.models.protocol import Warming
+from holdfast.models.registry import Provider, Providers
 from holdfast.models.script import Script
 from holdfast.models.spool import Shelf
 from holdfast.shown_text import shown
@@ -51,6 +52,7 @@ class ModelBook:
         self._core = core
         self._open: weakref.WeakKeyDictionary[LoopState, dict[str, Model]] = weakref.WeakKeyDictionary()
         self.scripts: dict[str, Script] = {}
+        self.providers = Providers()
         self.prices: Sequence[Price] | None = None  # in place of those that are shipped
         self.substitute: Model | None = None  # for tests: answers for every model
         self.per_call: Decimal | None = None  # for tests: what every call costs, whatever it uses
@@ -62,6 +64,9 @@ class ModelBook:
         opened = self._open.setdefault(self._core.here(), {})
         key = f"{self.credential(name)} {name}"  # a client keeps the key that it was made with
         if key not in opened:
+            if (found := self._provider(name)) is not None:
+                opened[key] = self._opened(name, *found)
+                return opened[key]
             if self.lacks_key(name):
                 raise ModelFailure("bad_request", f"model {name}: {NO_KEY}", bought="no")
             settings = self._core.settings
@@ -77,6 +82,15 @@ class ModelBook:
             )
         return opened[key]
 
+    def _provider(self, name: str) -> tuple[Provider, str] | None:
+        return None if name in self.scripts else self.providers.of(name)
+
+    @staticmethod
+    def _opened(name: str, provider: Provider, model: str) -> Model:
+        if (lack := provider.lack()) is not None:
+            raise ModelFailure("bad_request", f"model {name}: {lack}.", bought="no")
+        return provider.open(model)
+
     def add_script(self, name: str, script: Script) -> None:
         """Let a script answer for a model from the next call on."""
         self.scripts[name] = script
@@ -86,7 +100,9 @@ class ModelBook:
 
     def lacks_key(self, name: str) -> bool:
         """Whether nothing here says who pays for this model, so that a call of it cannot but fail."""
-        if self.substitute is not None or self._is_scripted(name) or self._core.settings.provider_url:
+        if self.substitute is not None or self._is_scripted(name) or self._provider(name) is not None:
+            return False
+        if self._core.settings.provider_url:
             return False
         if any(os.environ.get(variable) for variable in _CREDENTIALS):
             return False
@@ -94,9 +110,15 @@ class ModelBook:
 
     def lack(self, name: str) -> str | None:
         """What is missing here, so that this model cannot be asked at all; None: nothing that is known."""
+        if self.substitute is not None or self._is_scripted(name):
+            return None
+        if (found := self._provider(name)) is not None:
+            return found[0].lack()
+        if (prefix := self.providers.missing(name)) is not None:
+            return f"no provider {prefix!r} is registered here: hf.provider({prefix!r}, …)"
         if self.lacks_key(name):
             return "there is no key: ANTHROPIC_API_KEY is not set"
-        if self.substitute is None and not self._is_scripted(name) and not sdk_is_there():
+        if not sdk_is_there():
             return "the provider's SDK is not installed: pip install 'holdfast[anthropic]'"
         return None
 
@@ -107,6 +129,8 @@ class ModelBook:
         """Which account pays: the place, and a digest of the key and of what else in the URL says so."""
         if self._is_scripted(name):
             return "scripted"
+        if (found := self._provider(name)) is not None:
+            return found[0].credential()
         place = place_of(self._core.settings.provider_url or "anthropic")
         key = os.environ.get("ANTHROPIC_API_KEY", "") + place.secret
         return f"{place.url}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"

@@ -8,29 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import TypeVar
 
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Wire
 
+T = TypeVar("T")
 
-class Lines:
-    """Bytes in, whole events out. An event is the data of the lines up to an empty one."""
+
+class DataLines:
+    """Bytes in, the data of whole events out: that of the lines up to an empty one."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> list[Wire]:
-        events: list[Wire] = []
+    def data(self, chunk: bytes) -> list[bytes]:
+        events: list[bytes] = []
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in (each.removesuffix(b"\r") for each in lines):
             if line.startswith(b"data:"):
                 self._data.append(line[5:])
             elif not line and self._data:
-                events.append(_decoded(b"\n".join(self._data)))
+                events.append(b"\n".join(self._data))
                 self._data = []
         return events
+
+
+class Lines(DataLines):
+    """Bytes in, whole events out."""
+
+    def feed(self, chunk: bytes) -> list[Wire]:
+        return [_decoded(data) for data in self.data(chunk)]
 
 
 def _decoded(data: bytes) -> Wire:
@@ -60,9 +70,19 @@ class Patience:
         return ModelFailure("timeout", f"nothing arrived for {self._idle:g}s, not even a ping.")
 
 
-async def read_events(chunks: AsyncIterator[bytes], patience: Patience) -> AsyncGenerator[Wire, None]:
+def read_events(chunks: AsyncIterator[bytes], patience: Patience) -> AsyncGenerator[Wire, None]:
     """The events in a stream of bytes until it ends, up to and including one of type `error`."""
-    lines = Lines()
+    return _read(chunks, patience, Lines().feed)
+
+
+def read_data(chunks: AsyncIterator[bytes], patience: Patience) -> AsyncGenerator[bytes, None]:
+    """The data of each event in a stream of bytes, until it ends."""
+    return _read(chunks, patience, DataLines().data)
+
+
+async def _read(
+    chunks: AsyncIterator[bytes], patience: Patience, feed: Callable[[bytes], list[T]]
+) -> AsyncGenerator[T, None]:
     until = patience.next()
     while True:
         try:
@@ -72,7 +92,7 @@ async def read_events(chunks: AsyncIterator[bytes], patience: Patience) -> Async
             raise patience.lost() from None
         if chunk is None:
             return
-        events = lines.feed(chunk)
+        events = feed(chunk)
         for event in events:
             yield event
         if events:

@@ -1,0 +1,59 @@
+"""Other providers than Anthropic: a program registers each under a prefix, and `prefix:name` is a model of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from holdfast.errors import UsageError
+from holdfast.models.protocol import Model
+
+_PREFIX = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_TAKEN = frozenset({"scripted", "anthropic"})
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """Where models of one kind come from. It connects to nothing before a call."""
+
+    def open(self, model: str) -> Model:
+        """The model of this name, which is the part after the prefix."""
+
+    def lack(self) -> str | None:
+        """What is missing in this process, so that no model of it can be asked; None: nothing that is known."""
+
+    def credential(self) -> str:
+        """Which account pays: a name for it, never the key. Rate limits are shared by what is named alike."""
+
+
+class Providers:
+    """The providers of one program, by prefix."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Provider] = {}
+
+    def add(self, prefix: str, provider: Provider) -> None:
+        if not _PREFIX.fullmatch(str(prefix)):
+            raise UsageError(f"{prefix!r} cannot be the prefix of a provider: use 1 to 32 of a-z, 0-9, - and _.")
+        if prefix in _TAKEN:
+            raise UsageError(f"the prefix {prefix!r} is Holdfast's own: choose another.")
+        if not isinstance(provider, Provider):
+            raise UsageError(f"a provider has open, lack and credential; {type(provider).__name__} does not.")
+        self._known[prefix] = provider
+
+    def of(self, name: str) -> tuple[Provider, str] | None:
+        """The provider of a model's name, and what that provider calls it; None: it has no registered prefix."""
+        prefix, colon, rest = name.partition(":")
+        provider = self._known.get(prefix) if colon else None
+        return None if provider is None else (provider, rest)
+
+    def missing(self, name: str) -> str | None:
+        """The prefix of a model's name, if nobody has registered a provider under it."""
+        prefix, colon, _ = name.partition(":")
+        if not colon or prefix in _TAKEN or prefix in self._known or not _PREFIX.fullmatch(prefix):
+            return None
+        return prefix
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
