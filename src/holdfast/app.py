@@ -234,9 +234,9 @@ class Holdfast(Renamed):
         have, `concurrency` limits it across all workers, `isolate="process"` runs it where a timeout can kill it.
         `defer` keeps its definition from the model until the agent's `tool_search` has found it.
 
-        `approve=True`, or a function of the call that says so, lets a call wait for a person, who has `within` to
-        decide before `otherwise` is done. A call of effect "once" whose outcome is unknown waits for a
-        person too; `unknown="report"` tells the model instead.
+        `approve=True`, or a function (sync or async) that says so, lets a call wait for a person, who has `within` to
+        decide before `otherwise` is done; a function that raises or takes a minute asks. A call of effect "once" whose
+        outcome is unknown waits for a person too; `unknown="report"` tells the model instead.
         """
         if function is not None:
             return self._core.tools.declare(function, **options)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Document, Holdfast, Limits
 from holdfast.agents.api.agent import Agent
-from holdfast.app import core_of
+from holdfast.agents.runs import decision
 from holdfast.errors import BadPayload, BadSetting, IdempotencyConflict, UsageError
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Labs
@@ -109,7 +109,7 @@ async def test_agents_may_call_agents_as_deep_as_they_like(labs: Labs) -> None:
     assert (await run.text(), len(lab.asked)) == ("done", 3)
 
 
-async def test_a_fault_after_a_whole_answer_does_not_buy_another(labs: Labs) -> None:
+async def test_a_fault_after_a_whole_answer_does_not_buy_another(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be decided the first time cannot the second: the answer is kept and paid for, and the run fails."""
     hf = Holdfast("sqlite:///never.db")
 
@@ -118,12 +118,12 @@ async def test_a_fault_after_a_whole_answer_does_not_buy_another(labs: Labs) -> 
         """Pay."""
         return "paid"
 
-    def faulty(*_about: object) -> bool:
+    def faulty(*_about: object) -> str:
         raise ZeroDivisionError("a fault")
 
     agent = hf.agent("till", model="scripted:", tools=[pay])
     lab = await labs.use(hf, Script(call("pay", amount=1), say("done")))
-    core_of(hf).loop.approving = faulty
+    monkeypatch.setattr(decision, "digest_of_input", faulty)
     run = await agent.enqueue("hi")
     (row,) = await settle(lab, run)
     assert (row.state, row.turns, len(lab.asked)) == ("failed", 1, 1)

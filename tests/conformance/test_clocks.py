@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from holdfast.clock import Ports
-from holdfast.kernel.broker_rows import Renewal
+from holdfast.kernel.broker_rows import Renewal, WorkerRow
 from holdfast.kernel.brokers import Claimer, claim_for, transfer_leases
 from holdfast.kernel.brokers import take as take_by_id
 from holdfast.kernel.clocks import ahead_of_clock, bring_back
@@ -17,10 +18,12 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import beat, renew, renew_one
 from holdfast.kernel.owners import register_owner
+from holdfast.kernel.pools import PoolTerms, Resize, Serves, put_pool, resize
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import AheadOfClock, Lease
 from holdfast.kernel.states import State
-from holdfast.kernel.workers import advertise_presence, list_workers, look, lose_workers
+from holdfast.kernel.workers import advertise_presence, list_workers, look, lose_workers, pool_workers
+from holdfast.pools import WorkerPool
 from holdfast.workers.leaps import StoreClock
 from holdfast.workers.sweeper import WATCHERS, Sweeper
 from tests.support.apps import eventually
@@ -384,3 +387,40 @@ def test_a_leap_is_forgiven_only_to_who_beat_less_than_a_lease_ago() -> None:
     assert asked.clock.leap_us(asked.store_us, asked.ours.monotonic(), TTL_US) == 3_600 * SECOND
     asked.pass_time(1)
     assert asked.clock.leap_us(asked.store_us, asked.ours.monotonic(), TTL_US) == 0
+
+
+# Pools
+
+
+async def places_of(store: Store, start: int) -> Sequence[WorkerRow]:
+    """Open so many places of a pool, whose processes have a minute to come up; returns all that there are."""
+    await store.do(put_pool, "mill", WorkerPool(slots=1).as_json())
+    ids = [f"place-{store.clock.us}-{number}" for number in range(start)]
+    terms = PoolTerms("mill", 1, TTL_US, 0, 0)
+    await store.do(resize, terms, serves=Serves(None, ()), judge=lambda _: Resize(start, ()), ids=ids)
+    return await store.do(pool_workers, "mill")
+
+
+async def test_a_process_that_was_to_come_up_is_late_no_later_when_the_clock_goes_back(store: Store) -> None:
+    (place,) = await places_of(store, 1)
+    assert not any(await store.do(ahead_of_clock, lease_ttl_us=TTL_US))
+    await store.set_back("1h")
+    assert (await store.do(ahead_of_clock, lease_ttl_us=TTL_US)).workers == 1
+    await store.do(bring_back, **TTLS)
+    assert not any(await store.do(ahead_of_clock, lease_ttl_us=TTL_US))
+    (back,) = await places_of(store, 0)
+    assert (place.seq, back.boot_by) == (back.seq, store.clock.us + TTL_US)
+    await store.advance(f"{TTL_US - 1}us")
+    assert await store.do(lose_workers, gone=(), reason="silent") == 0
+    await store.advance("1us")
+    assert await store.do(lose_workers, gone=(), reason="silent") == 1
+    assert await places_of(store, 0) == []
+
+
+async def test_a_process_that_comes_up_is_not_given_up_for_a_leap_forward(store: Store) -> None:
+    """Who decides trusts the clock only as far as the time that has passed for it."""
+    (place,) = await places_of(store, 1)
+    trusted = store.clock.us + TTL_US // 2
+    await store.advance("1h")
+    assert await store.do(lose_workers, gone=(), reason="silent", until=trusted) == 0
+    assert [row.seq for row in await places_of(store, 0)] == [place.seq]

@@ -11,6 +11,7 @@ from holdfast.errors import DuplicateWorker
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import beat
+from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import (
     Registration,
@@ -24,7 +25,8 @@ from holdfast.kernel.workers import (
     register,
     unregister,
 )
-from tests.support.stores import TTL_US, Store
+from holdfast.outcomes import Done
+from tests.support.stores import TTL_US, Store, owner_named
 
 
 def someone(store: Store, id: str = "pod-1") -> Registration:
@@ -222,3 +224,27 @@ async def test_only_those_that_advertise_it_have_a_presence_to_lose(store: Store
     await store.do(advertise_presence, with_sign, presence=False)
     assert await store.do(present_workers) == []
     assert without in await everyone(store)
+
+
+async def test_a_killed_worker_is_seen_to_be_silent_before_anybody_declares_it_lost(store: Store) -> None:
+    seq = await sign_on(store, someone(store))
+    assert not (await everyone(store))[seq].silent
+    await store.advance(f"{TTL_US - 1}us")
+    assert not (await everyone(store))[seq].silent
+    await store.advance("1us")
+    row = (await everyone(store))[seq]
+    assert (row.status, row.silent) == ("active", True)
+    assert await heartbeat(store, seq)
+    assert not (await everyone(store))[seq].silent
+    await store.do(unregister, seq, reason="stopped")
+    await store.advance(f"{TTL_US}us")
+    assert not (await everyone(store))[seq].silent  # it has said good-bye
+
+
+async def test_an_owner_without_a_process_is_silent_only_when_it_holds_nothing(store: Store) -> None:
+    owner = (await store.do(register_owner, owner_named("far"), ttl_us=TTL_US)).seq
+    lease = await store.claimed(owner)
+    await store.advance(f"{2 * TTL_US}us")
+    assert not (await everyone(store))[owner].silent
+    await store.end(lease, Done())
+    assert (await everyone(store))[owner].silent

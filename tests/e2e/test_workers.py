@@ -109,6 +109,26 @@ async def test_workers_that_left_are_listed_when_asked_for(place: Place, worker:
     assert (gone["status"], gone["reason"]) == ("stopped", "stopped")
 
 
+async def test_a_worker_that_was_killed_is_listed_as_silent(place: Place, shop: Path) -> None:
+    """Nobody is left who could declare it lost."""
+    async with Holdfast(place.url, embedded=False) as hf:
+        short = ("--set", "heartbeat=300ms", "--set", "worker_ttl=1s")
+        with started(shop, "shop:hf", "--url", place.url, "--id", "mill-1", *short) as process:
+            await eventually(hf.workers.list)
+            process.kill()
+            await ended(process)
+
+        async def silent() -> bool:
+            (row,) = await hf.workers.list()
+            return row.silent
+
+        await eventually(silent)
+        _, line = holdfast("workers", "ls", "--url", place.url).lines
+        assert line.split()[4] == "silent"
+        (listed,) = holdfast("workers", "ls", "--url", place.url, "--json").json
+        assert (listed["status"], listed["silent"]) == ("active", True)
+
+
 async def test_a_worker_is_shown_with_what_it_holds(place: Place) -> None:
     hf = Holdfast(place.url, embedded=False)
     free = asyncio.Event()

@@ -128,6 +128,16 @@ def test_starts_that_fail_are_tried_one_at_a_time_and_later_each_time() -> None:
     assert judge(policy, sight(0, worker(4, "starting"), past=later)).start == 0
 
 
+def test_a_clock_that_goes_back_does_not_lengthen_the_pause_after_failures() -> None:
+    failed = tuple(past(n, "lost", boot_by=n, pid=0) for n in (3, 2, 1))
+    back = tuple(row._replace(now=NOW - 3_600 * SECOND) for row in failed)
+    assert (trouble_of(back).failures, judge(pool(min=4, max=8), sight(0, past=back)).start) == (3, 1)
+    alive = past(4, "active")._replace(now=NOW - 3_600 * SECOND)  # started at a time that is yet to come
+    assert trouble_of([alive, *back]).failures == 0
+    long = past(5, "lost", lived_s=-3_500)  # the clock went back while it lived
+    assert trouble_of([long]).failures == 0
+
+
 def test_the_longest_pause_between_tries_is_a_minute() -> None:
     failed = tuple(past(n, "lost", boot_by=n, pid=0) for n in range(40, 0, -1))
     assert trouble_of(failed).retry_at == NOW + 60 * SECOND

@@ -153,6 +153,8 @@ def test_a_job_stands_in_one_place() -> None:
     assert found.level == "problem"
     assert found.sentence.startswith("3 jobs are not in exactly one")
     assert "one (in none), two (in 2), number 5 (has no job)" in found.sentence
+    (found,) = [each for each in in_store(misplaced=[Misplaced(6, JobId("six"), 1, 1)]) if each.check == "jobs"]
+    assert "six (in the wrong place)" in found.sentence
 
 
 def test_a_file() -> None:

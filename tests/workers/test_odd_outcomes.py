@@ -10,6 +10,10 @@ from holdfast import Cancel, Discard, Holdfast, Retry, RunFailed
 from holdfast.outcomes import Fail
 
 
+class Odd(BaseException):
+    """Not an Exception, and none of ours."""
+
+
 @pytest.mark.parametrize("reason", [ValueError("bad"), None, 7], ids=["an exception", "nothing", "a number"])
 async def test_a_reason_that_is_no_text_is_stored_as_text(hf: Holdfast, reason: Any) -> None:
     @hf.job
@@ -33,9 +37,6 @@ async def test_a_reason_that_is_no_text_is_stored_as_text(hf: Holdfast, reason: 
 
 
 async def test_a_wait_that_cannot_be_stored_ends_the_attempt(hf: Holdfast) -> None:
-    class Odd(BaseException):
-        """Not an Exception, and none of ours."""
-
     @hf.job(retry=Retry(attempts=1))
     async def odd() -> None:
         raise Odd("strange")
@@ -44,6 +45,27 @@ async def test_a_wait_that_cannot_be_stored_ends_the_attempt(hf: Holdfast) -> No
         job = await odd.enqueue()
         with pytest.raises(RunFailed, match="strange"):
             await job.result()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Odd])
+@pytest.mark.parametrize("how", ["async", "async with a timeout", "sync"])
+async def test_what_is_no_exception_fails_the_attempt_and_its_traceback_is_kept(
+    hf: Holdfast, kind: type[BaseException], how: str
+) -> None:
+    def strange() -> None:
+        raise kind("strange")
+
+    async def strange_async() -> None:
+        strange()
+
+    timeout = "1m" if how.endswith("timeout") else None
+    declared: Any = hf.job(retry=Retry(attempts=1), timeout=timeout)(strange if how == "sync" else strange_async)
+    async with hf:
+        job = await declared.enqueue()
+        with pytest.raises(RunFailed, match=f"{kind.__name__}: strange"):
+            await job.result()
+        (attempt,) = await hf.jobs.attempts(job.id)
+        assert "in strange" in str(attempt.error)
 
 
 async def test_a_returned_policy_is_not_taken_for_a_result(hf: Holdfast) -> None:

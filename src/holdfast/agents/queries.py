@@ -336,9 +336,7 @@ async def servers_of(tx: Transaction, capabilities: Collection[str]) -> list[str
     return [
         worker.id
         for worker in workers
-        if worker.status == "active"
-        and worker.now - worker.heartbeat_at <= worker.ttl_us
-        and set(capabilities) <= set(json.loads(worker.capabilities))
+        if worker.status == "active" and not worker.silent and set(capabilities) <= set(json.loads(worker.capabilities))
     ]
 
 

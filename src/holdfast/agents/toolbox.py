@@ -12,8 +12,10 @@ from typing import Any, TypedDict, Unpack
 from holdfast import durations, validation
 from holdfast.agents.declared_tools import declare_tools
 from holdfast.agents.definition import LAYER, TOOL_KIND, Effect, ToolSpec
+from holdfast.agents.people.program_calls import ProgramCalls
 from holdfast.agents.slots import TOOLS
 from holdfast.agents.tools import (
+    ApprovalFunction,
     Otherwise,
     Person,
     Tool,
@@ -49,7 +51,7 @@ class RemoteToolOptions(TypedDict, total=False):
     requires: Iterable[str]
     concurrency: int | None
     defer: bool
-    approve: bool | Callable[[CallView], bool]
+    approve: bool | ApprovalFunction
     within: Duration | None
     otherwise: Otherwise
     unknown: Unknown
@@ -95,6 +97,7 @@ class Toolbox:
         self._core = core
         self._ask_people = ask_people
         self._prepare = prepare
+        self.calls = ProgramCalls()
         self._tools: dict[str, Tool[Any, Any]] = {}
 
     def find(self, name: str) -> Tool[Any, Any] | None:
@@ -187,8 +190,9 @@ class Toolbox:
         tool.__doc__ = description
         return self._add(tool, asks=True)
 
-    def approving(self, spec: ToolSpec, call: str, input: dict[str, Any]) -> bool:
-        """Whether a person has to approve a call. A rule that fails asks: nobody has said that it may run."""
+    async def approving(self, spec: ToolSpec, call: str, input: dict[str, Any]) -> bool:
+        """Whether a person has to approve a call. A rule that fails, or takes too long, asks: nobody has said that it
+        may run."""
         tool = self._tools.get(spec.name)
         rule = True if tool is None else tool.person.approve
         if not callable(rule):
@@ -199,8 +203,9 @@ class Toolbox:
         except (ValueError, TypeError, BadPayload):
             return False  # a payload that is not a call of this tool is refused when it starts
         try:
-            return bool(rule(CallView(id=call, name=spec.name, input=given)))
-        except Exception as problem:  # noqa: BLE001  whatever a rule raises
+            name = f"the approve= of tool {spec.name}"
+            return bool(await self.calls.call(name, rule, CallView(id=call, name=spec.name, input=given)))
+        except (Exception, SystemExit) as problem:  # noqa: BLE001  whatever a rule raises
             words = f"the approve= of tool {spec.name} failed, so a person is asked"
             log_with_traceback(log, logging.WARNING, words, traceback_of(problem))
             return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -30,6 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,128}")
+ApprovalFunction = Callable[[CallView], bool | Awaitable[bool]]  # what `approve=` takes
 Otherwise = Literal["deny", "approve"]
 Unknown = Literal["review", "report"]
 
@@ -173,7 +174,7 @@ def untitled(node: Any, *, named: bool = False) -> Any:
 class Person:
     """What a person has to do with a tool."""
 
-    approve: bool | Callable[[CallView], bool] = False
+    approve: bool | ApprovalFunction = False
     asks: bool = False  # it is answered by a person, and never run
     within_us: int | None = None
     otherwise: str | None = None

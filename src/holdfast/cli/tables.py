@@ -48,7 +48,7 @@ _STYLES = {
         *("waiting", "pending_tools", "awaiting_input", "open", "draining", "searching", "truncated", "limited"),
         *("refused", "paused", "expired"),
     ),
-    "bold red": ("failed", "lost", "errored", "denied", "processing_error"),
+    "bold red": ("failed", "lost", "silent", "errored", "denied", "processing_error"),
     "dim": ("cancelled", "skipped", "stopped", "withdrawn", "-"),
 }
 _STYLE_OF = {state: style for style, states in _STYLES.items() for state in states}

@@ -147,7 +147,7 @@ def forget(id: str, url: str | None, as_json: bool) -> None:
 
 def _cells(row: WorkerRecord, duties: Sequence[DutyRecord]) -> Row:
     return (
-        *(row.id, row.name, row.hostname, row.pid, row.status, _busy(row)),
+        *(row.id, row.name, row.hostname, row.pid, "silent" if row.silent else row.status, _busy(row)),
         Either(f"{rough(row.now - row.heartbeat_at)} ago", [row.heartbeat_at]),
         "yes" if row.presence else "no",
         ",".join(_held(row, duties)),

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held, Lease
 
+NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
+
 
 class WorkerRow(NamedTuple):
     seq: int
@@ -36,6 +38,18 @@ class WorkerRow(NamedTuple):
     principal: str | None = None  # who registered it
     metadata: str | None = None  # as JSON
     host: int | None = None  # in whose process it lives: None: its own; NOWHERE: in none that we know
+
+    @property
+    def silent(self) -> bool:
+        """Whether its time to say something is over, by the clock of the store. Nobody may have declared it lost yet.
+
+        An owner that lives in no process is silent by nature: it stays while it has a lease.
+        """
+        if self.status == "starting":
+            return self.boot_by is not None and self.boot_by <= self.now
+        if self.status not in ("active", "draining") or (self.host == NOWHERE and self.leases):
+            return False
+        return self.heartbeat_at + self.ttl_us <= self.now
 
 
 class StaleWorker(NamedTuple):

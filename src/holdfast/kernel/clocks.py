@@ -24,8 +24,8 @@ async def ahead_of_clock(tx: Transaction, *, lease_ttl_us: int) -> AheadOfClock:
 async def bring_back(tx: Transaction, *, lease_ttl_us: int, duty_ttl_us: int, limit: int) -> bool:
     """Bring lanes, leases, workers, duties and routes back to now; True when there may be more to do.
 
-    A lane is as far ahead of the clock as it was when it was charged. A lease ends, and a worker is silent, no later
-    than if it had been renewed now.
+    A lane is as far ahead of the clock as it was when it was charged. A lease ends, a worker is silent, and a
+    process is late, no later than if it had been renewed or started now.
     """
     leases = await tx.many(LeasesSql.shorten_leases, ttl_us=lease_ttl_us, limit=limit)
     lanes = await tx.many(LanesSql.mend_lanes, limit=limit)

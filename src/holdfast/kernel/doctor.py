@@ -116,7 +116,7 @@ async def _opened(database: Database) -> list[Finding]:
 
 def judge_work(work: Work) -> Iterator[Finding]:
     now = work.symptoms.now
-    alive = [row for row in work.workers if row.heartbeat_at + row.ttl_us > now]
+    alive = [row for row in work.workers if not row.silent]
     taking = [row for row in alive if row.status == "active"]
     if silent := [row.id for row in work.workers if row not in alive]:
         yield Finding(
@@ -230,21 +230,24 @@ def _unfired(rows: Sequence[ScheduleRow]) -> Iterator[Finding]:
 
 
 def _misplaced(found: Sequence[Misplaced]) -> Iterator[Finding]:
-    """A job is in ready, later, lease or ended, and never in two of them."""
+    """A job is in ready, later, lease or ended, never in two of them, and where it says."""
     if found:
         named = [f"{row.id or f'number {row.seq}'} ({_places(row)})" for row in found]
         yield Finding(
             "jobs",
             "problem",
-            f"{len(found):,} jobs are not in exactly one of the tables ready, later, lease and ended: {_some(named)}.",
+            f"{len(found):,} jobs are not in exactly one of the tables ready, later, lease and ended, or are there "
+            f"under another route, priority, slot or lane than their own: {_some(named)}.",
             "Holdfast itself never does that: something else has changed its tables. Find out what was run on the "
-            "database, and restore those rows; a job that is in none of them never runs.",
+            "database, and restore those rows; a job that is in none of them, or in the wrong place, may never run.",
         )
 
 
 def _places(row: Misplaced) -> str:
     if row.id is None:
         return "has no job"
+    if row.astray and row.places == 1:
+        return "in the wrong place"
     return "in none" if row.places == 0 else f"in {row.places}"
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, StoreBusy
+from holdfast.kernel.broker_rows import NOWHERE
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.statements import BrokersSql
-from holdfast.kernel.workers import NOWHERE, Registration, insert_worker, lose
+from holdfast.kernel.workers import Registration, insert_worker, lose
 
 _TRIES = 20
 

@@ -40,8 +40,10 @@ class Symptoms(NamedTuple):
 
 
 class Misplaced(NamedTuple):
-    """A job that does not stand in exactly one of ready, later, lease and ended, or a row there without a job."""
+    """A job that does not stand in exactly one of ready, later, lease and ended, or not where it says, or a row there
+    without a job."""
 
     seq: int
     id: JobId | None  # None: there is no such job
     places: int
+    astray: int = 0  # rows of ready and later that name another place than the job

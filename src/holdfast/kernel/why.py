@@ -46,7 +46,7 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[
         return [_not_pending(job)]
     live = [row for row in await list_workers(tx, all=False, limit=10_000) if row.status == "active"]
     if worker is None:  # one that is silent for too long takes nothing, and nobody may have declared it lost yet
-        live = [row for row in live if row.heartbeat_at + row.ttl_us > row.now]
+        live = [row for row in live if not row.silent]
     else:
         live = [row for row in live if row.id == worker]
         if not live:

@@ -14,7 +14,6 @@ from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
 from holdfast.kernel.statements import WorkersSql
 from holdfast.validation import did_you_mean
 
-NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
 _NAMED = 1_000  # workers among which a misspelt one is looked for
 _MOST_LIVES = 1_000  # of one worker, that the store remembers
 _HERE = ("active", "draining")

@@ -106,7 +106,7 @@ def trouble_of(past: Sequence[PastWorker]) -> Trouble:
         return Trouble()
     starts = len({worker.boot_by for worker in failed})
     pause = 0 if starts == 1 else min(_LAST_PAUSE_US, _FIRST_PAUSE_US * 2 ** (starts - 2))
-    ended_at = max(worker.stopped_at or 0 for worker in failed)
+    ended_at = max((worker.stopped_at or 0 for worker in failed if not _is_ahead(worker)), default=0)
     reason = next((worker.reason for worker in failed if worker.reason), "")
     return Trouble(starts, ended_at + pause, reason, any(worker.pid for worker in failed))
 
@@ -115,14 +115,19 @@ def _failed(worker: PastWorker) -> bool:
     """It was lost before a process had its place, or soon after."""
     if worker.status != "lost" or worker.stopped_at is None:
         return False
-    return worker.pid == 0 or worker.stopped_at - worker.started_at < STEADY_US
+    return worker.pid == 0 or 0 <= worker.stopped_at - worker.started_at < STEADY_US
 
 
 def _is_young(worker: PastWorker) -> bool:
     """Whether it is well shows later."""
     return worker.status == "starting" or (
-        worker.status in ("active", "draining") and worker.now - worker.started_at < STEADY_US
+        worker.status in ("active", "draining") and 0 <= worker.now - worker.started_at < STEADY_US
     )
+
+
+def _is_ahead(worker: PastWorker) -> bool:
+    """It ended at a time that is yet to come: the clock went back, and a pause from then on would last too long."""
+    return worker.stopped_at is not None and worker.stopped_at > worker.now
 
 
 def _longest_idle(workers: Sequence[WorkerRow], idle_us: int) -> list[int]:

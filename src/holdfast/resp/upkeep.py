@@ -12,7 +12,7 @@ import logging
 
 from holdfast.errors import Unavailable
 from holdfast.kernel import leases, waiting, workers
-from holdfast.kernel.workers import NOWHERE
+from holdfast.kernel.broker_rows import NOWHERE
 from holdfast.resp import keyspace
 from holdfast.resp.gateway import Gateway
 

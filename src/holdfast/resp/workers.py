@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from holdfast.brokers.routes import Takes
 from holdfast.errors import DuplicateWorker, StoreRefused
-from holdfast.kernel.broker_rows import OwnerBeat, Renewal, WorkerRow
+from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.leases import beat_many, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
-from holdfast.kernel.workers import NOWHERE, Registration, list_workers, unregister
+from holdfast.kernel.workers import Registration, list_workers, unregister
 from holdfast.resp.plans import KIND
 from holdfast.resp.rows import HeldLease
 from holdfast.resp.statements import HoldersSql

@@ -28,7 +28,8 @@ class WorkerRecord:
 
     `seq` is the number by which jobs and duties name it. `queues` is None for a worker that serves every queue.
     `presence` says whether the store notices its death at once, `leases` how many jobs it holds, `lines` its slots by
-    their group. `now` is the store's clock when the worker was read.
+    their group. `now` is the store's clock when the worker was read. `silent`: it has sent no heartbeat for
+    longer than its `ttl`, so it is probably dead, and no worker has declared it lost yet.
     """
 
     seq: int
@@ -52,6 +53,7 @@ class WorkerRecord:
     leases: int
     code: int | None
     lines: dict[str, LineSlots]
+    silent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,7 +259,7 @@ def meant_by(problem: BaseException) -> Outcome | None:
                 raise problem
         case BaseExceptionGroup():
             return _parking_among(problem) or raised()
-        case Exception() | SystemExit():  # the handler's own failure, whatever it is, is retried by its policy
+        case Exception() | SystemExit() | KeyboardInterrupt():  # its own failure, which its policy retries
             pass
         case _:
             raise problem
@@ -291,7 +291,7 @@ def _carry(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     # StopIteration, SystemExit and Parking cannot travel through a future, so problems travel as values.
     try:
         return function(), None
-    except (Exception, SystemExit, Parking) as problem:  # noqa: BLE001  raised again on the loop
+    except (Exception, SystemExit, KeyboardInterrupt, Parking) as problem:  # noqa: BLE001  raised again on the loop
         return None, problem
 
 

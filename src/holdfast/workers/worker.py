@@ -28,6 +28,7 @@ from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
+from holdfast.tracebacks import message_of, traceback_of
 from holdfast.workers.attempt import Attempts, Processes, ended_by, interrupted, outcome_of
 from holdfast.workers.claims import Claiming
 from holdfast.workers.definitions import Definition, Registry
@@ -350,7 +351,8 @@ class Worker:
             self._hand_back(holding)
         except BaseException as problem:
             log.exception("the outcome of job %s is unknown", holding.lease.id, extra=about(holding.lease))
-            self._end(holding, TryAgain(error=f"{type(problem).__name__}: {problem}", type="outcome_error"))
+            error, trace = message_of(problem), traceback_of(problem)
+            self._end(holding, TryAgain(error=error, type="outcome_error", trace=trace))
         finally:
             self._pace.note(self._ports.clock.monotonic() - begun)
             slots = self._slots[holding.slots]

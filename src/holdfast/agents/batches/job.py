@@ -16,12 +16,13 @@ from typing import Any
 from holdfast.agents.batches import steps
 from holdfast.agents.batches.batch_rows import BatchRow, OpenRequest
 from holdfast.agents.batches.gather import Gathering, batch_lane
-from holdfast.agents.batches.results import MISSING, NOT_STORED, NOT_SUBMITTED, Collector, apply
+from holdfast.agents.batches.results import MISSING, NOT_STORED, NOT_SUBMITTED, Collector, apply, find_asked_calls
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.forks.simulation import Records
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.rows import LoadedRun
+from holdfast.agents.runs.approvals import ask_rule
 from holdfast.agents.runs.commit import Spent
 from holdfast.agents.runs.decision import Deciding
 from holdfast.agents.runs.loop import RunLoop, parse
@@ -423,7 +424,7 @@ class _BatchJob:
             return 0
         self._ctx.require_lease()
         try:
-            return int(await self._do(apply, lines, self._collector(), self._where(row)))
+            return int(await self._do(apply, lines, await self._collector(lines), self._where(row)))
         except (LeaseLost, Unavailable):
             raise
         except Exception as problem:
@@ -432,7 +433,7 @@ class _BatchJob:
             log.exception("the answer to %s cannot be stored; its run fails", lines[0].custom_id)
             error = {"type": NOT_STORED, "message": f"the answer cannot be stored: {problem}"}
             line = BatchLine(lines[0].custom_id, NOT_STORED, None, error)
-            return int(await self._do(apply, [line], self._collector(), self._where(row)))
+            return int(await self._do(apply, [line], await self._collector([line]), self._where(row)))
 
     async def _answer_all(self, row: BatchRow, type: str, error: dict[str, Any]) -> None:
         """Give what is left of the batch one answer."""
@@ -440,19 +441,22 @@ class _BatchJob:
         while left := await self._ctx.database.transact(steps.unanswered, self._id, _CHUNK):
             await self._apply(row, [BatchLine(each.custom_id, type, None, error) for each in left])
 
-    def _collector(self) -> Collector:
+    async def _collector(self, lines: list[BatchLine]) -> Collector:
         loop = self._loop
+        calls = await self._ctx.database.transact(find_asked_calls, lines, self._is_played_here, parse)
+        approving = await ask_rule(loop.approving, calls)
 
         def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: Records) -> Deciding:
-            return Deciding(run, spec, number, loop.settings, loop.approving, records, loop.reading)
+            return Deciding(run, spec, number, loop.settings, approving, records, loop.reading)
 
         def spent(model: str, usage: dict[str, Any]) -> Spent:
             return spent_on(loop.models, model, usage, "batch")
 
-        def serves(run: LoadedRun) -> bool:
-            return self._serves(run.agent_name) and is_played_here(run, parse, loop.has_tool)
+        announced, notify = loop.settings.announced, loop.notify()
+        return Collector(self._id, self._is_played_here, deciding, spent, parse, announced, notify)
 
-        return Collector(self._id, serves, deciding, spent, parse, loop.settings.announced, loop.notify())
+    def _is_played_here(self, run: LoadedRun) -> bool:
+        return self._serves(run.agent_name) and is_played_here(run, parse, self._loop.has_tool)
 
     async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome | None:
         """The provider did not do what was asked; the batch stays as it is and is looked at again."""

@@ -22,6 +22,7 @@ from holdfast.agents.money.budgets import charge
 from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.question import channel_of
 from holdfast.agents.rows import LoadedRun, RunEnd
+from holdfast.agents.runs.approvals import AskedCall, asked_calls
 from holdfast.agents.runs.call_ids import mended
 from holdfast.agents.runs.commit import (
     Answer,
@@ -131,6 +132,27 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     return len(requests)
 
 
+async def find_asked_calls(
+    tx: Transaction,
+    lines: Sequence[BatchLine],
+    serves: Callable[[LoadedRun], bool],
+    parse: Callable[[str], AgentSpec],
+) -> list[AskedCall]:
+    """The calls in these answers that the program's `approve=` is asked about, of the runs that it serves."""
+    calling = {line.custom_id: line for line in lines if _is_usable(line) and _calls_something(line)}
+    if not calling:
+        return []
+    requests = await tx.many(BatchesSql.find_requests, ids=sorted(calling))
+    loaded = {run.id: run for run in await tx.many(RunsSql.load_runs, jobs=[each.job for each in requests])}
+    asked: list[AskedCall] = []
+    for each in requests:
+        run = loaded.get(each.run)
+        if run is not None and serves(run):
+            reply = mended(reply_of(calling[each.custom_id].message or {}, each.model), run.id, each.turn).reply
+            asked += asked_calls(run, parse(run.definition), each.turn, reply)
+    return asked
+
+
 async def _family(tx: Transaction, ids: Iterable[str]) -> list[int]:
     """The jobs of the runs that these requests are of, and their parents, in the order in which they are locked."""
     requests = await tx.many(BatchesSql.find_requests, ids=sorted(ids))
@@ -208,10 +230,14 @@ def _conclusion(each: Turned) -> Conclusion:
 
 async def _taken(tx: Transaction, case: _Case) -> frozenset[str]:
     """The ids of the calls before an answer that calls something."""
-    if not any(block.get("type") == CLIENT_USE for block in (case.line.message or {}).get("content") or ()):
+    if not _calls_something(case.line):
         return frozenset()
     found = await tx.many(MessagesSql.use_ids, session=case.run.session, branch=case.run.branch)
     return frozenset(use.id for use in found)
+
+
+def _calls_something(line: BatchLine) -> bool:
+    return any(block.get("type") == CLIENT_USE for block in (line.message or {}).get("content") or ())
 
 
 def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) -> Turned:

@@ -33,12 +33,15 @@ log = logging.getLogger("holdfast.agents")
 _CAP = 1 << 26
 _DEEPEST = 1 << 30
 
-Approving = Callable[[ToolSpec, str, dict[str, Any]], bool]
-"""Whether a person has to approve a call of this tool, with this id and these arguments."""
+CALLING = ("tool_use", "end_turn", "stop_sequence", "pause_turn")  # no call of such an answer may stay unanswered
+
+Approving = Callable[[ToolSpec, str], bool]
+"""Whether a person has to approve the call of this tool with this id; `holdfast.agents.runs.approvals` finds out."""
 
 
-def never(_tool: ToolSpec, _call: str, _input: dict[str, Any]) -> bool:
-    return False
+def call_id(run: str, turn: int, place: int) -> str:
+    """The id of the call at this place of an answer."""
+    return derived_id(run, "call", turn, place)
 
 
 class Deciding:
@@ -50,7 +53,7 @@ class Deciding:
         spec: AgentSpec,
         number: int,
         settings: Settings,
-        approving: Approving = never,
+        approving: Approving,
         records: Records = Records(),  # noqa: B008  it cannot be changed
         reading: Reading = unknown_type,
     ) -> None:
@@ -88,7 +91,7 @@ class Deciding:
 
     def _decided(self, reply: Reply, asked: list[dict[str, Any]]) -> Decision:
         match reply.stop_reason:
-            case "tool_use" | "end_turn" | "stop_sequence" | "pause_turn" if asked:  # no call may stay unanswered
+            case reason if reason in CALLING and asked:
                 return Decision(calls=tuple(self._call(place, use, reply) for place, use in enumerate(asked)))
             case "end_turn" | "stop_sequence":
                 return self._answered(reply)
@@ -161,7 +164,7 @@ class Deciding:
 
     def _row(self, place: int, use: dict[str, Any]) -> NewCall:
         return NewCall(
-            id=derived_id(self._run.id, "call", self._number, place),
+            id=call_id(self._run.id, self._number, place),
             run=self._run.id,
             turn=self._number,
             ordinal=place,
@@ -236,7 +239,7 @@ class Deciding:
         if tool.person:
             more = {"question": given.get("question"), "choices": given.get("choices")}
             asked = self._inquiry_about(row, "question", **more)
-        elif tool.approve and self._approving(tool, row.id, given):
+        elif tool.approve and self._approving(tool, row.id):
             asked = self._inquiry_about(row, "approval")
         else:  # nothing but the fork asks: then nothing but a person answers
             return self._inquiry_about(row, "approval") if self._must_ask(tool.effect) else None

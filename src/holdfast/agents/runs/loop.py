@@ -37,9 +37,10 @@ from holdfast.agents.money.reservation import most_nano
 from holdfast.agents.money.trees import is_limited, is_tree
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow
 from holdfast.agents.runs import turns
+from holdfast.agents.runs.approvals import ApprovalRule, ask_rule, asked_calls, never
 from holdfast.agents.runs.call_ids import mended, used_ids
 from holdfast.agents.runs.commit import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
-from holdfast.agents.runs.decision import Approving, Deciding, never, run_inquiry
+from holdfast.agents.runs.decision import Deciding, run_inquiry
 from holdfast.agents.runs.history import said_before, server_tool_is_open, text_of, was_corrected
 from holdfast.agents.runs.output import Reading, unknown_type
 from holdfast.agents.runs.playable import check_played_here
@@ -81,7 +82,7 @@ class RunLoop:
         settings: Callable[[], Settings],
         ports: Callable[[], Ports],
         *,
-        approving: Approving = never,
+        approving: ApprovalRule = never,
         notify: Callable[[], bool] = lambda: False,
         reading: Reading = unknown_type,
         has_tool: Callable[[str], bool] = lambda _: True,
@@ -411,9 +412,9 @@ class _Turn:
         if reply.stop_reason == INTERRUPTED:
             decision = interrupted(Decision(), text_of(reply.blocks))
         else:
-            settings, approving = self._loop.settings, self._loop.approving
-            run, records, window = self._run, self._loaded.records, self._loaded.window
-            deciding = Deciding(run, self._spec, self._number, settings, approving, records, self._loop.reading)
+            run, records, window, loop = self._run, self._loaded.records, self._loaded.window, self._loop
+            approving = await ask_rule(loop.approving, asked_calls(run, self._spec, self._number, reply))
+            deciding = Deciding(run, self._spec, self._number, loop.settings, approving, records, loop.reading)
             before = said_before(window, run.id, self._number) if run.continued else ""
             decision = deciding.decide(reply, before, corrected=bool(run.continued) and was_corrected(window))
         answer = Answer(

@@ -70,7 +70,7 @@ def _header(sample: Sample, look: FrameLook) -> list[Line]:
     first = [Span("holdfast ", "title"), Span(f"{name} "), Span(facts, "dim")]
     if look.trouble:
         return [first, [Span(f"the store does not answer: {look.trouble}", "bad")]]
-    taking = [row for row in sample.workers if row.status == "active" and row.heartbeat_at + row.ttl_us > sample.now]
+    taking = [row for row in sample.workers if row.status == "active" and not row.silent]
     busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
     done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
     second = [
@@ -167,7 +167,7 @@ def _workers(sample: Sample, look: FrameLook) -> Panel:
 
 def _worker(row: WorkerRow, sample: Sample, look: FrameLook, name: int, host: int) -> Line:
     silent = sample.now - row.heartbeat_at
-    beat: Style = "bad" if silent > row.ttl_us else "warn" if silent > row.ttl_us // 2 else "plain"
+    beat: Style = "bad" if row.silent else "warn" if silent > row.ttl_us // 2 else "plain"
     duties = " ".join(duty.name for duty in sample.duties if duty.holder == row.seq)
     only = json.loads(row.queues)
     ahead = f"+{row.leases - row.slots}" if row.leases > row.slots else ""  # claimed, and waiting for a slot
@@ -175,13 +175,19 @@ def _worker(row: WorkerRow, sample: Sample, look: FrameLook, name: int, host: in
     left = max(1, look.width - name - host - 44)  # columns behind those of all the others
     return [
         Span(f"{fit(row.id, name, glyphs=look.glyphs)}  {fit(row.hostname, host, glyphs=look.glyphs)}  "),
-        Span(fit(row.status, 8), "good" if row.status == "active" else "warn"),
+        _status(row),
         Span("  "),
         *bar(row.leases, row.slots, 10, look.glyphs),
         Span(fit(f"{min(row.leases, row.slots)}/{row.slots}{ahead}", 10, right=True)),
         Span(fit(rough(silent), 8, right=True), beat),
         Span(f"  {fit(duties + serves, left, glyphs=look.glyphs)}", "dim"),
     ]
+
+
+def _status(row: WorkerRow) -> Span:
+    if row.silent:
+        return Span(fit("silent", 8), "bad")
+    return Span(fit(row.status, 8), "good" if row.status == "active" else "warn")
 
 
 def _lanes(sample: Sample, look: FrameLook) -> Panel:

@@ -15,10 +15,10 @@ from typing import Any
 from holdfast.errors import DuplicateWorker
 from holdfast.facades.flatagents.records import UnknownWorker, WorkerFilter, WorkerRecord
 from holdfast.kernel import brokers, codec, leases, workers
-from holdfast.kernel.broker_rows import OwnerBeat, WorkerRow
+from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, WorkerRow
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.owners import register_owner
-from holdfast.kernel.workers import NOWHERE, Registration
+from holdfast.kernel.workers import Registration
 
 PRINCIPAL = "flatagents"
 LASTING_US = 10 * 365 * 86_400_000_000  # only a reaper gives a worker up, or takes its items back

@@ -97,22 +97,37 @@ order by n.lane limit :limit;
 
 -- name: misplaced :many
 -- Of the newest jobs, and of some jobs of every table: those that are not in exactly one of ready, later, lease and
--- ended, and rows there whose job is missing. One statement sees one moment, so a job that moves is seen once. A row
--- of `ready` that disagrees with its job about its place is not seen: to find it, all of `ready` would have to be read.
-with looked (seq) as (
+-- ended, rows there whose job is missing, and rows of ready and later that name another place than their job. One
+-- statement sees one moment, so a job that moves is seen once. No index finds a row of `ready` by its job alone, so
+-- such a row is looked for among those that are read anyway. A subquery, not a join, which may read every job.
+with claimable (seq, route, priority, slot, lane) as (
+    select r.seq, r.route, r.priority, r.slot, r.lane from holdfast.ready r limit :limit
+), unclaimable (seq, route, priority, slot, lane) as (
+    select t.seq, t.route, t.priority, t.slot, t.lane from holdfast.later t limit :limit
+), astray (seq, uncounted) as (
+    select n.seq, case when n.differs = 2 then n.claimable else 0 end
+    from (select c.seq, c.claimable, (select case
+            when c.route <> j.route or c.priority <> j.priority or c.slot <> j.slot then 2
+            when coalesce(c.lane, '') <> coalesce(j.lane, '') then 1 end
+            from holdfast.job j where j.seq = c.seq) as differs
+        from (select r.*, 1 as claimable from claimable r union all select u.*, 0 from unclaimable u) as c) as n
+    where n.differs is not null
+), looked (seq) as (
     select n.seq from (select j.seq from holdfast.job j order by j.seq desc limit :limit) as n
-    union select n.seq from (select r.seq from holdfast.ready r limit :limit) as n
-    union select n.seq from (select t.seq from holdfast.later t limit :limit) as n
+    union select c.seq from claimable c
+    union select u.seq from unclaimable u
     union select n.seq from (select l.seq from holdfast.lease l limit :limit) as n
     union select n.seq from (select e.seq from holdfast.ended e order by e.seq desc limit :limit) as n
 )
-select f.seq, f.id, f.places
+select f.seq, f.id, f.places, f.astray
 from (select s.seq, (select cast(j.id as text) from holdfast.job j where j.seq = s.seq) as id,
     (select count(*) from holdfast.job j join holdfast.ready r on r.route = j.route and r.priority = j.priority
         and r.slot = j.slot and r.seq = j.seq where j.seq = s.seq)
+    + (select count(*) from astray a where a.seq = s.seq and a.uncounted = 1)
     + (select count(*) from holdfast.later t where t.seq = s.seq)
     + (select count(*) from holdfast.lease l where l.seq = s.seq)
-    + (select count(*) from holdfast.ended e where e.seq = s.seq) as places
+    + (select count(*) from holdfast.ended e where e.seq = s.seq) as places,
+    (select count(*) from astray a where a.seq = s.seq) as astray
     from looked s) as f
-where f.id is null or f.places <> 1
+where f.id is null or f.places <> 1 or f.astray <> 0
 order by f.seq limit :limit;

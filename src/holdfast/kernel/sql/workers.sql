@@ -215,7 +215,8 @@ returning name, term;
 -- How many rows have a time that is later than the clock by more than the grace: the clock went back. A lease may be
 -- longer than the settings say, and says so itself.
 select (select count(*) from holdfast.worker
-        where status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us) as workers,
+        where (status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us)
+            or (status = 'starting' and boot_by > holdfast.now_us() + ttl_us + :grace_us)) as workers,
     (select count(*) from holdfast.lane where charged_at > holdfast.now_us() + :grace_us) as lanes,
     (select count(*) from holdfast.lease l
         where l.lease_until > holdfast.now_us() + :grace_us + greatest(:ttl_us, coalesce(l.ttl_us, 0))
@@ -225,9 +226,12 @@ select (select count(*) from holdfast.worker
 -- name: bring_back_workers :exec
 -- After the clock went back: the store must not wait for a silent worker much longer than for one that sends a
 -- heartbeat now. A worker that is ahead by less than its TTL is left alone: its own next heartbeat corrects that. If
--- it found a heartbeat that it did not send, it would believe that the store was restored.
-update holdfast.worker set heartbeat_at = holdfast.now_us()
-where status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us;
+-- it found a heartbeat that it did not send, it would believe that the store was restored. A process that is to come
+-- up has no more time than if it were started now; its `ttl_us` is the time that it was given.
+update holdfast.worker set heartbeat_at = holdfast.now_us(),
+    boot_by = case status when 'starting' then holdfast.now_us() + ttl_us else boot_by end
+where (status in ('active', 'draining') and heartbeat_at > holdfast.now_us() + ttl_us)
+    or (status = 'starting' and boot_by > holdfast.now_us() + ttl_us);
 
 -- name: bring_back_duties :exec
 -- The same for duties and turns. No term becomes shorter than its holder believes.
