@@ -25,6 +25,7 @@ from holdfast.machines.admission import Admission
 from holdfast.machines.graph import Machine
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.orders import OWN_QUEUES
+from holdfast.machines.program import playing
 
 LAUNCHED = f"{OWN_QUEUES}flatagents."  # the queue of the workers of a pool
 _STALE = 60.0  # seconds, for a registry that does not say
@@ -113,7 +114,10 @@ class MachineHooks(PlainHooks):
 
     @property
     def invoker(self) -> SubprocessInvoker:
-        return SubprocessInvoker(self._target(), backends=self._shared())
+        """Starts processes with these hooks and backends, of the program that plays the machine."""
+        program = playing.get()
+        url, app = (None, None) if program is None else program
+        return SubprocessInvoker(self._target(), url=url, app=app, backends=self._shared())
 
     def _target(self) -> str:
         """Where a process finds these hooks; those that were made by hand are not to be found."""
