@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -116,6 +117,39 @@ def test_an_error_exit_is_terminated_and_gives_the_item_back(scene: Scene) -> No
     (worker,) = scene.registry.list()
     assert (worker.worker_id, worker.current_task_id) == (id, None)
     assert (scene.pool.get(item_id).status, scene.pool.get(item_id).attempts) == ("pending", 1), "a try that failed"
+
+
+SPAWNS = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: spawns
+  context: {pool_id: papers, max_workers: 3, workers_to_spawn: 10, worker_config_path: "{{ input.worker }}"}
+  states:
+    start:
+      action: spawn_workers
+      output_to_context: {spawned: "{{ output.spawned }}", refused: "{{ output.refused }}"}
+      transitions: [{to: done}]
+    done: {type: final, output: {spawned: context.spawned, refused: context.refused}}
+"""
+
+
+def test_spawned_workers_are_as_many_as_may_live(scene: Scene) -> None:
+    spawns, worker, hooks = scene.folder / "spawns.yml", scene.folder / "fails.yml", scene.hooks()
+    spawns.write_text(SPAWNS)
+    worker.write_text(FAILS)
+    for n in range(10):
+        scene.pool.push({"n": n})
+    machine = scene.app.machine(spawns, hooks=hooks)
+
+    async def four() -> list[Any]:
+        return [*await asyncio.gather(*(machine.run({"worker": str(worker)}) for _ in range(4)))]
+
+    answers = scene.app.sync(four())
+    assert sum(each["spawned"] for each in answers) == len(set(hooks.launched)) == 3
+    assert all(each["spawned"] + each["refused"] == 10 for each in answers)
+    rows = [scene.app.sync(scene.app.jobs.get(id)) for id in hooks.launched]
+    assert {(row.state, row.queue) for row in rows} == {("pending", "own_process.flatagents.papers")}
 
 
 SHOP = """
