@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.facades.flatagents import WorkerRecord
+from holdfast.facades.flatagents.environment import BACKENDS
 from tests.facades.echo_hooks import EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
 from tests.facades.test_leases import SHORT, patiently
+from tests.support.commands import environment
 
 __all__ = ["scene"]
 
@@ -110,3 +117,93 @@ def test_an_error_exit_is_terminated_and_gives_the_item_back(scene: Scene) -> No
     (worker,) = scene.registry.list()
     assert (worker.worker_id, worker.current_task_id) == (id, None)
     assert (scene.pool.get(item_id).status, scene.pool.get(item_id).attempts) == ("pending", 1), "a try that failed"
+
+
+SPAWNS = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: spawns
+  context: {pool_id: papers, max_workers: 3, workers_to_spawn: 10, worker_config_path: "{{ input.worker }}"}
+  states:
+    start:
+      action: spawn_workers
+      output_to_context: {spawned: "{{ output.spawned }}", refused: "{{ output.refused }}"}
+      transitions: [{to: done}]
+    done: {type: final, output: {spawned: context.spawned, refused: context.refused}}
+"""
+
+
+def test_spawned_workers_are_as_many_as_may_live(scene: Scene) -> None:
+    spawns, worker, hooks = scene.folder / "spawns.yml", scene.folder / "fails.yml", scene.hooks()
+    spawns.write_text(SPAWNS)
+    worker.write_text(FAILS)
+    for n in range(10):
+        scene.pool.push({"n": n})
+    machine = scene.app.machine(spawns, hooks=hooks)
+
+    async def four() -> list[Any]:
+        return [*await asyncio.gather(*(machine.run({"worker": str(worker)}) for _ in range(4)))]
+
+    answers = scene.app.sync(four())
+    assert sum(each["spawned"] for each in answers) == len(set(hooks.launched)) == 3
+    assert all(each["spawned"] + each["refused"] == 10 for each in answers)
+    rows = [scene.app.sync(scene.app.jobs.get(id)) for id in hooks.launched]
+    assert {(row.state, row.queue) for row in rows} == {("pending", "own_process.flatagents.papers")}
+
+
+SHOP = """
+import os
+
+from holdfast import Holdfast
+from holdfast.facades.flatagents import DistributedWorkerHooks
+from holdfast.models.script import Script, say
+
+hf = Holdfast(os.environ["SHOP_URL"])
+hf.agent("critic", model="scripted:critic", queue="critics")
+hf.script("critic", Script(say("good")))
+hf.machine("launcher.yml", hooks=DistributedWorkerHooks)
+"""
+LAUNCHER = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: launcher
+  context: {pool_id: papers, max_workers: 1}
+  states:
+    start: {launch: asker, transitions: [{to: done}]}
+    done: {type: final}
+"""
+ASKER = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: asker
+  states:
+    start:
+      agent: critic
+      input: {text: Is it good?}
+      output_to_context: {said: "{{ output.text }}"}
+      transitions: [{to: done}]
+    done: {type: final, output: {said: context.said}}
+"""
+
+
+@pytest.mark.long
+def test_a_launched_process_finds_the_agents_of_the_program_that_launched_it(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = scene.app.settings.url
+    for name, text in (("shop.py", SHOP), ("launcher.yml", LAUNCHER), ("asker.yml", ASKER)):
+        (tmp_path / name).write_text(text)
+    scene.pool.push({"n": 1})
+    env = environment(SHOP_URL=url, **{BACKENDS: json.dumps(scene.config.absolute())})
+    command = [sys.executable, "-m", "holdfast.machines.run", "--machine", "launcher.yml", "--app", "shop:hf"]
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+
+    def answers() -> list[Any]:
+        rows = scene.app.sync(scene.app.jobs.list(kind="machine:asker"))
+        return [scene.app.sync(scene.app.jobs[row.id].result()) for row in rows if row.state == "succeeded"]
+
+    patiently(lambda: answers() == [{"said": "good"}])

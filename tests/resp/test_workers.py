@@ -13,8 +13,10 @@ from holdfast import Holdfast
 from holdfast.errors import NotFound, StoreRefused
 from holdfast.resp.keeping import Keeping
 from holdfast.resp.server import RespServer
+from tests.conftest import Place
 from tests.resp.conftest import Client, Connect, Serve
 from tests.support.apps import eventually
+from tests.support.restoring import Backup
 
 SHORT = timedelta(milliseconds=800)
 
@@ -214,3 +216,48 @@ async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespS
     assert await client("LREM", "queue:processing", "1", "raw") == 1
     await keeping.keep()
     assert not server.gateway.pops.delivered
+
+
+@pytest.mark.both
+async def test_a_number_that_a_restored_store_gives_out_again_is_not_the_first_worker(
+    connect: Connect, place: Place
+) -> None:
+    id = await (await connect("submitter")).text("JOB.ENQUEUE", "mail", "send", "{}")
+    with Backup(place.url) as backup:
+        first = await registered(connect, "w1")
+        (lost,) = await claimed(first)
+        await backup.restore()
+        second = await registered(connect, "w2")
+        (held,) = await claimed(second)
+        assert held == lost, "the store gives the same token again"
+        for call in (
+            ("JOB.COMPLETE", id, lost),
+            ("JOB.UPDATE", id, '{"status": "completed"}'),
+            ("BRPOP", "queue:mail", "1"),
+        ):
+            assert await first(*call) == "-ERR Worker not registered: w1"
+        assert await second("JOB.COMPLETE", id, held, '"by w2"') == "OK"
+        assert json.loads(await second.text("JOB.STATUS", id))["result"] == "by w2"
+
+
+@pytest.mark.both
+async def test_a_restored_store_does_not_let_an_older_connection_speak_for_a_new_registration(
+    connect: Connect, server: RespServer, place: Place
+) -> None:
+    await (await connect("submitter")).text("JOB.ENQUEUE", "mail", "send", "{}")
+    with Backup(place.url) as backup:
+        first = await registered(connect, "w1")
+        await claimed(first)
+        await backup.restore()
+        await registered(connect, "w1")
+        assert await first("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+        assert await first("JOB.CLAIM", "mail") == "-ERR Worker not registered: w1"
+        await Keeping(server.gateway).keep()
+        assert not server.gateway.pops.delivered, "what the first was sent is not kept for the second"
+
+
+async def claimed(client: Client) -> list[str]:
+    """The tokens of what a claim gives."""
+    answer = await client("JOB.CLAIM", "mail")
+    assert isinstance(answer, list), answer
+    return [bytes(each[1]).decode() for each in answer]  # type: ignore[index, arg-type]

@@ -37,6 +37,7 @@ def test_a_setting_nobody_reads_does_not_exist() -> None:
 # Who else looks at the environment: for what is no setting of ours.
 READERS = {
     "cli/target.py",  # which app a command works on
+    "machines/run.py",  # the same, for a process that plays one execution
     "agents/providers.py",  # whether the provider's SDK will find a key there, and whose it is
     "models/chat_completions/provider.py",  # the key of a provider, in a variable that the program names
     "cli/agw.py",  # the key of a worker, in a variable that its option names

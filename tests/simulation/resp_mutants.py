@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.rows import Lease
 from holdfast.resp.claims import Ask, Claimed, claim_asked
+from holdfast.resp.deliveries import Popped
 from holdfast.resp.jobs import Reporter, update
 from tests.simulation.mutants import Mutant, replace
 
@@ -19,7 +19,7 @@ async def _take_out(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Cla
     return await claim_asked(tx, asks, ttl_us=HALF_A_DAY_US)
 
 
-async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Lease | None:
+async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Popped | None:
     named = body.get("worker_id")
     return await update(tx, who if named is None else who._replace(worker=named, epoch=None), public, body)
 

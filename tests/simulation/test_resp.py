@@ -10,10 +10,6 @@ from tests.simulation.resp_mutants import MUTANTS
 from tests.simulation.run import simulate
 
 CHAOS_S = 300.0
-REUSED = (
-    "a failover that loses a registration gives the worker's number to another one; a gateway that remembers the "
-    "number then takes a report of the first for one of the second (seed 19)"
-)
 MOST_SEEDS = 30
 
 
@@ -25,7 +21,7 @@ def test_a_world_with_redis_clients_keeps_every_promise() -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [1, 6, 11, pytest.param(16, marks=pytest.mark.xfail(strict=False, reason=REUSED))])
+@pytest.mark.parametrize("first", [1, 6, 11, 16])
 def test_worlds_with_redis_clients_keep_every_promise(first: int) -> None:
     for seed in range(first, first + 5):
         run = simulate(seed, kind="resp", chaos_s=CHAOS_S)

@@ -25,9 +25,10 @@ from holdfast.machines.drawing.mermaid import mermaid
 from holdfast.machines.drawing.svg import svg
 from holdfast.machines.files import Finder, load_file
 from holdfast.machines.hooks import Registry
+from holdfast.machines.imports import import_hooks, named_pair
 from holdfast.machines.orders import KIND, LAYER
 from holdfast.machines.problems import BadMachine, Findings, Problem
-from holdfast.machines.run import import_hooks, named_pair, play_here, read_input
+from holdfast.machines.run import play_here, read_input
 from holdfast.machines.stepping import Event
 from holdfast.values.jobs import JobRecord
 

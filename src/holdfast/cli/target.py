@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.app import Holdfast, core_of
+from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.errors import BadSetting, HoldfastError, StoreRefused, UsageError
 from holdfast.kernel.drivers import describe_url, dialect_of, sqlite_path
 from holdfast.kernel.drivers.addresses import without_password
@@ -156,6 +156,7 @@ def app_with_code(target: str | None, url: str | None, *, answers: bool = True) 
     found = require_app(url, target)
     app = _loaded(found, answers=answers)
     core_of(app).settings = replace(app.settings, url=_placed(url or app.settings.url, found))
+    machines_of(app).engine.app = found.app
     return app
 
 

@@ -17,7 +17,7 @@ from holdfast.cli.options import url_option
 from holdfast.cli.target import settings_for
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
-from holdfast.machines.run import import_hooks, named_pair
+from holdfast.machines.imports import import_hooks, named_pair
 
 _MARK = "# holdfast triggers"
 file_argument = click.argument("file", type=click.Path(dir_okay=False), default="trigger_registry.yml")

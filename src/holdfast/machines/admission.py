@@ -46,17 +46,31 @@ async def admit(
     tx: Transaction, lease: Lease, asked: Admission, jobs: Sequence[tuple[NewJob, Route]], step: str
 ) -> str:
     """Enqueue as many of these as may start; returns their ids, as JSON, and stores them as a step."""
-    await lock_channel(tx, own_channel(f"launch {asked.queue}"))
+    await _lock(tx, asked)
     await leases.hold(tx, lease)
+    return await store_step(tx, lease, step, json.dumps(await _enqueue_some(tx, asked, jobs)))
+
+
+async def let_in(tx: Transaction, asked: Admission, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+    """Enqueue as many of these as may start, for somebody who has no lease; returns their ids."""
+    await _lock(tx, asked)
+    return await _enqueue_some(tx, asked, jobs)
+
+
+async def _lock(tx: Transaction, asked: Admission) -> None:
+    await lock_channel(tx, own_channel(f"launch {asked.queue}"))
+
+
+async def _enqueue_some(tx: Transaction, asked: Admission, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
     there = await launched(tx, asked.queue)
     silent = [str(row.id) for row in there if row.id not in asked.beside]
     gone = set() if asked.gone is None else set(asked.gone(silent))  # few, and read elsewhere: nothing waits for this
     alive = set(asked.beside) | {str(row.id) for row in there} - gone
-    let_in = jobs[: max(0, asked.most - len(alive))]
-    if let_in:
-        await enqueue(tx, [job for job, _ in let_in], sorted({route for _, route in let_in}))
+    some = jobs[: max(0, asked.most - len(alive))]
+    if some:
+        await enqueue(tx, [job for job, _ in some], sorted({route for _, route in some}))
     await give_up(tx, [row for row in there if row.id in gone])
-    return await store_step(tx, lease, step, json.dumps([job.id for job, _ in let_in]))
+    return [job.id for job, _ in some]
 
 
 async def give_up(tx: Transaction, rows: Sequence[JobRow]) -> None:

@@ -30,6 +30,8 @@ from holdfast.machines.family import Outcome
 from holdfast.machines.graph import Machine, State
 from holdfast.machines.hooks import HookSet, Registry
 from holdfast.machines.orders import OWN_PROCESS, Order, Way, first_order, new_job, read_order
+from holdfast.machines.program import Program
+from holdfast.machines.program import playing as playing_program
 from holdfast.machines.stepping import (
     HOOKED,
     PROBLEMS,
@@ -73,6 +75,7 @@ class Engine:
         self._ports = ports
         self._hooks: dict[str, Registry] = {}
         self._bundles: dict[str, Bundle] = {}
+        self.app: str | None = None  # MODULE:APP, by which other processes find the program
         self.play = self._play  # one function for all machines: definitions are compared by it
 
     def register(self, machine: str, hooks: Registry, *, declared: bool) -> None:
@@ -81,9 +84,14 @@ class Engine:
         if declared or machine not in self._hooks:
             self._hooks[machine] = hooks
 
+    def hooks_of(self, machine: str) -> Registry | None:
+        """The hooks that a machine of the program has; None: it has declared none."""
+        return self._hooks.get(machine)
+
     async def _play(self, ctx: JobContext, order: dict[str, Any]) -> Any:
         """The handler of every machine's job."""
         asked = read_order(order)
+        playing_program.set(Program(ctx.settings.url, self.app))
         bundle = await self._bundle(ctx, asked)
         hooks = self._hooks.get(asked.by) or self._hooks.get(asked.machine) or Registry()
         playing = Playing(ctx, asked, bundle, hooks, asking=self._asking, ports=self._ports())

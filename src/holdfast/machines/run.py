@@ -10,13 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib
 import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.agents.core import AgentsCore
@@ -24,7 +22,10 @@ from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
+from holdfast.machines.bundle import Bundle
+from holdfast.machines.files import load_file
 from holdfast.machines.hooks import Registry
+from holdfast.machines.imports import import_app, import_hooks, named_pair
 from holdfast.machines.layer import MachineLayer
 from holdfast.machines.orders import OWN_PROCESS, QUEUE, first_order
 from holdfast.settings import Settings
@@ -71,46 +72,80 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--hooks", action="append", default=[], help="NAME=MODULE:OBJECT, or MODULE:OBJECT")
     parser.add_argument("--bind", action="append", default=[], help="NAME=FILE: what a name in the machine stands for")
     parser.add_argument("--queue", default=QUEUE, help="the queue of the execution")
+    parser.add_argument(
+        "--app", help="MODULE:APP: the program whose agents and hooks the machine finds; default: HOLDFAST_APP"
+    )
     parser.add_argument("--url", help="the database; default: HOLDFAST_URL, or a file in .holdfast/")
     return parser
 
 
 async def _run(given: argparse.Namespace) -> int:
-    settings = Settings.from_environment()
-    if given.url:
-        settings = settings.override({"url": given.url})
-    core = AgentsCore(settings, Ports())
+    core, machines = _program(given)
     try:
         if given.machine is not None:
-            return await play_here(core, await _enqueued(core, given))
-        alone = Role(until="empty", queues=(given.queue,), capabilities=(OWN_PROCESS,))
-        return await play_here(core, await _stored(core, given), role=alone)
+            execution, bundle = await _enqueued(core, machines, given)
+            role = _HELPER if given.app is None else Role(until="empty", queues=_queues(core, bundle, given.queue))
+            return await play_here(core, execution, role=role)
+        execution, bundle = await _stored(core, machines, given)
+        queues = _queues(core, bundle, given.queue)
+        return await play_here(core, execution, role=Role(until="empty", queues=queues, capabilities=(OWN_PROCESS,)))
     finally:
         await core.close()
 
 
-async def _enqueued(core: AgentsCore, given: argparse.Namespace) -> ExecutionHandle[Any]:
-    machine: Machine[Any] = Machines(core).declare(
+def _program(given: argparse.Namespace) -> tuple[AgentsCore, Machines]:
+    """The program that is named, with its agents and hooks; else one that has none."""
+    given.app = given.app or os.environ.get("HOLDFAST_APP")
+    if given.app is None:
+        core = AgentsCore(Settings.from_environment(), Ports())
+        machines = Machines(core)
+    else:
+        core, machines = import_app(given.app)
+        core.binding.embedded = False
+    if given.url:
+        core.settings = core.settings.override({"url": given.url})
+    return core, machines
+
+
+def _queues(core: AgentsCore, bundle: Bundle, queue: str) -> tuple[str, ...]:
+    """The queues of an execution: its own, and those of the program's agents that its states ask."""
+    named = [
+        machine.agents.get(state.agent, state.agent)
+        for machine in bundle.machines.values()
+        for state in machine.states.values()
+        if state.agent is not None
+    ]
+    asked = [core.defined[name].spec.queue for name in named if isinstance(name, str) and name in core.defined]
+    return (queue, *sorted({*asked} - {queue}))
+
+
+async def _enqueued(
+    core: AgentsCore, machines: Machines, given: argparse.Namespace
+) -> tuple[ExecutionHandle[Any], Bundle]:
+    declared = machines.engine.hooks_of(load_file(given.machine).name)
+    machine: Machine[Any] = machines.declare(
         given.machine,
         None,
-        hooks=import_hooks(given.hooks),
+        hooks=declared or import_hooks(given.hooks),
         machines=dict(map(named_pair, given.bind)),
         queue=given.queue,
     )
     order = first_order(machine.bundle, read_input(given.input), parent=given.parent_id)
-    return await start_execution(core, order, given.queue, execution_id=given.execution_id)
+    return await start_execution(core, order, given.queue, execution_id=given.execution_id), machine.bundle
 
 
-async def _stored(core: AgentsCore, given: argparse.Namespace) -> ExecutionHandle[Any]:
-    """An execution that somebody launched: it has its machines with it."""
+async def _stored(
+    core: AgentsCore, machines: Machines, given: argparse.Namespace
+) -> tuple[ExecutionHandle[Any], Bundle]:
+    """An execution that somebody launched: it has its machines with it. Hooks of the program come first."""
     if given.execution_id is None:
         raise UsageError("say which machine: --machine FILE, or --execution-id ID of one that is stored.")
-    machines, hooks, id = Machines(core), Registry(import_hooks(given.hooks)), execution_job(given.execution_id)
+    hooks, id = Registry(import_hooks(given.hooks)), execution_job(given.execution_id)
     await core.opened()
     bundle = (await stored_order(core, id))[1]
     for name, graph in bundle.machines.items():
-        machines.serve(graph, hooks, given.queue, declared=name == bundle.main)
-    return ExecutionHandle(core, id)
+        machines.serve(graph, hooks, given.queue, declared=given.app is None and name == bundle.main)
+    return ExecutionHandle(core, id), bundle
 
 
 async def play_here(
@@ -173,31 +208,6 @@ async def _played(worker: Worker, layer: MachineLayer) -> bool:
         await asyncio.wait(stopping, return_when=asyncio.FIRST_COMPLETED)
         await layer.tell("on_stopped")
     return bool(stopping)
-
-
-def import_hooks(named: Sequence[str]) -> Any:
-    """Hooks by where they are: `paper=shop.hooks:PaperHooks`, or `shop.hooks:PaperHooks` alone."""
-    if not named:
-        return None
-    sys.path.insert(0, str(Path.cwd()))
-    if len(named) == 1 and "=" not in named[0]:
-        return [_import(named[0])]
-    return {name: _import(target) for name, target in map(named_pair, named)}
-
-
-def _import(target: str) -> Any:
-    module, _, name = target.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise UsageError(f"hooks {target!r} cannot be imported: {problem}. Write MODULE:OBJECT.") from None
-
-
-def named_pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        name, value = text.rpartition(":")[2], text
-    return name, value
 
 
 def read_input(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Lease
 from holdfast.resp.plans import KIND
+from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql, PlansSql
 
 
@@ -23,7 +24,7 @@ class Turn(NamedTuple):
 class Ask(NamedTuple):
     """How many jobs a worker asks for, of its first queue, then of its second …"""
 
-    worker: int
+    epoch: Epoch
     jobs: int
     turns: tuple[Turn, ...]
 
@@ -33,13 +34,15 @@ class Claimed(NamedTuple):
 
     leases: list[list[Lease]]
     names: dict[JobId, str]  # the public ids of jobs of actions
-    room: dict[int, int]  # the places that each worker has left; who is not among them may take nothing
+    room: dict[Epoch, int]  # the places that each has left; who is not among them may take nothing
 
 
 async def claim_asked(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Claimed:
     """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
-    holders = await tx.many(HoldersSql.lock_holders, workers=sorted({ask.worker for ask in asks}))
-    claimed = Claimed([[] for _ in asks], {}, {holder.seq: holder.slots - holder.held for holder in holders})
+    epochs = {ask.epoch for ask in asks}
+    holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
+    room = {holder.epoch: holder.slots - holder.held for holder in holders if holder.epoch in epochs}
+    claimed = Claimed([[] for _ in asks], {}, room)
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)
         for lease in await claim_for(tx, claimers) if claimers else []:
@@ -56,18 +59,18 @@ def _claimers(asks: Sequence[Ask], claimed: Claimed, turn: int, ttl_us: int) -> 
     room = dict(claimed.room)
     claimers: list[Claimer] = []
     for ask, given in zip(asks, claimed.leases, strict=True):
-        n = min(ask.jobs - len(given), room.get(ask.worker, 0))
+        n = min(ask.jobs - len(given), room.get(ask.epoch, 0))
         if n > 0 and turn < len(ask.turns) and ask.turns[turn].routes:
-            claimers.append(Claimer(ask.worker, ask.turns[turn].routes, n, ttl_us))
-            room[ask.worker] -= n
+            claimers.append(Claimer(ask.epoch.worker, ask.turns[turn].routes, n, ttl_us))
+            room[ask.epoch] -= n
     return claimers
 
 
 def _give(lease: Lease, asks: Sequence[Ask], claimed: Claimed, turn: int) -> None:
     """To the first who asked for it: several connections of one worker may wait for different queues."""
-    claimed.room[lease.worker] -= 1
     for ask, given in zip(asks, claimed.leases, strict=True):
         named = turn < len(ask.turns) and ask.turns[turn].queue == lease.queue
-        if named and ask.worker == lease.worker and len(given) < ask.jobs:
+        if named and ask.epoch.worker == lease.worker and ask.epoch in claimed.room and len(given) < ask.jobs:
+            claimed.room[ask.epoch] -= 1
             given.append(lease)
             return

@@ -7,6 +7,7 @@ from typing import Literal
 
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.principals import Principal
+from holdfast.resp.rows import Epoch
 
 PopForm = Literal["bulk", "array"]
 
@@ -25,7 +26,7 @@ class Client:
     queued: list[list[bytes]] | None = None  # what came since MULTI
     refused: bool = False  # something since MULTI could not be queued
     worker: str | None = None  # the worker that this connection has registered
-    epoch: int | None = None  # the epoch that it began by that
+    epoch: Epoch | None = None  # the epoch that it began by that
     undelivered: list[Popped] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
     executing: bool = False  # inside of EXEC, where nothing waits
     refusals: int = 0  # commands before AUTH

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from holdfast.kernel.rows import Held, Lease
+from holdfast.resp.rows import Epoch
 
 K = TypeVar("K")
 
@@ -19,11 +20,23 @@ class Popped(NamedTuple):
 
     lease: Lease
     public: str
+    incarnation: str  # of the worker
     element: bytes | None = None
 
 
-class Delivery(NamedTuple):
+class Sent(NamedTuple):
+    """A lease that went out, and to which incarnation of its worker."""
+
     lease: Lease  # without its payload
+    incarnation: str
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.lease.worker, self.incarnation)
+
+
+class Delivery(NamedTuple):
+    sent: Sent
     names: tuple[tuple[str, str | bytes], ...]
     client: int
 
@@ -41,7 +54,7 @@ class Deliveries:
 
     def add(self, popped: Iterable[Popped], worker: str, client: int) -> None:
         """Their replies go out over this connection, or a report came in over it."""
-        for lease, public, element in popped:
+        for lease, public, incarnation, element in popped:
             held = lease.held
             before = self._held.get(held)
             self.forget(held)
@@ -50,29 +63,33 @@ class Deliveries:
                 names += ((worker, _digest(element)),)
             elif before is not None:  # a report names no element
                 names = before.names
-            self._held[held] = Delivery(lease._replace(payload="", metadata="{}"), names, client)
+            sent = Sent(lease._replace(payload="", metadata="{}"), incarnation)
+            self._held[held] = Delivery(sent, names, client)
             for name in names:
                 self._named.setdefault(name, {})[held] = None
             self._owned.setdefault(worker, {})[held] = None
             self._clients.setdefault(client, {})[held] = None
 
-    def find(self, worker: str, public: str) -> Lease | None:
+    def find(self, worker: str, public: str) -> Sent | None:
         """The latest lease of this job whose reply went out to the worker."""
         found = self._named.get((worker, public))
-        return self._held[next(reversed(found))].lease if found else None
+        return self._held[next(reversed(found))].sent if found else None
 
-    def find_element(self, worker: str, element: bytes) -> Lease | None:
+    def find_element(self, worker: str, element: bytes) -> Sent | None:
         """The first lease of a job that was pushed as this element, without those that are being ended."""
         found = self._named.get((worker, _digest(element)), ())
-        return next((self._held[held].lease for held in found if held not in self.ending), None)
+        return next((self._held[held].sent for held in found if held not in self.ending), None)
 
     def of(self, workers: Iterable[str]) -> frozenset[Held]:
         """What went out to these workers over connections that still live."""
         return frozenset[Held]().union(*(self._owned.get(worker, ()) for worker in workers))
 
-    def all(self) -> list[Held]:
-        """What went out over connections that still live."""
-        return [*self._held]
+    def by_epoch(self) -> dict[Epoch, list[Held]]:
+        """What went out over connections that still live, to each epoch of a worker."""
+        found: dict[Epoch, list[Held]] = {}
+        for held, delivery in self._held.items():
+            found.setdefault(delivery.sent.epoch, []).append(held)
+        return found
 
     def forget(self, held: Held) -> None:
         """It has ended, or was lost."""

@@ -17,17 +17,22 @@ from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Database, Owner, Transaction, single
 from holdfast.kernel.ownership import owner_of
 from holdfast.kernel.rows import Ended, Ending, Held, Lease
+from holdfast.resp.deliveries import Sent
 from holdfast.resp.statements import HoldersSql
 
 Write = Callable[[str | None], Ending]  # from what was reported before, as JSON, to how the attempt ends
-Asked = tuple[Lease, Write]
-
 _TOGETHER = 200
 
 
-class Report(NamedTuple):
-    lease: Lease
+class Asked(NamedTuple):
+    """A report about a job, and under which lease."""
+
+    sent: Sent
     write: Write
+
+
+class Report(NamedTuple):
+    asked: Asked
     answer: asyncio.Future[bool]
 
 
@@ -40,12 +45,12 @@ class Endings:
         self._writer: asyncio.Task[None] | None = None
         self._last: asyncio.Future[bool] | None = None  # the answer to the last report
 
-    async def end(self, lease: Lease, write: Write) -> bool:
+    async def end(self, sent: Sent, write: Write) -> bool:
         """End an attempt. False: the lease does not hold, or its worker counts as dead; nothing was written.
 
         What the store refuses is raised, for this report alone.
         """
-        report = Report(lease, write, asyncio.get_running_loop().create_future())
+        report = Report(Asked(sent, write), asyncio.get_running_loop().create_future())
         self._waiting.append(report)
         self._last = report.answer
         if self._writer is None or self._writer.done():
@@ -76,8 +81,9 @@ class Endings:
         chosen: dict[Held, Report] = {}
         left: list[Report] = []
         for report in self._waiting:
-            if len(chosen) < _TOGETHER and report.lease.held not in chosen:
-                chosen[report.lease.held] = report
+            held = report.asked.sent.lease.held
+            if len(chosen) < _TOGETHER and held not in chosen:
+                chosen[held] = report
             else:
                 left.append(report)
         self._waiting = left
@@ -85,8 +91,8 @@ class Endings:
 
     async def _write(self, reports: Sequence[Report]) -> None:
         """What is refused of one report must not take the others along."""
-        asked = [(report.lease, report.write) for report in reports]
-        end = end_plain if all(self._is_plain(report.lease) for report in reports) else end_together
+        asked = [report.asked for report in reports]
+        end = end_plain if all(self._is_plain(each.sent.lease) for each in asked) else end_together
         try:
             answers: Sequence[bool | Exception] = await self._database.transact(end, asked)
         except Exception as problem:  # noqa: BLE001  the one that reported gets it, whatever it is
@@ -107,7 +113,7 @@ class Endings:
 async def end_together(tx: Transaction, asked: Sequence[Asked]) -> list[bool | Exception]:
     """End attempts whose leases hold and whose workers are alive, each under its own token."""
     found = await _standing(tx, asked)
-    parents = sorted({parent for number in found.endings if (parent := asked[number][0].parent) is not None})
+    parents = sorted({parent for number in found.endings if (parent := asked[number].sent.lease.parent) is not None})
     ended = await complete_and_settle(tx, [*found.endings.values()], parents) if found.endings else []
     return found.answers(asked, ended)
 
@@ -131,19 +137,20 @@ class _Standing(NamedTuple):
     def answers(self, asked: Sequence[Asked], ended: Sequence[Ended]) -> list[bool | Exception]:
         seqs = {row.seq for row in ended}
         return [
-            self.refused.get(number) or (number in self.endings and lease.seq in seqs)
-            for number, (lease, _) in enumerate(asked)
+            self.refused.get(number) or (number in self.endings and each.sent.lease.seq in seqs)
+            for number, each in enumerate(asked)
         ]
 
 
 async def _standing(tx: Transaction, asked: Sequence[Asked]) -> _Standing:
-    rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(lease.seq for lease, _ in asked))
-    reported = {row.held: row.progress for row in rows}
+    rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(each.sent.lease.seq for each in asked))
+    reported = {(row.held, row.incarnation): row.progress for row in rows}
     found = _Standing({}, {})
-    for number, (lease, write) in enumerate(asked):
-        if lease.held in reported:
+    for number, (sent, write) in enumerate(asked):
+        under = (sent.lease.held, sent.incarnation)
+        if under in reported:
             try:
-                found.endings[number] = write(reported[lease.held])
+                found.endings[number] = write(reported[under])
             except HoldfastError as problem:
                 found.refused[number] = problem
     return found

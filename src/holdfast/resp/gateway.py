@@ -8,9 +8,9 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.agents.core import AgentsCore
 from holdfast.kernel.database import Database, Operation
-from holdfast.kernel.rows import Lease
 from holdfast.resp import keys
 from holdfast.resp.client import Client
+from holdfast.resp.deliveries import Sent
 from holdfast.resp.endings import Endings, Write
 from holdfast.resp.options import RespOptions
 from holdfast.resp.pops import Pops
@@ -62,17 +62,17 @@ class Gateway:
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.database.transact(operation, *args, **kwargs)
 
-    async def end(self, client: Client, lease: Lease | None, write: Write) -> bool:
+    async def end(self, client: Client, sent: Sent | None, write: Write) -> bool:
         """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
-        if lease is None or client.epoch not in (None, lease.worker) or lease.tenant != client.tenant:
+        if sent is None or client.epoch not in (None, sent.epoch) or sent.lease.tenant != client.tenant:
             return False
-        delivered = self.pops.delivered
-        delivered.ending.add(lease.held)
+        delivered, held = self.pops.delivered, sent.lease.held
+        delivered.ending.add(held)
         try:
-            ended = await self.endings.end(lease, write)
+            ended = await self.endings.end(sent, write)
         finally:
-            delivered.ending.discard(lease.held)
-        delivered.forget(lease.held)
+            delivered.ending.discard(held)
+        delivered.forget(held)
         if ended:
             self.pops.freed(client.worker_id)
         return ended

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import LeaseLost, NotFound, StoreRefused
 from holdfast.kernel import codec, queries
-from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.brokers import find_lease
 from holdfast.kernel.complete import complete_and_settle, ending
 from holdfast.kernel.database import Transaction, reading
@@ -24,9 +23,10 @@ from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import list_workers
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.resp import workers
+from holdfast.resp.deliveries import Popped
 from holdfast.resp.endings import Write
 from holdfast.resp.plans import KIND, find_by_job, find_plan_job, kernel_id, public_id
-from holdfast.resp.rows import PlanJobRow
+from holdfast.resp.rows import Epoch, LiveWorker, PlanJobRow
 from holdfast.resp.statuses import ENDED, MOVES, status_of
 from holdfast.resp.times import shown_time
 
@@ -77,12 +77,12 @@ class Reporter(NamedTuple):
     """Who reports, by its connection."""
 
     worker: str
-    epoch: int | None
+    epoch: Epoch | None
     tenant: str
 
 
-async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Lease | None:
-    """Take a worker's report. The lease it was made under, if the job still runs under it."""
+async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Popped | None:
+    """Take a worker's report. The job as it is held, if it still runs."""
     row = await workers.current(tx, who.worker, who.epoch)
     known = await find(tx, public, who.tenant)
     if known is None:
@@ -105,7 +105,7 @@ async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, An
     merged = _merged(lease, known.job.progress, body)
     if status == "running":
         await report_progress(tx, lease, codec.encode(merged, what="a report", cap=RESULT_CAP))
-        return lease
+        return Popped(lease, public, row.incarnation)
     await _end(tx, lease, status, {**merged, "worker_id": who.worker})
     return None
 
@@ -152,7 +152,7 @@ def ending_of(lease: Lease, outcome: Outcome) -> Ending:
     return ending(counted, outcome, _POLICY, _CHANCE, RESULT_CAP, ERROR_CAP)
 
 
-async def _judge_without_lease(tx: Transaction, row: WorkerRow, who: Reporter, known: Known, status: object) -> None:
+async def _judge_without_lease(tx: Transaction, row: LiveWorker, who: Reporter, known: Known, status: object) -> None:
     """The same report again is fine; anything else is refused, and says why."""
     attempts = await queries.list_attempts(tx, known.job.seq)
     mine = [each.outcome for each in attempts if each.worker == row.seq]

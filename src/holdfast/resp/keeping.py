@@ -15,9 +15,10 @@ from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import renew_each
 from holdfast.kernel.rows import Held
-from holdfast.kernel.workers import list_workers
 from holdfast.resp.gateway import Gateway
-from holdfast.resp.workers import MOST, NEVER_US, is_alive
+from holdfast.resp.rows import Epoch
+from holdfast.resp.statements import HoldersSql
+from holdfast.resp.workers import MOST, NEVER_US
 
 log = logging.getLogger("holdfast.resp")
 
@@ -38,22 +39,21 @@ class Keeping:
     async def keep(self) -> None:
         """Renew what was sent over connections of this server, and forget what has ended since."""
         delivered = self._gateway.pops.delivered
-        sent = delivered.all()
-        for worker in sorted({held.worker for held in sent}):
-            mine = [held for held in sent if held.worker == worker]
-            still = await self._gateway.transact(keep, worker, mine, ttl_us=self._gateway.dead_after_us)
+        for epoch, mine in delivered.by_epoch().items():
+            still = await self._gateway.transact(keep, epoch, mine, ttl_us=self._gateway.dead_after_us)
             delivered.forget_others(mine, still)
 
 
-async def keep(tx: Transaction, worker: int, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
+async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
     """Renew what a live worker was sent, each until its job's time is over. Which of them it holds still."""
-    rows = await list_workers(tx, all=True, before=worker + 1, limit=1)
-    leases = [each for each in await leases_of(tx, worker, limit=MOST) if each.lease.held in delivered]
-    if rows and rows[0].seq == worker and is_alive(rows[0]):
-        now = rows[0].now
-        left = {each.lease.held: each.claimed_at + (each.timeout_us or NEVER_US) - now for each in leases}
-        soon = [each.lease.held for each in leases if each.lease_until - now < ttl_us * 2 // 3]
-        await renew_each(
-            tx, [Renewal(*held, min(ttl_us, left[held])) for held in soon if left[held] > 0], ceiling_us=NEVER_US
-        )
+    alive = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
+    if [row.epoch for row in alive] != [epoch]:
+        return set()
+    now = alive[0].now
+    leases = [each for each in await leases_of(tx, epoch.worker, limit=MOST) if each.lease.held in delivered]
+    left = {each.lease.held: each.claimed_at + (each.timeout_us or NEVER_US) - now for each in leases}
+    soon = [each.lease.held for each in leases if each.lease_until - now < ttl_us * 2 // 3]
+    await renew_each(
+        tx, [Renewal(*held, min(ttl_us, left[held])) for held in soon if left[held] > 0], ceiling_us=NEVER_US
+    )
     return {each.lease.held for each in leases}

@@ -31,6 +31,7 @@ from holdfast.resp.claims import Ask, Claimed, Turn, claim_asked
 from holdfast.resp.client import Client
 from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
+from holdfast.resp.rows import Epoch
 from holdfast.settings import Settings
 
 log = logging.getLogger("holdfast.resp")
@@ -44,9 +45,9 @@ _US = 1_000_000
 
 
 class Identity(NamedTuple):
-    """An epoch of a worker, as it has registered. Neither changes until the next one begins."""
+    """An epoch of a worker, and what it said when it began. Neither changes until the next one begins."""
 
-    worker: int
+    epoch: Epoch
     capabilities: frozenset[str]
 
 
@@ -55,7 +56,7 @@ class Waiter:
     """Somebody who waits for jobs of these queues, the first first. `epoch`: the one its connection has begun."""
 
     id: str
-    epoch: int | None
+    epoch: Epoch | None
     who: Identity
     queues: tuple[str, ...]
     count: int
@@ -105,12 +106,12 @@ class Pops:
 
     # Who somebody is.
 
-    async def identify(self, id: str, epoch: int | None) -> Identity:
+    async def identify(self, id: str, epoch: Epoch | None) -> Identity:
         """The worker's epoch, from memory if it is known: the claim tests it. `NotRegistered` if it has none."""
         who = self._identities.get(id)
-        if who is None or epoch not in (None, who.worker):
+        if who is None or epoch not in (None, who.epoch):
             row = await self._database.transact(workers.current, id, epoch)
-            who = Identity(row.seq, workers.capabilities_of(row))
+            who = Identity(row.epoch, workers.capabilities_of(row))
             self.introduce(id, who)
         return who
 
@@ -122,7 +123,7 @@ class Pops:
             return
         self._identities[id] = who
         for waiter in self._waiting:
-            if waiter.id == id and waiter.who.worker != who.worker:
+            if waiter.id == id and waiter.who.epoch != who.epoch:
                 if waiter.epoch is None:
                     waiter.become(who)
                 waiter.fresh = True  # the next claim refuses it if it stands for an older epoch
@@ -267,13 +268,13 @@ class Pops:
         finally:
             for waiter in waiters:
                 waiter.served = False
-        for waiter, leases in zip(waiters, claimed.leases, strict=True):
+        for waiter, ask, leases in zip(waiters, asks, claimed.leases, strict=True):
             if leases:
-                self._answer(waiter, [_popped(lease, claimed.names) for lease in leases])
+                self._answer(waiter, [_popped(lease, ask.epoch, claimed.names) for lease in leases])
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         left = [waiter for waiter in waiters if not waiter.answer.done()]
         for waiter in left:
-            if waiter.who.worker not in claimed.room:
+            if waiter.who.epoch not in claimed.room:
                 await self._identify_again(waiter)
         await self._tell_nothing([waiter for waiter in left if not waiter.patient and not waiter.answer.done()])
 
@@ -288,7 +289,7 @@ class Pops:
         """A short answer does not mean that nothing is left; others may hold what is there."""
         hot = sorted(self._routes.hot.keys() & asked)
         answers = zip(asks, claimed.leases, strict=True)
-        if hot and any(len(given) < ask.jobs and claimed.room.get(ask.worker, 0) for ask, given in answers):
+        if hot and any(len(given) < ask.jobs and claimed.room.get(ask.epoch, 0) for ask, given in answers):
             self._routes.cool(hot, await self._database.transact(heads, hot))
             if not self._routes.hot.keys().isdisjoint(hot):
                 asyncio.get_running_loop().call_later(_AGAIN, self._work.set)
@@ -302,7 +303,7 @@ class Pops:
             if not waiter.answer.done():
                 waiter.answer.set_exception(refused)
             return
-        if waiter.who.worker != who.worker:
+        if waiter.who.epoch != who.epoch:
             waiter.become(who)
             self._work.set()
 
@@ -334,7 +335,7 @@ class Pops:
                 log.warning("heartbeats of workers that wait could not be sent: %s", problem)
 
     async def beat(self) -> None:
-        waiting = {waiter.who.worker: waiter.id for waiter in self._waiting}
+        waiting = {waiter.who.epoch: waiter.id for waiter in self._waiting}
         for begin in range(0, len(waiting), _BEATS):
             some = dict([*waiting.items()][begin : begin + _BEATS])
             delivered = self.delivered.of(some.values())
@@ -343,20 +344,21 @@ class Pops:
             )
             self.heard_of(delivered, beats)
             for waiter in self._waiting:
-                if waiter.who.worker in some and waiter.who.worker not in beats.alive:
+                if waiter.who.epoch in some and waiter.who.epoch not in beats.alive:
                     waiter.fresh = True  # the next claim says why
                     self._work.set()
 
     def heard_of(self, asked: Collection[Held], beats: workers.Beats) -> None:
         """A heartbeat has said what these workers hold: what else went out to them has ended, or was lost."""
-        self.delivered.forget_others([held for held in asked if held.worker in beats.alive], beats.held)
+        alive = {epoch.worker for epoch in beats.alive}
+        self.delivered.forget_others([held for held in asked if held.worker in alive], beats.held)
 
 
 def _ask(waiter: Waiter, routes: Mapping[Takes, frozenset[int]]) -> Ask:
     turns = (Turn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
-    return Ask(waiter.who.worker, waiter.count, tuple(turns))
+    return Ask(waiter.who.epoch, waiter.count, tuple(turns))
 
 
-def _popped(lease: Lease, names: Mapping[JobId, str]) -> Popped:
+def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str]) -> Popped:
     element = jobs.raw_bytes(json.loads(lease.payload)) if lease.kind == jobs.RAW else None
-    return Popped(lease, names.get(lease.id) or plans.public_id(lease.id), element)
+    return Popped(lease, names.get(lease.id) or plans.public_id(lease.id), epoch.incarnation, element)

@@ -27,6 +27,7 @@ from holdfast.resp.deliveries import Popped
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Waiter
 from holdfast.resp.replies import Reply
+from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql
 
 PROCESSING = b"queue:processing"
@@ -57,7 +58,7 @@ async def pop_with_key(call: Call, keys: Sequence[bytes], seconds: float | None)
     popped = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
     if not popped:
         return None, b""
-    lease, public, element = popped[0]
+    lease, public, _, element = popped[0]
     return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
 
 
@@ -150,12 +151,12 @@ async def acknowledge(call: Call) -> Reply:
     if call.arguments[0] != PROCESSING:
         raise Refused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
     element, client, delivered = call.arguments[2], call.client, call.gateway.pops.delivered
-    lease = delivered.find_element(client.worker_id, element)
-    value = _json(element) if lease is None else None
+    sent = delivered.find_element(client.worker_id, element)
+    value = _json(element) if sent is None else None
     named = value.get("job_id") if isinstance(value, dict) else element.decode(errors="replace")
     if isinstance(value, dict) and (known := delivered.find(client.worker_id, str(named))) is not None:
-        lease = known if known.kind != jobs.RAW else None
-    if lease is not None and await call.gateway.end(client, lease, lambda _: jobs.ending_of(lease, Done(None))):
+        sent = known if known.lease.kind != jobs.RAW else None
+    if sent is not None and await call.gateway.end(client, sent, lambda _: jobs.ending_of(sent.lease, Done(None))):
         return 1
     await call.gateway.endings.passed()  # a request before this one may be about the same element
     who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
@@ -179,7 +180,7 @@ async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element:
 
 
 @reading
-async def _held(tx: Transaction, worker: str, epoch: int | None) -> list[Lease]:
+async def _held(tx: Transaction, worker: str, epoch: Epoch | None) -> list[Lease]:
     row = await workers.current(tx, worker, epoch)
     return [owned.lease for owned in await leases_of(tx, row.seq, limit=_MOST)]
 

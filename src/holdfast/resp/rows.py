@@ -8,6 +8,13 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held
 
 
+class Epoch(NamedTuple):
+    """A registration of a worker. After a failover that lost it the store may give its number to another one."""
+
+    worker: int
+    incarnation: str
+
+
 class KeyRow(NamedTuple):
     name: str
     digest: str
@@ -88,8 +95,27 @@ class ActionJob(NamedTuple):
 
 class Holder(NamedTuple):
     seq: int
+    incarnation: str
     slots: int
     held: int
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.seq, self.incarnation)
+
+
+class LiveWorker(NamedTuple):
+    """The epoch of a worker that counts now."""
+
+    seq: int
+    incarnation: str
+    capabilities: str
+    now: int
+    leases: int
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.seq, self.incarnation)
 
 
 class Backlog(NamedTuple):
@@ -110,7 +136,13 @@ class PublicName(NamedTuple):
 
 class LiveHolder(NamedTuple):
     seq: int
+    incarnation: str
     metadata: str | None
+    now: int
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.seq, self.incarnation)
 
 
 class HeldLease(NamedTuple):
@@ -140,6 +172,7 @@ class StandingLease(NamedTuple):
     worker: int
     epoch: int
     token: int
+    incarnation: str
     progress: str | None
 
     @property

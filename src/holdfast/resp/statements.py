@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.resp.rows import (
     ActionJob,
@@ -15,6 +14,7 @@ from holdfast.resp.rows import (
     KeyRow,
     Length,
     LiveHolder,
+    LiveWorker,
     PartRow,
     PlanJobRow,
     PlanRow,
@@ -73,7 +73,7 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
 
 
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
-    find_live: One[WorkerRow]
+    find_live: One[LiveWorker]
     lock_holders: Many[Holder]
     live_holders: Many[LiveHolder]
     held_leases: Many[HeldLease]

@@ -23,7 +23,7 @@ from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.workers import Registration, list_workers, unregister
 from holdfast.resp.plans import KIND
-from holdfast.resp.rows import HeldLease
+from holdfast.resp.rows import Epoch, HeldLease, LiveWorker
 from holdfast.resp.statements import HoldersSql
 
 MOST = 10_000
@@ -104,15 +104,15 @@ def is_alive(row: WorkerRow) -> bool:
 
 
 @reading
-async def current(tx: Transaction, id: str, epoch: int | None) -> WorkerRow:
+async def current(tx: Transaction, id: str, epoch: Epoch | None) -> LiveWorker:
     """The live epoch of a worker. `epoch`: the one that the connection has begun, if it has."""
     row = await tx.one(HoldersSql.find_live, id=id)
-    if row is None or epoch not in (None, row.seq):
+    if row is None or epoch not in (None, row.epoch):
         raise NotRegistered(f"Worker not registered: {id}")
     return row
 
 
-def capabilities_of(row: WorkerRow) -> frozenset[str]:
+def capabilities_of(row: WorkerRow | LiveWorker) -> frozenset[str]:
     return frozenset(json.loads(row.capabilities))
 
 
@@ -124,14 +124,14 @@ def attempt_of(attempts: int, rescues: int) -> int:
 class Beats(NamedTuple):
     """What heartbeats found: who was alive, and what these hold."""
 
-    alive: frozenset[int]
+    alive: frozenset[Epoch]
     held: frozenset[Held]
 
 
 async def heartbeat(
     tx: Transaction,
     id: str,
-    epoch: int | None,
+    epoch: Epoch | None,
     *,
     ttl_us: int,
     stats: dict[str, Any] | None = None,
@@ -144,12 +144,12 @@ async def heartbeat(
     """
     row = await current(tx, id, epoch)
     told = None if stats is None else {row.seq: {"stats": stats, "stats_at": row.now}}
-    return await beat_all(tx, [row.seq], ttl_us=ttl_us, told=told, delivered=delivered)
+    return await beat_all(tx, [row.epoch], ttl_us=ttl_us, told=told, delivered=delivered)
 
 
 async def beat_all(
     tx: Transaction,
-    workers: Sequence[int],
+    epochs: Sequence[Epoch],
     *,
     ttl_us: int,
     delivered: frozenset[Held],
@@ -157,7 +157,8 @@ async def beat_all(
 ) -> Beats:
     """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say."""
     told = dict(told or {})
-    leases = await tx.many(HoldersSql.held_leases, workers=list(workers))
+    workers = [epoch.worker for epoch in epochs]
+    leases = await tx.many(HoldersSql.held_leases, workers=workers)
     known = [each for each in leases if _knows(each, delivered)]
     left = {each.held: each.claimed_at + (each.timeout_us or NEVER_US) - each.now for each in known}
     active = Counter(each.worker for each in known)
@@ -165,7 +166,8 @@ async def beat_all(
         if left[each.held] <= 0:
             said = told.setdefault(each.worker, {})
             said["flagged"] = [*said.get("flagged", ()), each.id]
-    alive = await tx.many(HoldersSql.live_holders, workers=list(workers), told=sorted(told))
+    holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
+    alive = [row for row in holders if row.epoch in set(epochs)]
     await beat_many(
         tx,
         [
@@ -181,7 +183,7 @@ async def beat_all(
     beaten = frozenset(row.seq for row in alive)
     renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0 and held.worker in beaten]
     await renew_each(tx, renewals, ceiling_us=NEVER_US)
-    return Beats(beaten, frozenset(each.held for each in leases))
+    return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
 
 
 def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
@@ -192,7 +194,7 @@ def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
     return told.get("attempt") == attempt_of(lease.attempts, lease.rescues)
 
 
-async def leave(tx: Transaction, id: str, epoch: int | None, *, force: bool) -> None:
+async def leave(tx: Transaction, id: str, epoch: Epoch | None, *, force: bool) -> None:
     """Unregister. Refused while the worker holds jobs, unless it is forced: then they go back at once."""
     row = await current(tx, id, epoch)
     if not force and row.leases:

@@ -20,11 +20,14 @@ from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvok
 from holdfast.facades.flatagents.presence import Presence
 from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
 from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
+from holdfast.facades.flatagents.spawning import spawn
 from holdfast.facades.flatagents.work import acting
 from holdfast.machines.admission import Admission
 from holdfast.machines.graph import Machine
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.orders import OWN_QUEUES
+from holdfast.machines.program import playing
+from holdfast.settings import Settings
 
 LAUNCHED = f"{OWN_QUEUES}flatagents."  # the queue of the workers of a pool
 _STALE = 60.0  # seconds, for a registry that does not say
@@ -97,10 +100,13 @@ class MachineHooks(PlainHooks):
         """No more workers than there is work for, and than `context.max_workers`; without that, there is no cap."""
         if "max_workers" not in context or "pool_id" not in context:
             return None
-        pool_id = str(context["pool_id"])
+        return self.admission(str(context["pool_id"]), int(context["max_workers"]))
+
+    def admission(self, pool_id: str, most: int) -> Admission:
+        """No more workers of a pool than `most`, and than there is work for."""
         work = work_of(self.work_backend.pool(pool_id))
         live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
-        return Admission(f"{LAUNCHED}{pool_id}", min(work, int(context["max_workers"])), live, self.gone)
+        return Admission(f"{LAUNCHED}{pool_id}", min(work, most), live, self.gone)
 
     def gone(self, worker_ids: Sequence[str]) -> list[str]:
         """Those of these workers that have ended or were given up; one that never came may still come."""
@@ -113,7 +119,10 @@ class MachineHooks(PlainHooks):
 
     @property
     def invoker(self) -> SubprocessInvoker:
-        return SubprocessInvoker(self._target(), backends=self._shared())
+        """Starts processes with these hooks and backends, of the program that plays the machine."""
+        program = playing.get()
+        url, app = (None, None) if program is None else program
+        return SubprocessInvoker(self._target(), url=url, app=app, backends=self._shared())
 
     def _target(self) -> str:
         """Where a process finds these hooks; those that were made by hand are not to be found."""
@@ -192,12 +201,16 @@ class DistributedWorkerHooks(MachineHooks):
         return {"workers_to_spawn": max(0, work - len(live))}
 
     def spawn_workers(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        machine = str(context.get("worker_config_path") or context.get("worker_machine") or "job_worker")
-        count = int(context.get("workers_to_spawn") or 0)
-        parent = context.get("machine", {}).get("execution_id")
-        given, invoker = {"pool_id": context["pool_id"]}, self.invoker
-        ids = [invoker.launch(machine, given, parent_id=parent) for _ in range(count)]
-        return {"spawned": len(ids), "spawned_ids": ids}
+        """Start workers, as many as may live: like those of a `launch`, the others are dropped."""
+        worker = str(context.get("worker_config_path") or context.get("worker_machine") or "job_worker")
+        pool_id, count = str(context["pool_id"]), int(context.get("workers_to_spawn") or 0)
+        program, machine = playing.get(), context.get("machine", {})
+        url = Settings.from_environment().url if program is None else program.url
+        asked = self.admission(pool_id, int(context.get("max_workers", MAX_WORKERS)))
+        about = {"parent": machine.get("execution_id"), "depth": machine.get("depth", 0) + 1}
+        ids = spawn(url, asked, worker, {"pool_id": pool_id}, count, **about)
+        self.on_launched(ids, asked.queue, url)
+        return {"spawned": len(ids), "spawned_ids": ids, "refused": count - len(ids)}
 
     def claim_job(self, context: Mapping[str, Any]) -> dict[str, Any]:
         item = self._pool(context).claim(context["worker_id"])

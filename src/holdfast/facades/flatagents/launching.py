@@ -31,12 +31,15 @@ class SubprocessInvoker:
         hooks: str = SHIPPED_HOOKS,
         *,
         url: str | None = None,
+        app: str | None = None,
         backends: Mapping[str, Any] | None = None,
         bind: Mapping[str, str] | None = None,
     ) -> None:
-        """`hooks` is MODULE:OBJECT; `bind` says which file a name in a machine stands for."""
+        """`hooks` is MODULE:OBJECT, and `app` the program's MODULE:APP, whose agents and hooks its machines then find.
+        Without it, HOLDFAST_APP names it. `bind` says which file a name in a machine stands for."""
         self._hooks = hooks
         self._url = url
+        self._app = app
         self._backends = backends
         self._bind = dict(bind or {})
 
@@ -61,6 +64,7 @@ class SubprocessInvoker:
 
     def command(self, said: Sequence[str], url: str | None) -> list[str]:
         where = [] if url is None else ["--url", url]
+        where += [] if self._app is None else ["--app", self._app]
         return [sys.executable, "-m", _RUN, *said, "--hooks", self._hooks, *where]
 
     def _start(self, said: Sequence[str], url: str | None) -> None:

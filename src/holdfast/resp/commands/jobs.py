@@ -8,7 +8,6 @@ from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs, plans
 from holdfast.resp.arguments import json_object, page, space_of
 from holdfast.resp.call import Call, Command, Refused
-from holdfast.resp.deliveries import Popped
 from holdfast.resp.replies import OK, Reply, Simple
 from holdfast.resp.statuses import STATUSES, status_of
 
@@ -17,13 +16,13 @@ async def update(call: Call) -> Reply:
     body = json_object(call, 1, "Invalid job update")
     id, client, pops = call.text(0, "a job id"), call.client, call.gateway.pops
     who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
-    lease = pops.delivered.find(who.worker, id)
-    write = jobs.completion(lease, who, body) if lease is not None else None
-    if write is not None and await call.gateway.end(client, lease, write):
+    sent = pops.delivered.find(who.worker, id)
+    write = jobs.completion(sent.lease, who, body) if sent is not None else None
+    if write is not None and await call.gateway.end(client, sent, write):
         return OK
-    lease = await call.gateway.transact(jobs.update, who, id, body)
-    if lease is not None:  # it runs, and its worker knows it
-        pops.deliver([Popped(lease, id)], client)
+    running = await call.gateway.transact(jobs.update, who, id, body)
+    if running is not None:  # its worker knows it
+        pops.deliver([running], client)
     else:
         pops.freed(who.worker)
     return OK

@@ -24,8 +24,9 @@ from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
 from holdfast.resp.arguments import integer, queue_of, space_of
 from holdfast.resp.call import Call, Command, Refused
-from holdfast.resp.deliveries import Popped
+from holdfast.resp.deliveries import Popped, Sent
 from holdfast.resp.replies import OK, Reply
+from holdfast.resp.rows import Epoch
 
 _MOST = 100
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -46,7 +47,7 @@ async def claim(call: Call) -> Reply:
     if not 1 <= count <= _MOST or not 0 <= block <= 3_600_000:
         raise Refused(f"COUNT is 1 to {_MOST}, BLOCK 0 to 3600000 milliseconds")
     popped = await queued.claim(call, [queue], count, 0 if call.client.executing else block / 1_000)
-    return [_claimed(lease, public) for lease, public, _ in popped]
+    return [_claimed(lease, public) for lease, public, *_ in popped]
 
 
 def _claimed(lease: Lease, public: str) -> Reply:
@@ -66,23 +67,23 @@ class _Holding:
         self.token = call.text(1, "a token")
         self.who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
 
-    def remembered(self, call: Call) -> Lease | None:
+    def remembered(self, call: Call) -> Sent | None:
         """The lease, if this server has told the worker of it under this token."""
-        lease = call.gateway.pops.delivered.find(self.who.worker, self.public)
-        return lease if lease is not None and f"{lease.epoch}.{lease.token}" == self.token else None
+        sent = call.gateway.pops.delivered.find(self.who.worker, self.public)
+        return sent if sent is not None and str(sent.lease.fence) == self.token else None
 
-    async def lease(self, tx: Transaction) -> OwnedLease:
-        """The lease, if it is still current: else LEASELOST."""
+    async def lease(self, tx: Transaction) -> tuple[OwnedLease, Epoch]:
+        """The lease, if it is still current, and the epoch that holds it: else LEASELOST."""
         row = await workers.current(tx, self.who.worker, self.who.epoch)
         known = await jobs.find(tx, self.public, self.who.tenant)
         owned = None if known is None else await find_lease(tx, known.job.id, self.who.worker)
         lost = owned is None or owned.worker != row.seq or owned.lease_until <= row.now
         if owned is None or lost or f"{owned.epoch}.{owned.token}" != self.token:
             raise LeaseLost(self.public, self.token)
-        return owned
+        return owned, row.epoch
 
 
-Act = Callable[[Transaction, OwnedLease], Awaitable[Reply]]
+Act = Callable[[Transaction, OwnedLease, Epoch], Awaitable[Reply]]
 
 
 async def _held(call: Call, act: Act) -> Reply:
@@ -90,7 +91,7 @@ async def _held(call: Call, act: Act) -> Reply:
     holding = _Holding(call)
 
     async def operation(tx: Transaction) -> Reply:
-        return await act(tx, await holding.lease(tx))
+        return await act(tx, *await holding.lease(tx))
 
     try:
         return await call.gateway.transact(operation)
@@ -103,16 +104,16 @@ async def renew(call: Call) -> Reply:
     if len(call.arguments) > 2:
         ttl_us = min(max(integer(call.arguments[2]), 1) * 1_000, workers.NEVER_US)
 
-    renewed: list[Lease] = []
+    renewed: list[Popped] = []
 
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
+    async def act(tx: Transaction, owned: OwnedLease, epoch: Epoch) -> Reply:
         if await renew_one(tx, Renewal(*owned.lease.held, ttl_us), ceiling_us=_ceiling(owned)) is None:
             raise LeaseLost(owned.id, owned.lease.fence)
-        renewed[:] = [owned.lease]
+        renewed[:] = [Popped(owned.lease, call.text(0, "a job id"), epoch.incarnation)]
         return OK
 
     reply = await _held(call, act)
-    call.gateway.pops.deliver([Popped(lease, call.text(0, "a job id")) for lease in renewed], call.client)
+    call.gateway.pops.deliver(renewed, call.client)
     return reply
 
 
@@ -126,11 +127,11 @@ async def complete(call: Call) -> Reply:
 
 async def _end(call: Call, outcome: jobs.Outcome) -> Reply:
     """End an attempt: together with others if the job was popped here, else by itself."""
-    lease = _Holding(call).remembered(call)
-    if lease is not None and await call.gateway.end(call.client, lease, lambda _: jobs.ending_of(lease, outcome)):
+    sent = _Holding(call).remembered(call)
+    if sent is not None and await call.gateway.end(call.client, sent, lambda _: jobs.ending_of(sent.lease, outcome)):
         return OK
 
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
+    async def act(tx: Transaction, owned: OwnedLease, _: Epoch) -> Reply:
         await jobs.end(tx, owned.lease, outcome)
         return OK
 
@@ -158,7 +159,7 @@ async def snooze(call: Call) -> Reply:
 
 
 async def give_back(call: Call) -> Reply:
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
+    async def act(tx: Transaction, owned: OwnedLease, _: Epoch) -> Reply:
         parents = [owned.parent] if owned.parent is not None else []
         await complete_and_settle(tx, [release(owned.lease)], parents)
         return OK
@@ -171,7 +172,7 @@ async def give_back(call: Call) -> Reply:
 async def progress(call: Call) -> Reply:
     value = _json(call, 2)
 
-    async def act(tx: Transaction, owned: OwnedLease) -> Reply:
+    async def act(tx: Transaction, owned: OwnedLease, _: Epoch) -> Reply:
         said = {**value} if isinstance(value, dict) else {"progress": value}
         said["attempt"] = workers.attempt_of(owned.attempts, owned.rescues)
         await report_progress(tx, owned.lease, codec.encode(said, what="progress", cap=jobs.RESULT_CAP))

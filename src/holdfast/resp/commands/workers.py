@@ -14,6 +14,7 @@ from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
 from holdfast.resp.principals import WORKER_ID
 from holdfast.resp.replies import OK, Reply, Simple
+from holdfast.resp.rows import Epoch
 from holdfast.resp.views import tools_of
 from holdfast.resp.workers import Described
 
@@ -36,11 +37,11 @@ async def register(call: Call) -> Reply:
             raise Refused("Worker ID already registered")
         raise Refused(f"{_INVALID}: this key may register {', '.join(principal.workers) or 'nothing: AUTH <id> <key>'}")
     ttl_us, incarnation = call.gateway.dead_after_us, new_id(call.gateway.core.ports)
-    epoch = await call.gateway.transact(
+    number = await call.gateway.transact(
         workers.register, who, principal.name, incarnation, ttl_us=ttl_us, release=release
     )
-    client.worker, client.epoch = who.id, epoch
-    call.gateway.pops.introduce(who.id, Identity(epoch, frozenset(who.capabilities)))
+    client.worker, client.epoch = who.id, Epoch(number, incarnation)
+    call.gateway.pops.introduce(who.id, Identity(client.epoch, frozenset(who.capabilities)))
     return Simple(
         f"OK worker_id={who.id} heartbeat_interval={max(1, int(call.gateway.options.heartbeat.total_seconds()))}"
     )

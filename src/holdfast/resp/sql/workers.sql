@@ -1,25 +1,25 @@
 -- Workers behind connections: what each holds, and what waits where.
 
 -- name: find_live :one
--- The live epoch of a worker; there is at most one, by an index.
-select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
-    heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
-    (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases, code, lines, boot_by, idle_since, pool,
-    principal, metadata, host
+-- The live epoch of a worker; there is at most one, by an index. Its number may be given out again after a failover to a
+-- standby that has lost the registration; its incarnation never is.
+select seq, incarnation, capabilities, holdfast.now_us() as now,
+    (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases
 from holdfast.worker
 where id = :id and status in ('active', 'draining') and host = 0 and heartbeat_at + ttl_us > holdfast.now_us();
 
 -- name: lock_holders :many
 -- Those of these who may take something, each with what it holds. Their rows are locked, so that two connections of one
 -- worker cannot both take its last place.
-select w.seq, w.slots, (select count(*) from holdfast.lease l where l.worker = w.seq) as held
+select w.seq, w.incarnation, w.slots, (select count(*) from holdfast.lease l where l.worker = w.seq) as held
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
 order by w.seq for update;
 
 -- name: live_holders :many
 -- Those of these who are alive, and what they have told about themselves if somebody asks for it: it may be long.
-select w.seq, case when w.seq = any(cast(:told as bigint[])) then w.metadata end as metadata
+select w.seq, w.incarnation, case when w.seq = any(cast(:told as bigint[])) then w.metadata end as metadata,
+    holdfast.now_us() as now
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status in ('active', 'draining')
     and w.heartbeat_at + w.ttl_us > holdfast.now_us();
@@ -34,7 +34,8 @@ order by l.seq;
 
 -- name: standing_leases :many
 -- Those of these leases that hold, and whose holders are alive, with what was reported about them.
-select l.seq, l.worker, l.epoch, l.token, (select p.value from holdfast.progress p where p.job = l.seq) as progress
+select l.seq, l.worker, l.epoch, l.token, w.incarnation,
+    (select p.value from holdfast.progress p where p.job = l.seq) as progress
 from holdfast.lease l join holdfast.worker w on w.seq = l.worker
 where l.seq = any(cast(:seqs as bigint[])) and l.lease_until > holdfast.now_us() and w.status in ('active', 'draining')
     and w.heartbeat_at + w.ttl_us > holdfast.now_us();

@@ -1,0 +1,79 @@
+"""Processes that play an execution find the program: its agents, its hooks, and the store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.machines import run
+from tests.machines.conftest import WriteMachine
+from tests.support.commands import environment
+
+SHOP = """
+from pathlib import Path
+
+from holdfast import Holdfast
+from holdfast.models.script import Script, say
+
+hf = Holdfast("sqlite:///elsewhere.db")
+hf.agent("critic", model="scripted:critic", queue="critics")
+hf.script("critic", Script(*[say("good")] * 9))
+
+
+class Hooks:
+    def on_action(self, action, context):
+        return {"by": "the program's hooks"}
+
+
+if Path("shop.yml").exists():
+    hf.machine("shop.yml", hooks=Hooks)
+"""
+STATES = """
+start: {action: look, transitions: [{to: ask}]}
+ask:
+  agent: critic
+  input: {text: Is it good?}
+  output_to_context: {said: "{{ output.text }}"}
+  transitions: [{to: done}]
+done: {type: final, output: {said: context.said, by: context.by}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def played(*words: str | Path, **env: str) -> Any:
+    command = [sys.executable, "-m", run.__name__, *map(str, words)]
+    done = subprocess.run(command, env=environment(**env), capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+@pytest.mark.parametrize("by", ["--app", "HOLDFAST_APP"])
+def test_a_process_finds_the_agents_and_hooks_of_the_program(folder: Path, write: WriteMachine, by: str) -> None:
+    file = write("shop", STATES)
+    named, env = (["--app", "shop:hf"], {}) if by == "--app" else ([], {by: "shop"})
+    said = played("--machine", file, "--url", f"sqlite:///{folder}/store.db", *named, **env)
+    assert said == {"said": "good", "by": "the program's hooks"}
+    assert not (folder / "elsewhere.db").exists()
+
+
+def test_without_a_program_the_agent_is_not_there(folder: Path, write: WriteMachine) -> None:
+    write("shop", STATES)
+    said = played("--machine", folder / "shop.yml", "--hooks", "shop:Hooks", "--url", f"sqlite:///{folder}/store.db")
+    assert "this program has no agent 'critic'" in said
+
+
+@pytest.mark.parametrize("app", ["json:dumps", "nowhere:hf", "json:nothing", "json"])
+def test_what_is_no_app_is_refused(write: WriteMachine, app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write("echo", "start: {type: final}")
+    assert run.main(["--machine", str(file), "--app", app]) == 2
+    assert f"{app!r}" in capsys.readouterr().err
