@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.agents.batches import steps
@@ -22,6 +23,7 @@ from holdfast.agents.forks.simulation import Records
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.rows import LoadedRun
+from holdfast.agents.runs import tracing
 from holdfast.agents.runs.commit import Spent
 from holdfast.agents.runs.decision import Deciding
 from holdfast.agents.runs.loop import RunLoop, parse
@@ -452,7 +454,8 @@ class _BatchJob:
         def serves(run: LoadedRun) -> bool:
             return self._serves(run.agent_name) and is_played_here(run, parse, loop.has_tool)
 
-        return Collector(self._id, serves, deciding, spent, parse, loop.settings.announced, loop.notify())
+        announced, linked = loop.settings.announced, partial(tracing.linked, loop.ports)
+        return Collector(self._id, serves, deciding, spent, parse, announced, loop.notify(), linked)
 
     async def _failed(self, row: BatchRow, failure: ModelFailure) -> Outcome | None:
         """The provider did not do what was asked; the batch stays as it is and is looked at again."""
