@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -157,6 +157,7 @@ class Bus:
     def __init__(self) -> None:
         self.heard = False  # somebody listens: only then is an event worth making
         self.spans: Spans | None = None
+        self.counted: Counter[str] = Counter()  # events of which there are few, whether or not anybody listens
         self._listeners: tuple[Listening, ...] = ()
         self._changing = threading.Lock()
 

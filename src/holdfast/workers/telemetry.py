@@ -197,6 +197,7 @@ class WorkerTelemetry:
         lease, extra = holding.lease, {**about(holding.lease), "worker": self._worker}
         said = "the lease of job %s (%s) was lost on attempt %d of %d; its result is dropped"
         log.warning(said, lease.id, shown(lease.kind), lease.attempts + 1, lease.max_attempts, extra=extra)
+        self._ports.events.counted["job.lost"] += 1
         self._ports.tell("job.lost", {"duration": holding.lasted}, **extra)
 
     def timed(self, name: str, sent_at: float, incarnation: int, **counts: int) -> None:
