@@ -12,8 +12,8 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -81,6 +81,42 @@ class Received(NamedTuple):
     worker: str
     attempt: int
     metadata: str  # the job's, as stored
+    payload: str = "null"
+
+
+class Played(NamedTuple):
+    """A run that a worker is about to play, as far as it goes."""
+
+    run: str
+    session: str
+    agent: str
+    agent_id: str
+    version: int
+    model: str
+    provider: str
+
+
+class ModelCall(NamedTuple):
+    """A call of a model that is about to be made: for a run of an agent, or for a summary."""
+
+    model: str
+    provider: str
+    session: str
+    max_tokens: int
+    system: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]]
+    run: str = ""
+    agent: str = ""
+
+
+class ModelAnswer(NamedTuple):
+    """What a model has answered, and used for it as the provider counts."""
+
+    id: str
+    model: str
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+    blocks: Sequence[Mapping[str, Any]]
 
 
 class Closing(Protocol):
@@ -88,6 +124,12 @@ class Closing(Protocol):
 
     def conclude(self, outcome: object | None) -> None:
         """The attempt's outcome; None when its lease was lost."""
+
+
+class Hearing(Protocol):
+    """A span that hears what a model has answered."""
+
+    def answered(self, answer: ModelAnswer) -> None: ...
 
 
 class Spans(Protocol):
@@ -99,6 +141,15 @@ class Spans(Protocol):
     def processing(self, received: Received) -> AbstractContextManager[Closing]:
         """Around an attempt."""
 
+    def invoking(self, played: Played) -> AbstractContextManager[Closing]:
+        """Around what one attempt does for a run."""
+
+    def asking(self, call: ModelCall) -> AbstractContextManager[Hearing]:
+        """Around a call of a model."""
+
+    def carried(self) -> Mapping[str, str]:
+        """What to carry in the metadata of jobs that the present span starts."""
+
 
 class Bus:
     """The listeners of one app in this process."""
@@ -106,6 +157,7 @@ class Bus:
     def __init__(self) -> None:
         self.heard = False  # somebody listens: only then is an event worth making
         self.spans: Spans | None = None
+        self.counted: Counter[str] = Counter()  # events of which there are few, whether or not anybody listens
         self._listeners: tuple[Listening, ...] = ()
         self._changing = threading.Lock()
 

@@ -15,6 +15,10 @@ class AgentActivity(NamedTuple):
     failed: int
     turns: int
     cost_nano: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_read_tokens: int = 0
 
 
 class OpenInquiries(NamedTuple):
@@ -22,3 +26,12 @@ class OpenInquiries(NamedTuple):
 
     n: int = 0
     oldest_at: int | None = None
+
+
+class TurnLatencies(NamedTuple):
+    """How long the last turns of a model took, in microseconds."""
+
+    model: str
+    p50: int
+    p95: int
+    p99: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
+from holdfast.agents.activity_rows import AgentActivity, OpenInquiries, TurnLatencies
 from holdfast.agents.batches import statements as batches
 from holdfast.agents.capsules import statements as capsules
 from holdfast.agents.compaction import statements as compaction
@@ -174,6 +174,7 @@ class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
 class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
     agent_activity: Many[AgentActivity]
     waiting_people: One[OpenInquiries]
+    turn_latencies: Many[TurnLatencies]
 
 
 class IdsSql(Statements, package=_PACKAGE, file="ids.sql"):

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.access.principals import Principal
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.errors import HoldfastError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
@@ -150,7 +150,8 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
             raise unknown()
         gate.check(principal, METRICS)
         sample = await gate.live.sampler.sample()
-        return Response(exposition(sample, gate.live.counts.open), media_type=CONTENT_TYPE)
+        text = exposition(sample, gate.live.counts.open, core_of(gate.hf).ports.events.counted)
+        return Response(text, media_type=CONTENT_TYPE)
 
     plain: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/": known,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.statements import QueuesSql, WatchSql, WorkersSql
-from holdfast.kernel.watch_rows import Backlog, Change, Misplaced, Symptoms
+from holdfast.kernel.watch_rows import Backlog, Change, Latencies, Misplaced, Symptoms
 
 LOOK = 1_000  # jobs of one queue or place that are looked at for those in one state, or in none
 
@@ -73,6 +73,16 @@ async def symptoms(tx: Transaction, *, grace_us: int) -> Symptoms:
 
 
 @reading
+async def latencies(tx: Transaction, queues: Sequence[str]) -> dict[str, Latencies]:
+    """How long the last jobs of these queues waited and ran, of those that ended in the last minute."""
+    found: dict[str, Latencies] = {}
+    for queue in queues:
+        row = await tx.one(WatchSql.latencies, queue=queue, since_us=60_000_000, look=LOOK)
+        assert row is not None
+        found[queue] = row
+    return found
+
+
 async def stranded_lanes(tx: Transaction, *, limit: int = CAP) -> list[str]:
     """Lanes that could let a blocked job through, and that nobody is to look at."""
     return [lane.name for lane in await tx.many(WatchSql.stranded_lanes, limit=limit)]

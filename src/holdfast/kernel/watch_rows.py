@@ -47,3 +47,14 @@ class Misplaced(NamedTuple):
     id: JobId | None  # None: there is no such job
     places: int
     astray: int = 0  # rows of ready and later that name another place than the job
+
+
+class Latencies(NamedTuple):
+    """How long the last jobs of a queue waited and ran, in microseconds; None when none did."""
+
+    wait_p50: int | None
+    wait_p95: int | None
+    wait_p99: int | None
+    duration_p50: int | None
+    duration_p95: int | None
+    duration_p99: int | None

@@ -22,6 +22,7 @@ from holdfast.kernel.rows import Lease
 from holdfast.machines.graph import Execution, ToolLoop
 from holdfast.validation import did_you_mean
 from holdfast.workers.context import JobContext
+from holdfast.workers.telemetry import sending
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class Agents:
         intake = self._core.intake(None)
         wish = known[agent]._submission(intake, prompt_of(input), options)
         wish = wish._replace(job=wish.job._replace(id=id, tenant=ctx.tenant), session=wish.session._replace(id=id))
-        await ctx.database.transact(_start_run, ctx.lease, wish, step, self._core.settings.announced)
+        with sending(intake.ports, wish.job, [id]) as job:
+            traced = wish._replace(job=job)
+            await ctx.database.transact(_start_run, ctx.lease, traced, step, self._core.settings.announced)
 
     async def answer(self, id: JobId) -> Any:
         run: Run[Any] = Run(self._core, id)

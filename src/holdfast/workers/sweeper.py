@@ -248,6 +248,7 @@ class Sweeper:
             why = (codec.decode(job.error) or {}).get("message", "its lease was lost")
             extra = {"job": job.id, "kind": job.kind}
             attempts.error("job %s (%s) failed: %s", job.id, shown(job.kind), shown(why), extra=extra)
+        self._ports.events.counted["job.rescued"] += len(moved)
         self._ports.tell("job.rescued", {"jobs": len(moved), "failed": len(failed)}, ids=tuple(job.id for job in moved))
 
 

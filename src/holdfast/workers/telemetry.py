@@ -55,11 +55,11 @@ def sending(ports: Ports, job: NewJob, ids: Sequence[JobId]) -> Iterator[NewJob]
         yield job
         return
     with spans.sending(Sent(job.kind, job.queue, list(ids))) as carrier:
-        yield _carrying(job, carrier) if carrier else job
+        yield carrying(job, carrier) if carrier else job
 
 
-def _carrying(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
-    """The cap on metadata is for what the caller put in, not for this."""
+def carrying(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
+    """The job with a trace in its metadata. The cap on metadata is for what the caller put in, not for this."""
     metadata = {**codec.decode(job.metadata), TRACE: dict(carrier)}
     return job._replace(metadata=codec.encode(metadata, what="metadata", cap=len(job.metadata) * 8 + 65_536))
 
@@ -143,7 +143,7 @@ class WorkerTelemetry:
 
     async def _traced(self, spans: Spans, lease: Lease, run: Awaitable[Outcome | None]) -> Outcome | None:
         number = lease.attempts + 1
-        received = Received(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata)
+        received = Received(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata, lease.payload)
         with spans.processing(received) as span:
             outcome = await run
             span.conclude(outcome)
@@ -197,6 +197,7 @@ class WorkerTelemetry:
         lease, extra = holding.lease, {**about(holding.lease), "worker": self._worker}
         said = "the lease of job %s (%s) was lost on attempt %d of %d; its result is dropped"
         log.warning(said, lease.id, shown(lease.kind), lease.attempts + 1, lease.max_attempts, extra=extra)
+        self._ports.events.counted["job.lost"] += 1
         self._ports.tell("job.lost", {"duration": holding.lasted}, **extra)
 
     def timed(self, name: str, sent_at: float, incarnation: int, **counts: int) -> None:

@@ -27,6 +27,7 @@ from holdfast.kernel.database import drive
 from holdfast.kernel.ids import new_id
 from holdfast.results import Result
 from holdfast.transactions import Intake
+from holdfast.workers.telemetry import sending
 
 T = TypeVar("T")
 
@@ -165,7 +166,9 @@ class Agent(Generic[T]):
     async def _accept(self, intake: Intake, wishes: Sequence[Submission], options: RunOptions) -> list[Run[T]]:
         if options["require_worker"]:
             await self._require_worker(intake)
-        created = await intake.transact(create_runs, wishes, intake.settings.announced)
+        with sending(intake.ports, wishes[0].job, [each.job.id for each in wishes]) as first:
+            traced = [each._replace(job=each.job._replace(metadata=first.metadata)) for each in wishes]
+            created = await intake.transact(create_runs, traced, intake.settings.announced)
         if options["tx"] is None and self._stored is None:  # what a transaction may undo is not remembered
             self._stored = next((each.agent for each in created if each.agent is not None), None)
         return [self._handle(each) for each in created]

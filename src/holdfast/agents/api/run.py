@@ -39,6 +39,7 @@ from holdfast.kernel.ids import JobId, new_id
 from holdfast.results import Result, Usage
 from holdfast.tracebacks import with_traceback
 from holdfast.values.page import Page, cursor, page_of, place
+from holdfast.workers.telemetry import sending
 
 T = TypeVar("T")
 
@@ -271,7 +272,8 @@ class Run(Reaching, Generic[T]):
         wish = ForkOptions(at, prompt, model, {} if results is None else results, tools, limits, key, mode)
         origin = await self._transact(find_origin, self.id, self.tenant)
         made = wish.for_origin(origin, self._app, self.tenant)
-        forked = await self._transact(fork_run, made, self._app.settings.announced)
+        with sending(self._app.ports, made.job, [made.job.id]) as job:
+            forked = await self._transact(fork_run, made._replace(job=job), self._app.settings.announced)
         return Run(self._app, forked.run, self._decode, session_id=forked.session, tenant=self.tenant)
 
     async def forked_from(self) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.agents.batches import steps
@@ -22,6 +23,7 @@ from holdfast.agents.forks.simulation import Records
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.rows import LoadedRun
+from holdfast.agents.runs import tracing
 from holdfast.agents.runs.approvals import ask_rule
 from holdfast.agents.runs.commit import Spent
 from holdfast.agents.runs.decision import Deciding
@@ -452,8 +454,8 @@ class _BatchJob:
         def spent(model: str, usage: dict[str, Any]) -> Spent:
             return spent_on(loop.models, model, usage, "batch")
 
-        announced, notify = loop.settings.announced, loop.notify()
-        return Collector(self._id, self._is_played_here, deciding, spent, parse, announced, notify)
+        announced, linked = loop.settings.announced, partial(tracing.linked, loop.ports)
+        return Collector(self._id, self._is_played_here, deciding, spent, parse, announced, loop.notify(), linked)
 
     def _is_played_here(self, run: LoadedRun) -> bool:
         return self._serves(run.agent_name) and is_played_here(run, parse, self._loop.has_tool)

@@ -79,6 +79,7 @@ class Collector(NamedTuple):
     parse: Callable[[str], AgentSpec]
     prefix: str
     notify: bool
+    linked: Callable[[Decision], Decision] = lambda decision: decision  # names the present span in what is called
 
 
 class _Case(NamedTuple):
@@ -268,7 +269,8 @@ def _is_usable(line: BatchLine) -> bool:
 
 def _decided(case: _Case, reply: Reply, by: Collector, earlier: _Earlier) -> Decision:
     spec, number = by.parse(case.run.definition), case.request.turn
-    return by.deciding(case.run, spec, number, case.records).decide(reply, earlier.text, corrected=earlier.corrected)
+    deciding = by.deciding(case.run, spec, number, case.records)
+    return by.linked(deciding.decide(reply, earlier.text, corrected=earlier.corrected))
 
 
 def _resolution(each: Turned) -> Resolution:

@@ -32,6 +32,7 @@ from holdfast.agents.definition import AgentSpec
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.trees import is_limited
 from holdfast.agents.rows import LoadedRun
+from holdfast.agents.runs.tracing import asking
 from holdfast.agents.states import CompactionState
 from holdfast.agents.token_estimate import estimate
 from holdfast.clock import Ports
@@ -343,7 +344,8 @@ class Compactor:
 
     async def _ask(self, store: Transacting, request: Request, intent: CompactionIntent) -> Reply:
         try:
-            reply = await summarize(self._models.open(intent.model), request)
+            with asking(self._ports(), self._models, request, intent.session) as span:
+                reply = span.answered(await summarize(self._models.open(intent.model), request))
         except (ModelFailure, UsageError) as failure:
             unknown = isinstance(failure, ModelFailure) and failure.bought == "unknown"
             await store.transact(fail_compaction, intent, str(failure), None, unknown=unknown)

@@ -36,7 +36,7 @@ from holdfast.agents.money.limits import is_last, limits_of, missing_price, reac
 from holdfast.agents.money.reservation import most_nano
 from holdfast.agents.money.trees import is_limited, is_tree
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow
-from holdfast.agents.runs import turns
+from holdfast.agents.runs import tracing, turns
 from holdfast.agents.runs.approvals import ApprovalRule, ask_rule, asked_calls, never
 from holdfast.agents.runs.call_ids import mended, used_ids
 from holdfast.agents.runs.commit import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
@@ -47,7 +47,6 @@ from holdfast.agents.runs.playable import check_played_here
 from holdfast.agents.runs.refused_results import fail_and_mend, may_be_mended
 from holdfast.agents.runs.request import Asked, Bounds, ask
 from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrupted
-from holdfast.agents.token_estimate import estimate
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import NotUnderstood, Unavailable
@@ -112,13 +111,15 @@ class RunLoop:
             return Snooze(f"{_STORE_PAUSE}s", str(problem))
 
     async def _play(self, ctx: JobContext) -> Outcome:
-        while True:
-            loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
-            if loaded is None:
-                return Fail("the run of this job no longer exists")
-            outcome = await _Turn(self, ctx, loaded).play()
-            if outcome is not None:
-                return outcome
+        loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
+        with tracing.invoking(self.ports, self._models, None if loaded is None else loaded.run) as span:
+            while loaded is not None:
+                outcome = await _Turn(self, ctx, loaded).play()
+                if outcome is not None:
+                    span.conclude(outcome)
+                    return outcome
+                loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
+        return Fail("the run of this job no longer exists")
 
     async def close(self) -> None:
         """Let go of what the workers have used that the app has here."""
@@ -234,7 +235,8 @@ class _Turn:
                 pass
         self._ctx.require_lease()
         try:
-            reply = await self._call(asked)
+            with tracing.asking(self._loop.ports, self._loop.models, asked.request, self._run) as span:
+                reply = span.answered(await self._call(asked))
         except ModelFailure as failure:
             return await self._failed(failure, self._lane)
         outcome = await self._commit(reply)
@@ -383,7 +385,7 @@ class _Turn:
             if not scope.expired():  # it is the model's own, not that of an interruption
                 journal.drop(self._lease, run)
                 raise
-            return self._so_far(folding)
+            return turns.so_far(folding)
         except BaseException:
             journal.drop(self._lease, run)
             raise
@@ -391,13 +393,6 @@ class _Turn:
             raise ModelFailure("cut", "the stream ended before the answer was complete", bought="unknown")
         reply = folding.reply()
         return replace(reply, blocks=readable(reply.blocks))
-
-    def _so_far(self, folding: Folding) -> Reply:
-        """An interrupted answer: what was said is kept, and counted as far as the provider had."""
-        reply = folding.so_far(INTERRUPTED)
-        said = estimate(reply.blocks) if reply.blocks else 0
-        usage = {**reply.usage, "output_tokens": max(said, int(reply.usage.get("output_tokens") or 0))}
-        return replace(reply, blocks=readable(reply.blocks), usage=usage)
 
     def _answered(self, answered: Answered) -> None:
         self._request_id = answered.request_id
@@ -427,7 +422,7 @@ class _Turn:
             deltas=await self._loop.journal(self._database).take(self._lease, self._run.id),
             repairs=repairs,
         )
-        decision = decision.within(last=is_last(self._run, self._spec, answer.spent))
+        decision = tracing.linked(self._loop.ports, decision.within(last=is_last(self._run, self._spec, answer.spent)))
         match await self._store(answer, decision, kept):
             case "parked" | "ended":
                 return Settled()

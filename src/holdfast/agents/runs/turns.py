@@ -7,11 +7,13 @@ state are stored together. Doing it again after a lost answer is recognised by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.batches.batch_rows import RequestBody
 from holdfast.agents.batches.statements import BatchesSql
 from holdfast.agents.compaction.automatic import compact_after, is_current
+from holdfast.agents.content import readable
 from holdfast.agents.events.log import Changes
 from holdfast.agents.forks.simulation import Records, load_records
 from holdfast.agents.inbox_rows import Mail, MailOf, Steer
@@ -39,6 +41,7 @@ from holdfast.agents.runs.commit import (
 from holdfast.agents.runs.end import answer_open_calls, end_run, line_of
 from holdfast.agents.statements import InboxSql, MessagesSql, ProvidersSql, RunsSql, SessionsSql
 from holdfast.agents.states import RunState, TurnState
+from holdfast.agents.token_estimate import estimate
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, leases
 from holdfast.kernel.complete import complete, complete_and_settle, error_json
@@ -48,6 +51,7 @@ from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import Ending, Fence, Lease
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import add_children, park
+from holdfast.models import Folding, Reply
 
 
 class Loaded(NamedTuple):
@@ -267,6 +271,14 @@ def interrupted(decision: Decision, text: str = "") -> Decision:
     """The run ends here: its calls are not made."""
     calls = tuple(call._replace(job=None, route=None, inquiry=None) for call in decision.calls)
     return Decision(calls, Conclusion("truncated", text, limited=INTERRUPTED))
+
+
+def so_far(folding: Folding) -> Reply:
+    """An interrupted answer: what was said is kept, and counted as far as the provider had."""
+    reply = folding.so_far(INTERRUPTED)
+    said = estimate(reply.blocks) if reply.blocks else 0
+    usage = {**reply.usage, "output_tokens": max(said, int(reply.usage.get("output_tokens") or 0))}
+    return replace(reply, blocks=readable(reply.blocks), usage=usage)
 
 
 def _next(decision: Decision) -> Committed:

@@ -7,9 +7,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import ClassVar
 
-from holdfast.agents.activity import agent_activity, open_inquiries
+from holdfast.agents.activity import agent_activity, open_inquiries, turn_latencies
 from holdfast.kernel import queries, watch
 from holdfast.kernel.database import Transaction, reading
+from holdfast.values.quantiles import Quantiles, quantiles
 from holdfast.values.times import moment
 
 _GRACE_US = 5_000_000  # a lease that ended longer ago should have been noticed
@@ -28,6 +29,10 @@ class AgentNow:
     failed: int
     turns: int
     cost_nano: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_read_tokens: int = 0
 
     @property
     def cost(self) -> Decimal:
@@ -36,13 +41,15 @@ class AgentNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetNow:
-    """`oldest_pending` is for how many seconds the oldest job of each queue has waited for a worker."""
+    """`oldest_pending` is for how many seconds the oldest job of each queue has waited for a worker, `turn_seconds` how
+    long the turns of each model took in the last minute, by quantile."""
 
     at: datetime
     agents: list[AgentNow]
     inquiries: int
     lapsed: int
     oldest_pending: dict[str, float]
+    turn_seconds: dict[str, Quantiles]
 
 
 @reading
@@ -58,4 +65,5 @@ async def fleet_now(tx: Transaction) -> FleetNow:
         inquiries=(await open_inquiries(tx)).n,
         lapsed=(await watch.symptoms(tx, grace_us=_GRACE_US)).lapsed,
         oldest_pending=oldest,
+        turn_seconds={row.model: quantiles(*row[1:]) for row in await turn_latencies(tx)},
     )

@@ -11,6 +11,8 @@ from datetime import datetime
 from holdfast.agents.values.activity import AgentNow, fleet_now
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import HoldfastError
+from holdfast.kernel import watch
+from holdfast.values.quantiles import Quantiles, quantiles
 from holdfast.values.queues import QueueCounts
 
 EVERY = 2.0
@@ -18,7 +20,7 @@ EVERY = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The fleet at one moment. What ended is of the last minute."""
+    """The fleet at one moment. What ended is of the last minute, and so are the times."""
 
     at: datetime
     queues: list[QueueCounts]
@@ -30,6 +32,10 @@ class Sample:
     closed_lanes: int
     lapsed_leases: int
     oldest_pending: dict[str, float]  # seconds, by queue
+    waiting_behind: dict[str, int]  # runs, by the closed lane
+    wait_seconds: dict[str, Quantiles]  # from enqueuing to the first claim, by queue
+    duration_seconds: dict[str, Quantiles]  # of the attempts that ended jobs, by queue
+    turn_seconds: dict[str, Quantiles]  # by model
 
 
 class Sampler:
@@ -56,18 +62,26 @@ class Sampler:
             await core_of(self._hf).ports.clock.sleep(EVERY)
 
     async def _look(self) -> Sample:
-        hf = self._hf
-        now = await core_of(hf).runtime().transact(fleet_now)
+        hf, transact = self._hf, core_of(self._hf).runtime().transact
+        now = await transact(fleet_now)
         workers = await hf.workers.list(limit=1_000)
+        queues = list(await hf.queues.stats())
+        busy = [each.name for each in queues if each.succeeded or each.failed or each.cancelled]
+        times = await transact(watch.latencies, busy)
+        lanes = await hf.lanes.list()
         return Sample(
             at=now.at,
-            queues=list(await hf.queues.stats()),
+            queues=queues,
             agents=now.agents,
             inquiries=now.inquiries,
             workers=len(workers),
             slots=sum(each.slots for each in workers),
             active=sum(each.active for each in workers),
-            closed_lanes=len(await hf.lanes.list()),
+            closed_lanes=len(lanes),
             lapsed_leases=now.lapsed,
             oldest_pending=now.oldest_pending,
+            waiting_behind={each.name: each.waiting for each in lanes},
+            wait_seconds={name: quantiles(*each[:3]) for name, each in times.items()},
+            duration_seconds={name: quantiles(*each[3:]) for name, each in times.items()},
+            turn_seconds=now.turn_seconds,
         )

@@ -131,3 +131,27 @@ from (select s.seq, (select cast(j.id as text) from holdfast.job j where j.seq =
     from looked s) as f
 where f.id is null or f.places <> 1 or f.astray <> 0
 order by f.seq limit :limit;
+
+-- name: latencies :one
+-- How long the last jobs of a queue waited for their first claim, and how long their last attempt took. Of those that
+-- ended since a time, and of those only the newest.
+with looked as (
+    select e.token, e.claimed_at, e.finished_at,
+        (select j.created_at from holdfast.job j where j.seq = e.seq) as created_at
+    from (select n.seq, n.token, n.claimed_at, n.finished_at from holdfast.ended n
+        where n.queue = :queue and n.finished_at > holdfast.now_us() - :since_us
+        order by n.queue, n.finished_at desc limit :look) as e
+    where e.claimed_at is not null
+), waited as (
+    select k.us, row_number() over (order by k.us) as n, count(*) over () as total
+    from (select claimed_at - created_at as us from looked where token = 1 and created_at is not null) as k
+), ran as (
+    select k.us, row_number() over (order by k.us) as n, count(*) over () as total
+    from (select finished_at - claimed_at as us from looked) as k
+)
+select (select max(us) from waited where n <= (total * 50 + 99) / 100) as wait_p50,
+    (select max(us) from waited where n <= (total * 95 + 99) / 100) as wait_p95,
+    (select max(us) from waited where n <= (total * 99 + 99) / 100) as wait_p99,
+    (select max(us) from ran where n <= (total * 50 + 99) / 100) as duration_p50,
+    (select max(us) from ran where n <= (total * 95 + 99) / 100) as duration_p95,
+    (select max(us) from ran where n <= (total * 99 + 99) / 100) as duration_p99;

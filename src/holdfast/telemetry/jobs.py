@@ -1,54 +1,32 @@
-"""OpenTelemetry: spans and metrics of jobs, for an app that you `instrument`.
-
-An enqueue is a producer span and every attempt a consumer span in a trace of its own, linked to the enqueue: a job may
-run much later, more than once, and in another process. Names of attributes are those of the conventions for messaging.
-"""
+"""Spans and metrics of jobs. Names of attributes are those of the conventions for messaging."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from holdfast.app import Holdfast, core_of
-from holdfast.errors import MissingExtra, UsageError
+from opentelemetry import context as contexts
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanKind
+
 from holdfast.kernel import codec
-from holdfast.observe import TRACE, Event, Received, Sent
-from holdfast.outcomes import Cancel, Discard, Fail, TryAgain
-from holdfast.version import VERSION
+from holdfast.observe import TRACE, Event, ModelCall, Played, Received, Sent
+from holdfast.telemetry.agents import AgentSpans, ChatSpan
+from holdfast.telemetry.endings import AttemptSpan
 
-try:
-    from opentelemetry import context as contexts
-    from opentelemetry import metrics, propagate, trace
-    from opentelemetry.context import Context
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
-except ModuleNotFoundError as missing:
-    raise MissingExtra("otel", "holdfast.telemetry") from missing
-
-_NAME = "holdfast"
 _SYSTEM = {"messaging.system": "holdfast"}
 _SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600]
 
 
-def instrument(
-    app: Holdfast, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
-) -> None:
-    """Trace and measure the jobs of an app with OpenTelemetry, by these providers or by those of the process.
+class AppSpans:
+    """The spans of one app: those of its jobs, and inside of them those of its agents."""
 
-    Call it once, in every process that enqueues or works. It needs `pip install 'holdfast[otel]'`.
-    """
-    bus = core_of(app).ports.events
-    if bus.spans is not None:
-        raise UsageError("this app is already instrumented; call instrument() only once.")
-    bus.spans = JobSpans(trace.get_tracer(_NAME, VERSION, tracer_provider))
-    bus.listen(JobMetrics(metrics.get_meter(_NAME, VERSION, meter_provider)).note)
-
-
-class JobSpans:
-    def __init__(self, tracer: trace.Tracer) -> None:
+    def __init__(self, tracer: trace.Tracer, agents: AgentSpans) -> None:
         self._tracer = tracer
+        self._agents = agents
 
     @contextmanager
     def sending(self, sent: Sent) -> Iterator[Mapping[str, str]]:
@@ -58,12 +36,10 @@ class JobSpans:
         else:
             attributes["messaging.batch.message_count"] = len(sent.ids)
         with self._tracer.start_as_current_span(f"send {sent.kind}", kind=SpanKind.PRODUCER, attributes=attributes):
-            carrier: dict[str, str] = {}
-            propagate.inject(carrier)
-            yield carrier
+            yield self.carried()
 
     @contextmanager
-    def processing(self, received: Received) -> Iterator[AttemptSpan]:
+    def processing(self, received: Received) -> Iterator[Attempt]:
         # A worker may have been started inside some span; its jobs do not belong to that.
         sender = propagate.extract(_carrier(received.metadata), Context())
         origin = trace.get_current_span(sender).get_span_context()
@@ -81,7 +57,8 @@ class JobSpans:
         )
         surroundings = contexts.attach(trace.set_span_in_context(span, sender))
         try:
-            yield AttemptSpan(span)
+            with self._agents.executing(received) as tool:
+                yield Attempt(AttemptSpan(span), tool)
         except asyncio.CancelledError:
             span.set_attribute("holdfast.outcome", "released")
             raise
@@ -89,35 +66,28 @@ class JobSpans:
             contexts.detach(surroundings)
             span.end()
 
+    def invoking(self, played: Played) -> AbstractContextManager[AttemptSpan]:
+        return self._agents.invoking(played)
 
-class AttemptSpan:
-    """The span of one attempt, which says how it ended."""
+    def asking(self, call: ModelCall) -> AbstractContextManager[ChatSpan]:
+        return self._agents.asking(call)
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def carried(self) -> Mapping[str, str]:
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        return carrier
+
+
+class Attempt:
+    """An attempt with its span, and inside of that the span of a tool, if it is one."""
+
+    def __init__(self, *spans: AttemptSpan | None) -> None:
+        self._spans = spans
 
     def conclude(self, outcome: object | None) -> None:
-        self._span.set_attribute("holdfast.outcome", _word_for(outcome))
-        match outcome:
-            case None:
-                self._fail("lost", "its lease was lost; the result is dropped")
-            case TryAgain(_, message, type=kind, trace=stack):
-                if stack:
-                    details = {"exception.message": str(message), "exception.stacktrace": stack}
-                    self._span.add_event("exception", {"exception.type": _exception(message), **details})
-                self._fail(kind, message)
-            case Fail(message, type=kind):
-                self._fail(kind, message)
-            case Discard():
-                self._fail("discarded", outcome.reason)
-            case Cancel():
-                self._span.set_attribute("holdfast.reason", str(outcome.reason))
-            case _:
-                pass
-
-    def _fail(self, kind: str, message: object) -> None:
-        self._span.set_attribute("error.type", str(kind))
-        self._span.set_status(StatusCode.ERROR, str(message))
+        for span in self._spans:
+            if span is not None:
+                span.conclude(outcome)
 
 
 class JobMetrics:
@@ -190,14 +160,3 @@ def _carrier(metadata: str) -> Mapping[str, str]:
     stored = codec.decode(metadata)
     carried = stored.get(TRACE) if isinstance(stored, dict) else None
     return carried if isinstance(carried, dict) else {}
-
-
-def _word_for(outcome: object | None) -> str:
-    """The outcome as dashboards know it: a `TryAgain` is still a "retry" there."""
-    if outcome is None:
-        return "lost"
-    return "retry" if isinstance(outcome, TryAgain) else type(outcome).__name__.lower()
-
-
-def _exception(message: object) -> str:
-    return str(message).partition(":")[0]
