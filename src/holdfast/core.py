@@ -18,6 +18,7 @@ from holdfast.announced_intake import AnnouncedIntake
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
+from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.lent import lend
@@ -170,8 +171,9 @@ class Core:
         async with self.runtime().starting:
             if state.worker is None:
                 await self.runtime().open()
-                worker = self.make_worker()
-                await worker.start()
+                with unbound():  # it works for all
+                    worker = self.make_worker()
+                    await worker.start()
                 self.tell_doubts()
                 state.worker = worker
 

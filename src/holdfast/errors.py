@@ -8,7 +8,7 @@
         SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch  BudgetUsedUp  CursorPruned  NotUnderstood
         SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
       Unavailable       something outside failed; the same call may work later    retry = "later"
-        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  ResultTimeout  NoWorker  GatewayUnavailable
+        StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  QueryTooLong  ResultTimeout  NoWorker  GatewayUnavailable
 
 A message says what happened, to which object, and what to do about it.
 """
@@ -248,6 +248,10 @@ class StoreCorrupt(Unavailable):
     """The database file is damaged; restore it from a backup."""
 
     retry: ClassVar[RetryAdvice] = "never"
+
+
+class QueryTooLong(Unavailable):
+    """A query for the web took longer than the setting `web_patience` allows, and was ended."""
 
 
 class ResultTimeout(Unavailable):

@@ -13,6 +13,7 @@ from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.group_commit import Grouping, may_join
 from holdfast.kernel import queries, waiting
+from holdfast.kernel.bounds import bounds_now, unbound
 from holdfast.kernel.cancel import Cancelled, cancel, cancel_family
 from holdfast.kernel.cancel_many import Wanted, cancel_many
 from holdfast.kernel.database import Database, Operation, Transacting, Transaction
@@ -43,7 +44,8 @@ class Runtime:
         self.settings = settings
         self.ports = ports
         # For tasks that serve every caller: they must not run, or end, in the context of the first.
-        self.context = copy_context()
+        with unbound():
+            self.context = copy_context()
         self._queues = queues
         self._written: dict[int, float] = {}
         self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
@@ -61,18 +63,22 @@ class Runtime:
         async with self._opening:
             if self._opened:
                 return
-            await self.database.open()
-            for name, queue in self._queues.items():
-                await self.database.transact(
-                    set_queue,
-                    name,
-                    on_orphan=queue.on_orphan,
-                    fair=queue.fair,
-                    keep_us=queue.keep_us,
-                    keep_jobs=queue.keep_jobs,
-                    lost_counts=queue.lost_counts,
-                )
+            with unbound():
+                await self._open()
             self._opened = True
+
+    async def _open(self) -> None:
+        await self.database.open()
+        for name, queue in self._queues.items():
+            await self.database.transact(
+                set_queue,
+                name,
+                on_orphan=queue.on_orphan,
+                fair=queue.fair,
+                keep_us=queue.keep_us,
+                keep_jobs=queue.keep_jobs,
+                lost_counts=queue.lost_counts,
+            )
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -87,7 +93,7 @@ class Runtime:
     async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
         if not self._opened:
             await self.open()
-        joins = key is None and may_join(job)
+        joins = key is None and may_join(job) and bounds_now() is None
         routes = self._unwritten([route])
         if joins and routes and (first := self._introducing.get(route.id)):
             await first.wait()  # of several first calls one writes the route

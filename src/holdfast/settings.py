@@ -46,9 +46,10 @@ class Settings:
     schema: str = _setting("holdfast", "PostgreSQL schema, and prefix of the NOTIFY channels.")
     profile: Profile = _setting("full", "full: acknowledged = on disk. fast: an OS crash may lose the last moments.")
     pooler: bool = _setting(False, "A transaction pooler is in use: no LISTEN, no presence, no prepared statements.")
-    connections: int = _setting(4, "PostgreSQL connections one process may open for statements.")
+    connections: int = _setting(4, "PostgreSQL connections one process may open; for reads of the web, as many more.")
     busy_timeout: timedelta = _time("5s", "How long a SQLite writer waits for another process before StoreBusy.")
     store_patience: timedelta = _time("5s", "How long a call is repeated while the database cannot be reached.")
+    web_patience: timedelta = _time("5s", "How long one query may take that only reads for the web.")
 
     concurrency: int = _setting(20, "Jobs one worker process runs at once (its slots).")
     threads: int = _setting(0, "Threads for handlers that are not async; 0 = as many as slots.")
@@ -131,7 +132,8 @@ class Settings:
         for name in ("threads", "prefetch", "max_rescues", "retention_jobs", "max_rescue_attempts"):
             if getattr(self, name) < 0:
                 raise BadSetting(f"{name} must be at least 0, not {getattr(self, name)}.")
-        for name in ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl"):
+        waits = ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl", "web_patience")
+        for name in waits:
             if not getattr(self, name):
                 raise BadSetting(f"{name} must be longer than 0s.")
         if self.profile not in ("full", "fast"):

@@ -34,6 +34,7 @@ from holdfast.http.security.gate import Gate, WebOptions, Who
 from holdfast.http.security.logging_in import add_logins
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
+from holdfast.kernel.bounds import READS, bound
 from holdfast.version import VERSION
 
 log = logging.getLogger("holdfast.http")
@@ -137,7 +138,8 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
 
     async def ready(_: Request) -> Response:
         try:
-            await gate.hf.queues.list(limit=1)
+            with bound(READS):
+                await gate.hf.queues.list(limit=1)
         except HoldfastError as problem:
             log.warning("not ready: %s", problem)
             return json_response({"ok": False}, 503)
@@ -149,7 +151,8 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
         if principal is None:
             raise unknown()
         gate.check(principal, METRICS)
-        sample = await gate.live.sampler.sample()
+        with bound(READS):
+            sample = await gate.live.sampler.sample()
         text = exposition(sample, gate.live.counts.open, core_of(gate.hf).ports.events.counted)
         return Response(text, media_type=CONTENT_TYPE)
 

@@ -16,6 +16,7 @@ from holdfast.agents.capsules.seal import sealed
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import migrate
+from holdfast.kernel.bounds import unbound
 from holdfast.kernel.drivers import connect
 from holdfast.redaction import Nothing, Redactor
 from holdfast.settings import Settings
@@ -44,7 +45,8 @@ async def export(
     except OSError as problem:
         raise UsageError(f"{path} cannot be written: {problem.strerror}.") from problem
     try:
-        await _write(folder / "run.db", closed, settings, ports)
+        with unbound():  # the file is new: who may only read the store may fill it
+            await _write(folder / "run.db", closed, settings, ports)
         await asyncio.to_thread(os.replace, folder / "run.db", path)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder)

@@ -1,6 +1,7 @@
 """Streams: reading the events of runs from any process, from any point, and waiting for runs to end.
 
-All readers of one process share one loop and one query. Hints make it look at once; without them it polls.
+All readers of one process share one loop, and one query if they keep within the same bounds. Hints make it look at
+once; without them it polls.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.agents.statements import EventsSql, LookingSql, RunsSql
 from holdfast.agents.states import RUN
 from holdfast.clock import Ports
 from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
+from holdfast.kernel.bounds import Bounds, bound, bounds_now
 from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.why import Reason
 from holdfast.slow_waits import SlowWaits
@@ -58,6 +60,7 @@ async def ended_runs(tx: Transaction, ids: Sequence[str]) -> list[EndedRun]:
 class _Waiter(NamedTuple):
     tenant: str | None  # None: any
     ended: asyncio.Future[EndedRun]
+    bounds: Bounds | None  # within which its run is looked at
 
 
 class _Reader:
@@ -65,6 +68,7 @@ class _Reader:
         self.run = run
         self.after = after
         self.last = last
+        self.bounds = bounds_now()
         self.rows: asyncio.Queue[EventRow | BaseException] = asyncio.Queue(4 * _PAGE)  # a page, with its gaps
 
     def give(self, rows: Sequence[EventRow]) -> bool:
@@ -124,7 +128,7 @@ class Streams:
     async def wait(self, run: str, limit: float | None, tenant: str | None = None) -> EndedRun:
         """Until the run has ended; `NotFound` when there is none, or it is another tenant's."""
         await self._listen()
-        waiter = _Waiter(tenant, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(tenant, asyncio.get_running_loop().create_future(), bounds_now())
         self._awaited[run].append(waiter)
         self._slow.begin(waiter.ended, run)
         self._wake()
@@ -190,19 +194,26 @@ class Streams:
         await self._readership.keep()
         found = False
         readers = [reader for reader in self._readers if reader.rows.qsize() < _PAGE]
-        if readers:
-            lowest: dict[str, int] = {}
-            for reader in readers:
-                lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
-            rows = await self._database.transact(events_after, [Cursor(run, at) for run, at in lowest.items()])
-            found = self._deal(readers, rows)
-        return await self._look_for_ends() or found
+        for bounds in {reader.bounds for reader in readers}:
+            with bound(bounds):
+                found |= await self._look_for_events([reader for reader in readers if reader.bounds == bounds])
+        for bounds in {waiter.bounds for waiters in self._awaited.values() for waiter in waiters}:
+            with bound(bounds):
+                found |= await self._look_for_ends(bounds)
+        return found
 
-    async def _look_for_ends(self) -> bool:
+    async def _look_for_events(self, readers: Sequence[_Reader]) -> bool:
+        lowest: dict[str, int] = {}
+        for reader in readers:
+            lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
+        rows = await self._database.transact(events_after, [Cursor(run, at) for run, at in lowest.items()])
+        return self._deal(readers, rows)
+
+    async def _look_for_ends(self, bounds: Bounds | None) -> bool:
         asked = {
             run: waiting
             for run, waiters in self._awaited.items()
-            if (waiting := [waiter for waiter in waiters if not waiter.ended.done()])
+            if (waiting := [waiter for waiter in waiters if waiter.bounds == bounds and not waiter.ended.done()])
         }
         if not asked:
             return False

@@ -11,6 +11,7 @@ import logging
 from holdfast.agents.statements import EventsSql
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError
+from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Database, Transaction, single
 from holdfast.kernel.ids import new_id
 from holdfast.shown_text import shown
@@ -46,7 +47,8 @@ class Readership:
             return
         self._renew_at = now + _SECONDS / 2
         try:
-            await self._database.transact(begin_reading, self._id)
+            with unbound():
+                await self._database.transact(begin_reading, self._id)
             self._begun = True
         except HoldfastError as problem:
             log.debug("this process finds events by polling: %s", shown(problem))
@@ -57,6 +59,7 @@ class Readership:
         if self._begun:
             self._begun = False
             try:
-                await self._database.transact(end_reading, self._id)
+                with unbound():
+                    await self._database.transact(end_reading, self._id)
             except HoldfastError as problem:
                 log.debug("a reader's row stays until its time is over: %s", shown(problem))

@@ -29,6 +29,7 @@ from holdfast.http.live.responses import SLOWEST_SEND
 from holdfast.http.security.denials import Denied
 from holdfast.http.security.gate import Gate, watched
 from holdfast.http.security.roles import TABLE
+from holdfast.kernel.bounds import Bounds, bound
 from holdfast.shown_text import shown
 
 log = logging.getLogger("holdfast.http")
@@ -110,8 +111,11 @@ def _code(problem: Denied, gate: Gate) -> int:
 async def _watched(socket: WebSocket, gate: Gate, principal: Principal, part: RecordedGateway) -> None:
     """Converse until the client leaves, or may no longer be here."""
     clock, id = core_of(gate.hf).ports.clock, str(socket.path_params["id"])
+    tenant = gate.tenant_of(principal)
+    bounds = None if tenant is None else Bounds(reads=False, tenant=tenant)
     with gate.live.counts.one(principal.name), gate.live.watch(watched(socket, principal)) as dismissed:
-        talking = asyncio.create_task(converse(part, id, Socket(socket, gate, principal), clock))
+        with bound(bounds):
+            talking = asyncio.create_task(converse(part, id, Socket(socket, gate, principal), clock))
         over: asyncio.Future[Any] = asyncio.ensure_future(dismissed.wait())
         try:
             await asyncio.wait({talking, over}, return_when=asyncio.FIRST_COMPLETED)

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.http.live.frames import BEGIN, STILL_HERE
 from holdfast.http.live.vigil import Vigil, Watched
 from holdfast.http.security.caps import StreamCounts
+from holdfast.kernel.bounds import bound, bounds_now
 from holdfast.shown_text import shown
 
 log = logging.getLogger("holdfast.http")
@@ -41,6 +42,7 @@ class LiveResponse(Response):
         self._watched = watched
         self._vigil = vigil
         self._counts = counts
+        self._bounds = bounds_now()  # those of the request, which has ended when this is sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._counts.one(self._watched.name), self._vigil.over(self._watched) as dismissed:
@@ -61,7 +63,7 @@ class LiveResponse(Response):
 
     async def _write(self, send: Send, gone: asyncio.Future[None], over: asyncio.Future[Any]) -> None:
         await _part(send, BEGIN)
-        coming = asyncio.ensure_future(anext(self._frames, None))
+        coming = asyncio.ensure_future(self._next())
         quiet = asyncio.ensure_future(self._clock.sleep(_KEEP_ALIVE))
         try:
             while not gone.done() and not over.done():
@@ -72,7 +74,7 @@ class LiveResponse(Response):
                     if data is None:
                         return
                     await _part(send, data)
-                    coming = asyncio.ensure_future(anext(self._frames, None))
+                    coming = asyncio.ensure_future(self._next())
                 elif quiet.done():
                     await _part(send, STILL_HERE)
                 if quiet.done():
@@ -86,6 +88,10 @@ class LiveResponse(Response):
             close = getattr(self._frames, "aclose", None)
             if close is not None:
                 await close()
+
+    async def _next(self) -> bytes | None:
+        with bound(self._bounds):
+            return await anext(self._frames, None)
 
 
 async def _left(receive: Receive) -> None:

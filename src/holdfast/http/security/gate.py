@@ -1,7 +1,7 @@
 """The gate: every request passes it before a route is called. It finds out who asks, and denies what no rule allows.
 
-A changing request is written into the audit before it is done and again with its outcome. One that creates something
-and names a key is done once.
+What only reads is done over connections that change nothing. A changing request is written into the audit before it is
+done and again with its outcome. One that creates something and names a key is done once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from holdfast.http.security.caps import Rate
 from holdfast.http.security.denials import absent, forbidden, unknown
 from holdfast.http.security.roles import Rule
 from holdfast.http.security.texts import check_texts
+from holdfast.kernel.bounds import Bounds, bound
 
 Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]
@@ -63,14 +64,15 @@ class Gate:
         principal = await self.admit(request, rule)
         if request.method not in SAFE:
             self.check_change(request)
-        request.state.seen = self.seen(principal)
+        request.state.seen = seen = self.seen(principal)
         request.state.live = self.live
         request.state.gateway = self.options.gateway
         request.state.watched = watched(request, principal)
         if request.method in SAFE:
             check_texts(request, b"")
-            return await answer(request)
-        return await self._changed(request, principal, endpoint, answer)
+            return await within(Bounds(reads=True, tenant=seen.tenant), answer)(request)
+        bounds = None if seen.tenant is None else Bounds(reads=False, tenant=seen.tenant)
+        return await self._changed(request, principal, endpoint, within(bounds, answer))
 
     async def admit(self, connection: HTTPConnection, rule: Rule | None) -> Principal:
         """Who asks, if they may; `Denied` otherwise."""
@@ -172,6 +174,16 @@ class Gate:
         finally:
             await audit.add(by, endpoint.name, path, phase="outcome", about=intent, status=status)
         return response
+
+
+def within(bounds: Bounds | None, answer: Answering) -> Answering:
+    """The same route, which keeps within bounds."""
+
+    async def answered(request: Request) -> Response:
+        with bound(bounds):
+            return await answer(request)
+
+    return answered
 
 
 def watched(connection: HTTPConnection, principal: Principal) -> Watched:

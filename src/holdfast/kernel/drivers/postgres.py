@@ -18,9 +18,11 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnfit
 from holdfast.kernel import epoch, migrate
+from holdfast.kernel.bounds import bounds_now
 from holdfast.kernel.database import CROWD, Blocking, Guard, Operation, Owner, StoredSchema, is_single
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.causes import raise_as
+from holdfast.kernel.drivers.postgres_bounds import BoundedUse
 from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, typed
 from holdfast.kernel.drivers.postgres_hints import SEND, Sender
 from holdfast.kernel.drivers.postgres_names import named, program
@@ -67,7 +69,7 @@ set plan_cache_mode = force_generic_plan;
 set idle_in_transaction_session_timeout = {frozen_ms};
 """
 _LIMITS = "set {scope} lock_timeout = {lock_ms}; set {scope} statement_timeout = {statement_ms}"
-_BEGIN = "begin isolation level read committed; "
+_BEGIN = "begin isolation level read committed{kind}; "
 # The control file's timeline is stale right after a promotion; the name of the current WAL file is not.
 _IDENTITY = """
 select system_identifier || ' timeline ' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
@@ -100,11 +102,9 @@ class PostgresDatabase:
         self._statements: Mapping[Statement, Rendered] = {}
         self._pool: Pool | None = None
         self._patience = settings.call_patience
-        self._limits = _LIMITS.format(
-            scope="{scope}",
-            lock_ms=max(1, round(settings.lock_patience * 1_000)),
-            statement_ms=max(1, round(settings.statement_patience * 1_000)),
-        )
+        self._limits = _limits(settings.lock_patience, settings.statement_patience)
+        for_web = min(settings.statement_patience, settings.web_patience.total_seconds())
+        self.web_limits = _limits(for_web, for_web)
         self._opening = asyncio.Lock()
         self._reconnected_at: float | None = None
         self._lost_once = False
@@ -114,6 +114,7 @@ class PostgresDatabase:
         self._heard: list[Callable[[str], None]] = []
         self._channel = f"{settings.schema}.hint"
         self._sender = Sender(self._channel, self._send)
+        self._bounded = BoundedUse(self)
         self._vacuum = Vacuum(settings.schema, ports.clock)
         self._mouths: set[int] = set()  # server processes that send hints of ours, while our connection to them lives
 
@@ -151,6 +152,7 @@ class PostgresDatabase:
         self._heard.clear()
         await self._sender.close()
         await self.presence.close()
+        await self._bounded.close()
         if self._pool is not None:
             await self._pool.close()
             self._pool = None
@@ -208,7 +210,7 @@ class PostgresDatabase:
         if sender not in self._mouths:
             self._on_hint(note)
 
-    def _post(self, tx: PostgresTransaction) -> None:
+    def post(self, tx: PostgresTransaction) -> None:
         """What a transaction has to tell, now that it has committed: here at once, elsewhere soon."""
         if tx.hints or tx.announcements:
             self._sender.post(tx.hints, tx.announcements)
@@ -216,13 +218,13 @@ class PostgresDatabase:
                 self._on_hint(note)
 
     async def _send(self, notes: Sequence[Announcement]) -> None:
-        async with (await self._opened()).line() as line:
+        async with (await self.pool()).line() as line:
             self._remember_mouth(line.connection)
             words = [note.channel for note in notes], [note.payload for note in notes]
             if self.direct:
                 await line.connection.fetch(SEND, *words)
                 return
-            async with self._transaction(line.connection):
+            async with self.transaction(line.connection):
                 await line.connection.fetch(SEND, *words)
 
     def _remember_mouth(self, connection: Connection) -> None:
@@ -273,7 +275,7 @@ class PostgresDatabase:
     async def tidy(self, after: int) -> bool:
         limits = self._limits.format(scope="") if self.direct else None
         try:
-            async with (await self._opened()).line() as line:
+            async with (await self.pool()).line() as line:
                 return await self._vacuum.tidy(line, after, limits=limits)
         except (pg.PostgresError, *AWAY) as problem:
             raise_as(typed(self.url, problem), problem)
@@ -291,10 +293,11 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        async with (await self._opened()).line() as line:
+        async with (await self.pool()).line() as line:
             yield line.connection
 
-    async def _opened(self) -> Pool:
+    async def pool(self) -> Pool:
+        """The connections for all that knows no bounds."""
         if self._pool is None:
             await self.open()
         assert self._pool is not None
@@ -303,9 +306,12 @@ class PostgresDatabase:
     async def dial_direct(self, use: str) -> Connection:
         """A connection outside the pool, past the pooler if a direct URL is set."""
         try:
-            return await self._dial(self.settings.direct_url or self.url, use)
+            return await self.dial(self.settings.direct_url or self.url, use)
         except (pg.PostgresError, ValueError, *AWAY) as problem:
             raise_as(typed(self.url, problem), problem)
+
+    def now(self) -> float:
+        return self._ports.clock.monotonic()
 
     def seconds_since_reconnect(self) -> float:
         if self._reconnected_at is None:
@@ -313,24 +319,31 @@ class PostgresDatabase:
         return self._ports.clock.monotonic() - self._reconnected_at
 
     async def _attempt(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
-        async with (self._pool or await self._opened()).line() as line:
-            tx = PostgresTransaction(line, self._statements, self._layers)
+        bounds = bounds_now()
+        if bounds is not None:
+            return await self._bounded.attempt(bounds, operation, args, kwargs)
+        async with (self._pool or await self.pool()).line() as line:
+            tx = self.transaction_on(line)
             if self.direct and is_single(operation):
                 answer = await operation(tx, *args, **kwargs)
             else:
-                async with self._transaction(line.connection):
+                async with self.transaction(line.connection):
                     answer = await operation(tx, *args, **kwargs)
-        self._post(tx)
+        self.post(tx)
         return answer
 
+    def transaction_on(self, line: PooledConnection) -> PostgresTransaction:
+        return PostgresTransaction(line, self._statements, self._layers)
+
     @contextlib.asynccontextmanager
-    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
+    async def transaction(self, connection: Connection, *, reads: bool = False) -> AsyncIterator[None]:
         if self.direct:
-            async with connection.transaction(isolation="read_committed"):
+            async with connection.transaction(isolation="read_committed", readonly=reads):
                 yield
             return
         # Behind a pooler the session is not ours: the limits go with the transaction, in the same round trip.
-        await connection.execute(_BEGIN + self._limits.format(scope="local"))
+        limits = self.web_limits if reads else self._limits
+        await connection.execute(_BEGIN.format(kind=" read only" if reads else "") + limits.format(scope="local"))
         try:
             yield
         except Exception:
@@ -339,9 +352,13 @@ class PostgresDatabase:
             raise
         await connection.execute("commit")
 
+    @property
+    def cached(self) -> int:
+        """How many statements a connection remembers."""
+        return _CACHED_STATEMENTS if self.direct else 0
+
     async def _connect(self) -> Connection:
-        cached = _CACHED_STATEMENTS if self.direct else 0
-        connection = await self._dial(self.url, self._use, cached_statements=cached)
+        connection = await self.dial(self.url, self._use, cached_statements=self.cached)
         if self._lost_once:
             self._lost_once = False
             self._reconnected_at = self._ports.clock.monotonic()
@@ -349,7 +366,7 @@ class PostgresDatabase:
             line = PooledConnection(connection, self._patience)
             try:
                 await self._prepare(line)
-                await self._verify(line)
+                await self.verify(line)
             except BaseException:
                 connection.terminate()
                 raise
@@ -357,23 +374,26 @@ class PostgresDatabase:
                 line.rest()
         return connection
 
-    async def _dial(self, url: str, use: str, *, cached_statements: int = 0) -> Connection:
+    async def dial(self, url: str, use: str, *, cached_statements: int = 0) -> Connection:
         return await dial(url, self._name(use), cached_statements=cached_statements, within=self._patience)
 
     def _name(self, use: str) -> str:
         return named(self._owner, use)
 
+    @property
+    def session(self) -> str:
+        """What each session of ours begins with."""
+        # One that is frozen in a transaction must release its rows before its leases end: others rescue them then.
+        return _SESSION.format(frozen_ms=round(self._patience * 1_000))
+
     async def _prepare(self, line: PooledConnection) -> None:
         line.ask()
-        # A session that is frozen in a transaction must release its rows before its leases end: others rescue them
-        # then.
-        session = _SESSION.format(frozen_ms=round(self._patience * 1_000))
-        await line.connection.execute(session + self._limits.format(scope=""))
+        await line.connection.execute(self.session + self._limits.format(scope=""))
         if self.settings.profile == "fast":
             await line.connection.execute("set synchronous_commit = off")
         await self._note_identity(line)
 
-    async def _verify(self, line: PooledConnection) -> None:
+    async def verify(self, line: PooledConnection) -> None:
         """Somebody may have migrated the tables since they were verified first."""
         if self.verifies:
             line.ask()
@@ -390,7 +410,7 @@ class PostgresDatabase:
 
     async def _examine(self) -> None:
         """Learn what is at the other end, and refuse what cannot keep the promises."""
-        async with visiting(await self._dial(self.url, "visit"), self._patience) as connection:
+        async with visiting(await self.dial(self.url, "visit"), self._patience) as connection:
             facts = await connection.fetchrow(_FACTS)
             self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
         place = server_of(self.url)
@@ -432,6 +452,12 @@ class PostgresDatabase:
                 self._hears = False
             await self._ports.clock.sleep(pause * (0.5 + self.chance.random() / 2))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
+
+
+def _limits(lock: float, statement: float) -> str:
+    """How many seconds a statement waits for a lock, and may take; with a place for their scope."""
+    lock_ms, statement_ms = (max(1, round(seconds * 1_000)) for seconds in (lock, statement))
+    return _LIMITS.format(scope="{scope}", lock_ms=lock_ms, statement_ms=statement_ms)
 
 
 class PostgresBlocking:

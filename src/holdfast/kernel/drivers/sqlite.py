@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
+from holdfast.kernel.bounds import bounds_now
 from holdfast.kernel.database import Blocking, Guard, Operation, Owner, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_readers import Readers, read
 from holdfast.kernel.hints import merged
 from holdfast.kernel.sql import Dialect
 from holdfast.settings import Settings
@@ -53,6 +55,7 @@ class SqliteDatabase:
         self._ports = ports
         self._layers = layers
         self._writer: Writer | None = None
+        self._readers: Readers | None = None
         self._opened = False
         self._opening = asyncio.Lock()
         self.presence: Presence = NoPresence()
@@ -98,6 +101,9 @@ class SqliteDatabase:
             await self._shut()
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        bounds = bounds_now()
+        if bounds is not None and bounds.reads:
+            return await asyncio.wrap_future(self._read(operation, args, kwargs))
         answer = self._submit(operation, args, kwargs, urgent=False)
         return await asyncio.wrap_future(answer)
 
@@ -138,17 +144,28 @@ class SqliteDatabase:
         writer.submit(request, urgent=urgent)
         return request.answer
 
-    def _start(self) -> Writer:
+    def _read(self, operation: Callable[..., Any], args: Any, kwargs: Any) -> Future[Any]:
+        clock, seconds = self._ports.clock, self._settings.web_patience.total_seconds()
+        writer = self._thread
+        if self._file is None or self.alone:  # no second connection can see it
+            return writer.call(lambda file: read(file, operation, args, kwargs, clock, seconds))
+        if self._readers is None:
+            self._readers = Readers(self._connection, clock, seconds)
+        return self._readers.submit(operation, args, kwargs)
+
+    def _connection(self) -> SqliteFile:
         settings = self._settings
-        busy = settings.busy_timeout.total_seconds()
-        file = SqliteFile(
+        return SqliteFile(
             self.path,
             now=self._ports.clock.wall_us,
             durable=settings.profile == "full",
-            busy_ms=round(busy * 1_000),
+            busy_ms=round(settings.busy_timeout.total_seconds() * 1_000),
             layers=self._layers,
             alone=self.alone,
         )
+
+    def _start(self) -> Writer:
+        file, busy = self._connection(), self._settings.busy_timeout.total_seconds()
         turns = None
         if self._file is not None and not self.alone:
             turns = Turns(lock_folder(self._file), patience=busy)
@@ -158,6 +175,9 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         if isinstance(self.presence, FilePresence):
             await self.presence.close()
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            await asyncio.shield(asyncio.wrap_future(readers.stop()))
         if self._writer is not None:
             # Not joined on the loop's own threads: handlers may have taken them all.
             await asyncio.shield(asyncio.wrap_future(self._writer.stop()))

@@ -26,7 +26,7 @@ from holdfast.errors import (
     StoreUnfit,
 )
 from holdfast.kernel.database import Guard, Owner, StoredSchema, drive
-from holdfast.kernel.drivers.causes import raise_as
+from holdfast.kernel.drivers.causes import raise_as, too_long, wrote
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
@@ -38,6 +38,7 @@ OLDEST_SQLITE = (3, 51, 3)
 # apsw evicts in turn, not what was used least lately: with room for twice our statements it still forgets some.
 _CACHED_STATEMENTS = 512
 _PATIENCE_STEP_MS = 100
+_STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: less than a millisecond
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
 _TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -180,6 +181,21 @@ class SqliteFile(SqliteStatements):
             return [r if isinstance(r, Exception) else problem for r in results]
         return results
 
+    def read(self, operation: Callable[[], Coroutine[Any, Any, Any]], is_over: Callable[[], bool]) -> Any:
+        """Run an operation that may change nothing, until its time is over."""
+        self.execute("pragma query_only = on")
+        self.connection.set_progress_handler(is_over, _STEPS)
+        try:
+            (result,) = self.commit_together([operation], reading=True)
+        finally:
+            self.connection.set_progress_handler(None)
+            self.execute("pragma query_only = off")
+            self.hints = []
+        if isinstance(result, Exception):
+            cause = result.__cause__
+            raise wrote(cause) if isinstance(cause, apsw.ReadOnlyError) else result
+        return result
+
     def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
         self._instant = self.now()
         self.execute("begin immediate")
@@ -318,6 +334,8 @@ def typed(path: str, problem: Exception) -> Exception:
     match problem:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"another program kept {path} locked for too long. Try again, or end that program.")
+        case apsw.InterruptError():
+            return too_long(path)
         case apsw.FullError():
             return StoreFull(f"no space left for {path}; nothing was written. Free some space and try again.")
         case apsw.CorruptError() | apsw.NotADBError():

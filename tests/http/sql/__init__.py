@@ -1,0 +1,1 @@
+"""Statements that a test plants."""
