@@ -1,0 +1,10 @@
+"""Every subject that has pages. A new one is a module, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.http.pages import now, runs
+from holdfast.http.pages.routes import Pages
+
+PAGES: Sequence[Pages] = (now.pages, runs.pages)
