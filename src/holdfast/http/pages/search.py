@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError, NotFound
@@ -47,10 +48,8 @@ async def _by_id(seen: Seen, id: str) -> list[Hit]:
         except NotFound:
             continue
     if not seen.pinned:
-        try:
+        with contextlib.suppress(NotFound):
             hits.append(Hit("job", (await show_job(seen, id)).kind, "/jobs", id, "list-checks"))
-        except NotFound:
-            pass
     return hits
 
 
@@ -58,9 +57,6 @@ async def _by_name(seen: Seen, name: str) -> list[Hit]:
     """Agents by the beginning of their name, a session by its key."""
     agents = [each for each in await seen.agents.list(limit=1_000) if name.lower() in each.name.lower()]
     hits = [Hit("agent", each.name, "/agents", each.id, "bot") for each in agents[:8]]
-    try:
-        session = await seen.find_session(name)
-        hits.append(Hit("session", name, "/sessions", session.id, "messages-square"))
-    except HoldfastError:
-        pass
+    with contextlib.suppress(HoldfastError):
+        hits.append(Hit("session", name, "/sessions", (await seen.find_session(name)).id, "messages-square"))
     return hits
