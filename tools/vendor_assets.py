@@ -22,9 +22,9 @@ PACKAGES = {
     "idiomorph": ("0.7.3", {"dist/idiomorph-ext.min.js": "idiomorph-ext.min.js"}),
     "lucide-static": ("0.468.0", {}),
 }
-ICONS = """activity bot boxes calendar-clock check chevron-right chevrons-left circle-x clipboard-list coins copy cpu
-download git-fork inbox keyboard layers list-checks log-out menu messages-square package pause play rotate-cw rows-3
-scroll-text search send settings square sun-moon triangle-alert wrench workflow x"""
+ICONS = """activity bot boxes calendar-clock check chevron-right chevrons-left circle-x clipboard-list coins columns-2
+copy cpu download git-fork inbox keyboard layers list-checks log-out menu messages-square package pause play rotate-cw
+rows-3 scroll-text search send settings square sun-moon triangle-alert user wrench workflow x"""
 _INSIDE = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
 
 

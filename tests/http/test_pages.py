@@ -41,3 +41,19 @@ async def test_runs_are_listed(hf: Holdfast) -> None:
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), page.body
     assert run.id in page.body.decode()
     assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.both
+async def test_a_run_is_shown_with_what_was_said(hf: Holdfast) -> None:
+    agent = guide(hf)
+    await hf.ensure_worker()
+    run = await agent.enqueue("What is <b>it</b>?", session="chat")
+    await run.result(timeout="60s")
+    page = (await browser(hf).get(f"/runs/{run.id}")).body.decode()
+    assert "What is &lt;b&gt;it&lt;/b&gt;?" in page
+    assert "<p>A cat.</p>" in page
+    assert "look_up" in page
+    assert [each.text for each in await run.messages()][-1] == "A cat."
+    assert [reason.gate for reason in await run.reasons()] == ["ended"]
+    compared = await browser(hf).get("/runs/compare", a=run.id, b=run.id)
+    assert (compared.status, "They gave the same answer." in compared.body.decode()) == (200, True)

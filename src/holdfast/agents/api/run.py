@@ -29,8 +29,10 @@ from holdfast.agents.retention.gaps import with_gaps
 from holdfast.agents.rows import RunRow
 from holdfast.agents.run_pages import list_runs
 from holdfast.agents.runs import inbox
+from holdfast.agents.runs.why import why
 from holdfast.agents.states import RunState, RunStateName
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
+from holdfast.agents.values.sessions import Message
 from holdfast.clock import Clock
 from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, NotFound, RunFailed
@@ -39,6 +41,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.results import Result, Usage
 from holdfast.tracebacks import with_traceback
+from holdfast.values.jobs import ReasonRecord, reason_of
 from holdfast.values.page import Page, cursor, page_of, place
 
 T = TypeVar("T")
@@ -194,6 +197,16 @@ class Run(Reaching, Generic[T]):
         found = await self._transact(queries.calls_after, self.id, last, limit)
         return page_of(found, limit, call_of, lambda row: (row.turn, row.ordinal))
 
+    async def messages(self, *, after: str | None = None, limit: int = 1_000) -> Page[Message]:
+        """What was said in the run, in its order; of a run below another, what its own agent said and was told."""
+        (last,) = (0,) if after is None else place(after, int)
+        validation.page(limit)
+        row = await self._row()
+        found = await self._transact(
+            queries.list_messages, row.session, branch=row.branch, run=self.id, after=last, limit=limit
+        )
+        return Page(found, next=cursor(found[-1].ordinal) if len(found) == limit else None)
+
     async def events(self, after: int | str = 0, *, limit: int = 1_000_000) -> Page[Event]:
         """The events stored so far, with an `EventsPruned` where retention removed events.
 
@@ -248,6 +261,11 @@ class Run(Reaching, Generic[T]):
         """Why the run does not continue, in words: one sentence for each reason, and "" when there is none."""
         await self.check()
         return await self._app.why(self.id)
+
+    async def reasons(self) -> list[ReasonRecord]:
+        """Why the run does not continue: what keeps it, and until when if that is known."""
+        await self.check()
+        return [reason_of(each) for each in await self._transact(why, self.id)]
 
     async def fork(  # noqa: PLR0913  what can be different
         self,

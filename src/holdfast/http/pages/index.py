@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.http.pages import now, runs
+from holdfast.http.pages import inbox, jobs, now, run, runs
 from holdfast.http.pages.routes import Pages
 
-PAGES: Sequence[Pages] = (now.pages, runs.pages)
+PAGES: Sequence[Pages] = (now.pages, inbox.pages, runs.pages, run.pages, jobs.pages)

@@ -40,12 +40,17 @@ def _environment() -> Environment:
         "ago": _ago,
         "clock": words.clock,
         "count": words.count,
+        "error_line": error_line,
+        "error_lines": error_lines,
         "iso": lambda at: "" if at is None else iso(at),
+        "json_line": json_line,
         "json_text": json_text,
+        "json_whole": json_whole,
         "line": line,
         "lines": lines,
         "markdown": _markdown,
         "money": words.money,
+        "prompt_line": prompt_line,
         "short": words.short,
         "span": words.span,
         "state": words.state,
@@ -79,6 +84,38 @@ def json_text(value: object, longest: int = words.LONGEST_TEXT) -> str:
     """A value as JSON, indented."""
     text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
     return lines(text, longest)
+
+
+def json_line(value: object, longest: int = 120) -> str:
+    """A value as JSON, on one line."""
+    text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, default=str)
+    return line(text, longest)
+
+
+def json_whole(value: object) -> str:
+    """A value as JSON that a person may change: none of it is cut off or escaped."""
+    return json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
+
+
+def prompt_line(blocks: Any, longest: int = 120) -> str:
+    """What a run was asked, on one line."""
+    if not isinstance(blocks, list):
+        return json_line(blocks, longest)
+    return line(" ".join(str(each.get("text", "")) for each in blocks if isinstance(each, dict)).strip(), longest)
+
+
+def error_line(error: Any, longest: int = 160) -> str:
+    """The first line of what went wrong."""
+    return line(error_lines(error).partition("\n")[0], longest)
+
+
+def error_lines(error: Any) -> str:
+    """What went wrong, as it is stored: a type and a message, or anything."""
+    if isinstance(error, dict) and "message" in error:
+        named = str(error.get("type") or error.get("error") or "")
+        trace = str(error.get("traceback") or "")
+        return lines(f"{named}: {error['message']}".removeprefix(": ") + (f"\n{trace}" if trace else ""))
+    return lines(error) if isinstance(error, str) else json_text(error)
 
 
 def _markdown(text: object) -> Markup:
