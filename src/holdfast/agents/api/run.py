@@ -12,6 +12,7 @@ from holdfast import durations, validation
 from holdfast.agents import queries
 from holdfast.agents.api.results import result_of, usage_of
 from holdfast.agents.api.waterfall import Span, below, spans_of
+from holdfast.agents.api.waterfall_history import read_history
 from holdfast.agents.capsules.capsules import gather
 from holdfast.agents.capsules.cassettes import record_runs, save
 from holdfast.agents.capsules.export import Exported, export
@@ -240,17 +241,20 @@ class Run(Reaching, Generic[T]):
         return page_of(found, limit, run_of, lambda row: (row.created_at, row.id))
 
     async def waterfall(self) -> list[Span]:
-        """What the run and the runs below it did, as spans of time: turns, calls, and the runs that calls started.
+        """What the run and the runs below it did, as spans of time: turns, calls, waits, attempts that ended early.
 
-        At most a hundred runs, and a thousand turns and calls of each.
+        At most a hundred runs, and a thousand turns and calls of each. A handle that a tenant has names no workers.
         """
         row = await self._row()
         family = [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _FAMILY)]
+        shown = below(run_of(row), family)
+        history = await self._transact(read_history, row, [run.id for run in shown])
+        told = history if self.tenant is None else history.without_workers()
         spans: list[Span] = []
-        for run in below(run_of(row), family):
+        for run in shown:
             turns = await self._transact(queries.list_turns, run.id)
             calls = await self._transact(queries.calls_after, run.id, (-1, -1), 1_000)
-            spans += spans_of(run, turns, [call_of(each) for each in calls])
+            spans += spans_of(run, told.past(run, turns, [call_of(each) for each in calls]))
         return spans
 
     async def why(self) -> str:
