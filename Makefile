@@ -31,7 +31,7 @@ UV      := .cache/uv/bin/uv
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -126,6 +126,9 @@ soak: $(READY) ## RUNS=n runs in batch mode on each database while workers are k
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+assets: ## vendor what pages load from npm, at exact versions, with licences and hashes
+	python3 tools/vendor_assets.py
 
 demo: $(READY) ## agents that survive the death of their workers
 	$(BIN)/holdfast demo

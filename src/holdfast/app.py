@@ -429,7 +429,7 @@ class Holdfast(Renamed):
         try:
             from holdfast.http.app import web
         except ModuleNotFoundError as missing:
-            if missing.name not in ("fastapi", "starlette"):
+            if missing.name not in ("fastapi", "starlette", "jinja2", "markdown_it"):
                 raise
             raise MissingExtra("http", "the web") from None
         return web(self, **options)

@@ -12,3 +12,25 @@ class RunPlace(NamedTuple):
 
 class TenantName(NamedTuple):
     tenant: str
+
+
+class Stretch(NamedTuple):
+    """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
+
+    job: int
+    outcome: str | None
+    error: str | None
+    started_at: int
+    ended_at: int | None
+    worker: str
+
+
+class JobOf(NamedTuple):
+    """The number of the job of a run or a call."""
+
+    id: str
+    job: int
+
+
+class EndedAt(NamedTuple):
+    at: int | None

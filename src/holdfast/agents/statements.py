@@ -10,7 +10,7 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import RunPlace, TenantName
+from holdfast.agents.listing_rows import EndedAt, JobOf, RunPlace, Stretch, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -169,6 +169,9 @@ class RunsSql(
 class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
     run_states: Many[AwaitedRun]
     usage_below: Many[UsageBelow]
+    jobs_below: Many[JobOf]
+    stretches: Many[Stretch]
+    run_before: One[EndedAt]
 
 
 class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):

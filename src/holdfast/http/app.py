@@ -29,9 +29,10 @@ from holdfast.http.gateway import routes as gateway_routes
 from holdfast.http.gateway.streams import add_gateway
 from holdfast.http.hooks import add_hooks
 from holdfast.http.metrics import CONTENT_TYPE, exposition
+from holdfast.http.pages.login import add_logins
+from holdfast.http.pages.serving import add_pages, or_page
 from holdfast.http.security.denials import unknown
 from holdfast.http.security.gate import Gate, WebOptions, Who
-from holdfast.http.security.logging_in import add_logins
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
 from holdfast.kernel.bounds import READS, bound
@@ -83,10 +84,14 @@ def framework(gate: Gate) -> FastAPI:
     if gate.options.gateway is not None:
         add_gateway(app, gate, gate.options.gateway)
     _add_descriptions(app, gate)
-    app.add_exception_handler(HoldfastError, problems.on_refusal)
-    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
-    app.add_exception_handler(HTTPException, problems.on_http)
-    app.add_exception_handler(Exception, problems.on_fault)
+    told = {
+        HoldfastError: problems.on_refusal,
+        RequestValidationError: problems.on_bad_request,
+        HTTPException: problems.on_http,
+        Exception: problems.on_fault,
+    }
+    for kind, telling in told.items():
+        app.add_exception_handler(kind, or_page(gate, telling))
     return app
 
 
@@ -157,11 +162,11 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
         return Response(text, media_type=CONTENT_TYPE)
 
     plain: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/": known,
         "/metrics": measured,
         "/openapi.json": described,
         "/healthz": alive,
         "/readyz": ready,
     }
+    add_pages(app, gate, known)
     for path, function in plain.items():
         app.router.add_route(path, function, methods=["GET"], include_in_schema=False)

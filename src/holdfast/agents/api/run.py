@@ -12,6 +12,7 @@ from holdfast import durations, validation
 from holdfast.agents import queries
 from holdfast.agents.api.results import result_of, usage_of
 from holdfast.agents.api.waterfall import Span, below, spans_of
+from holdfast.agents.api.waterfall_history import read_history
 from holdfast.agents.capsules.capsules import gather
 from holdfast.agents.capsules.cassettes import record_runs, save
 from holdfast.agents.capsules.export import Exported, export
@@ -28,8 +29,10 @@ from holdfast.agents.retention.gaps import with_gaps
 from holdfast.agents.rows import RunRow
 from holdfast.agents.run_pages import list_runs
 from holdfast.agents.runs import inbox
+from holdfast.agents.runs.why import why
 from holdfast.agents.states import RunState, RunStateName
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
+from holdfast.agents.values.sessions import Message
 from holdfast.clock import Clock
 from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, NotFound, RunFailed
@@ -38,6 +41,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.results import Result, Usage
 from holdfast.tracebacks import with_traceback
+from holdfast.values.jobs import ReasonRecord, reason_of
 from holdfast.values.page import Page, cursor, page_of, place
 from holdfast.workers.telemetry import sending
 
@@ -194,6 +198,16 @@ class Run(Reaching, Generic[T]):
         found = await self._transact(queries.calls_after, self.id, last, limit)
         return page_of(found, limit, call_of, lambda row: (row.turn, row.ordinal))
 
+    async def messages(self, *, after: str | None = None, limit: int = 1_000) -> Page[Message]:
+        """What was said in the run, in its order; of a run below another, what its own agent said and was told."""
+        (last,) = (0,) if after is None else place(after, int)
+        validation.page(limit)
+        row = await self._row()
+        found = await self._transact(
+            queries.list_messages, row.session, branch=row.branch, run=self.id, after=last, limit=limit
+        )
+        return Page(found, next=cursor(found[-1].ordinal) if len(found) == limit else None)
+
     async def events(self, after: int | str = 0, *, limit: int = 1_000_000) -> Page[Event]:
         """The events stored so far, with an `EventsPruned` where retention removed events.
 
@@ -228,23 +242,31 @@ class Run(Reaching, Generic[T]):
         return page_of(found, limit, run_of, lambda row: (row.created_at, row.id))
 
     async def waterfall(self) -> list[Span]:
-        """What the run and the runs below it did, as spans of time: turns, calls, and the runs that calls started.
+        """What the run and the runs below it did, as spans of time: turns, calls, waits, attempts that ended early.
 
-        At most a hundred runs, and a thousand turns and calls of each.
+        At most a hundred runs, and a thousand turns and calls of each. A handle that a tenant has names no workers.
         """
         row = await self._row()
         family = [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _FAMILY)]
+        shown = below(run_of(row), family)
+        history = await self._transact(read_history, row, [run.id for run in shown])
+        told = history if self.tenant is None else history.without_workers()
         spans: list[Span] = []
-        for run in below(run_of(row), family):
+        for run in shown:
             turns = await self._transact(queries.list_turns, run.id)
             calls = await self._transact(queries.calls_after, run.id, (-1, -1), 1_000)
-            spans += spans_of(run, turns, [call_of(each) for each in calls])
+            spans += spans_of(run, told.past(run, turns, [call_of(each) for each in calls]))
         return spans
 
     async def why(self) -> str:
         """Why the run does not continue, in words: one sentence for each reason, and "" when there is none."""
         await self.check()
         return await self._app.why(self.id)
+
+    async def reasons(self) -> list[ReasonRecord]:
+        """Why the run does not continue: what keeps it, and until when if that is known."""
+        await self.check()
+        return [reason_of(each) for each in await self._transact(why, self.id)]
 
     async def fork(  # noqa: PLR0913  what can be different
         self,

@@ -14,7 +14,7 @@ from holdfast.redaction import Redactor
 from holdfast.values import Page, as_json
 
 # What a program or a model was given, and what it gave: a viewer sees it without its secrets.
-_ARGUMENTS = frozenset({"payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"})
+ARGUMENTS = frozenset({"payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"})
 
 
 def answering(endpoint: Endpoint) -> Handler:
@@ -45,7 +45,7 @@ def without_secrets(told: Any) -> Any:
     if isinstance(told, dict):
         redactor = Redactor()
         return {
-            name: redactor.value(value, "arguments") if name in _ARGUMENTS else without_secrets(value)
+            name: redactor.value(value, "arguments") if name in ARGUMENTS else without_secrets(value)
             for name, value in told.items()
         }
     return told

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -20,7 +20,6 @@ from holdfast.app import Holdfast, core_of
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
-from holdfast.http.api.routes import Endpoint
 from holdfast.http.api.seen import Seen
 from holdfast.http.live.live import Live
 from holdfast.http.live.vigil import Watched
@@ -33,6 +32,16 @@ from holdfast.kernel.bounds import Bounds, bound
 
 Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]
+
+
+class Asked(Protocol):
+    """A route or a page: the name of its rule, and whether it creates something."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def creates(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +66,7 @@ class Gate:
         self.deliveries = Rate(clock, burst=200, a_second=50, what="deliveries")
         self.logins = Rate(clock, burst=10, a_second=1 / 6, what="logins")
 
-    async def pass_through(
-        self, request: Request, endpoint: Endpoint, rule: Rule | None, answer: Answering
-    ) -> Response:
+    async def pass_through(self, request: Request, endpoint: Asked, rule: Rule | None, answer: Answering) -> Response:
         """The answer of a route, or why it is not given."""
         principal = await self.admit(request, rule)
         if request.method not in SAFE:
@@ -136,7 +143,7 @@ class Gate:
         said = self.options.who(connection)
         return await said if inspect.isawaitable(said) else said
 
-    async def _changed(self, request: Request, by: Principal, endpoint: Endpoint, answer: Answering) -> Response:
+    async def _changed(self, request: Request, by: Principal, endpoint: Asked, answer: Answering) -> Response:
         body = await request.body()
         check_texts(request, body)
         digest = hashlib.sha256(body).hexdigest()
@@ -159,7 +166,7 @@ class Gate:
         return response
 
     async def _recorded(
-        self, request: Request, by: Principal, endpoint: Endpoint, answer: Answering, detail: Mapping[str, Any]
+        self, request: Request, by: Principal, endpoint: Asked, answer: Answering, detail: Mapping[str, Any]
     ) -> Response:
         """The answer, with what was to be done in the audit before it, and what came of it after."""
         audit, path = self.hf.access.audit, request.url.path

@@ -1,0 +1,1 @@
+"""Files that pages load: one stylesheet, our script, and what `make assets` vendors."""

@@ -1,0 +1,264 @@
+// What the pages do by themselves: keys, times, refreshing, streams, dialogs. No framework, nothing from elsewhere.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const mount = root.dataset.mount || "";
+  const $ = (where, from = document) => from.querySelector(where);
+  const $$ = (where, from = document) => [...from.querySelectorAll(where)];
+  const remember = (name, value) => {
+    root.dataset[name] = value;
+    try { localStorage.setItem(`holdfast.${name}`, value); } catch { /* storage may be off */ }
+  };
+
+  // Times: the server's clock counts, whatever the browser's says.
+  let ahead = 0;
+  const setClock = (text) => { if (text) ahead = Date.parse(text) - Date.now(); };
+  setClock(root.dataset.now);
+  const now = () => Date.now() + ahead;
+  const ago = (at) => {
+    const seconds = (now() - at) / 1000, size = Math.abs(seconds);
+    if (size < 5) return "just now";
+    const [length, name] = size < 90 ? [1, "s"] : size < 5400 ? [60, "min"] : size < 129600 ? [3600, "h"] : [86400, "d"];
+    const text = `${Math.round(size / length)} ${name}`;
+    return seconds > 0 ? `${text} ago` : `in ${text}`;
+  };
+  const span = (seconds) => {
+    if (seconds < 60) return `${Math.max(0, seconds).toFixed(seconds < 10 ? 1 : 0)} s`;
+    const whole = Math.round(seconds);
+    const [size, name, below, part] = whole >= 86400 ? [86400, "d", 3600, "h"] : whole >= 3600 ? [3600, "h", 60, "m"] : [60, "m", 1, "s"];
+    return `${Math.floor(whole / size)} ${name} ${Math.floor((whole % size) / below)} ${part}`;
+  };
+  const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const tick = () => {
+    for (const each of $$("time[data-relative]")) put(each, ago(Date.parse(each.dateTime)));
+    for (const each of $$("time[data-countdown]")) {
+      const left = (Date.parse(each.dateTime) - now()) / 1000;
+      put(each, left > 0 ? span(left) : "now");
+    }
+    for (const each of $$("[data-since]")) put(each, span((now() - Date.parse(each.dataset.since)) / 1000));
+  };
+  const local = () => {
+    for (const each of $$("time[title$='UTC']")) each.title = `${each.title} · ${new Date(each.dateTime).toLocaleString()}`;
+  };
+  setInterval(() => { if (!document.hidden) tick(); }, 1000);
+
+  // Dialogs.
+  const closeAll = () => $$("dialog[open]").forEach((each) => each.close());
+  document.addEventListener("click", (event) => {
+    const to = (where) => event.target.closest(where);
+    const opener = to("[data-opens]");
+    if (opener) { const it = document.getElementById(opener.dataset.opens); it.showModal(); $("input:not([type=hidden]), textarea", it)?.focus(); return; }
+    if (to("[data-closes]")) { to("dialog").close(); return; }
+    if (event.target.nodeName === "DIALOG") { event.target.close(); return; }
+    if (to("[data-palette]")) { openPalette(); return; }
+    if (to("[data-help]")) { $("#keys")?.showModal(); return; }
+    if (to("[data-back]")) { history.back(); return; }
+    if (to("[data-menu]")) { $(".nav").classList.toggle("open"); return; }
+    if (to("[data-theme-switch]")) {
+      const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+      remember("theme", dark ? "light" : "dark");
+      return;
+    }
+    if (to("[data-density]") && to("button")) { remember("density", root.dataset.density === "dense" ? "roomy" : "dense"); return; }
+    const copier = to("[data-copy]");
+    if (copier) { copy(copier.dataset.copy, copier); event.preventDefault(); return; }
+    const row = to("tr[data-href]");
+    if (row && !to("a, button, input, label, summary, select") && !String(getSelection())) location.href = row.dataset.href;
+  });
+  const copy = (text, from) => {
+    navigator.clipboard?.writeText(text).then(() => {
+      from?.classList.add("copied");
+      setTimeout(() => from?.classList.remove("copied"), 1200);
+    });
+  };
+
+  // The palette.
+  const palette = $("#palette");
+  const openPalette = () => { closeAll(); palette?.showModal(); const field = $("input", palette); field.value = ""; narrow(""); field.focus(); };
+  const narrow = (text) => {
+    const wanted = text.trim().toLowerCase();
+    for (const each of $$("#places li", palette)) each.hidden = wanted !== "" && !each.textContent.toLowerCase().includes(wanted);
+    if (!wanted) $("#found", palette).replaceChildren();
+    choose(0);
+  };
+  const choices = () => $$("li:not([hidden]) a", palette);
+  let chosen = 0;
+  const choose = (n) => {
+    const all = choices();
+    chosen = Math.max(0, Math.min(n, all.length - 1));
+    all.forEach((each, number) => each.classList.toggle("at", number === chosen));
+    all[chosen]?.scrollIntoView({ block: "nearest" });
+  };
+  palette?.addEventListener("input", (event) => narrow(event.target.value));
+  palette?.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown") { choose(chosen + 1); event.preventDefault(); }
+    if (event.key === "ArrowUp") { choose(chosen - 1); event.preventDefault(); }
+    if (event.key === "Enter") { event.preventDefault(); const it = choices()[chosen]; if (it) it.click(); }
+  });
+  document.addEventListener("htmx:afterSwap", (event) => { if (event.target.id === "found") choose(0); });
+
+  // Keys.
+  const rows = () => $$("[data-rows] [data-id]");
+  const current = () => $("[data-rows] .at");
+  const step = (by) => {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.indexOf(current());
+    const to = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by))];
+    all.forEach((each) => each.classList.toggle("at", each === to));
+    to.scrollIntoView({ block: "nearest" });
+  };
+  const nextFailure = () => {
+    const all = rows(), from = all.indexOf(current());
+    const to = all.slice(from + 1).find((each) => each.dataset.tone === "failed");
+    if (to) { all.forEach((each) => each.classList.toggle("at", each === to)); to.scrollIntoView({ block: "center" }); }
+  };
+  let afterG = 0;
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openPalette(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, textarea, select, dialog[open]")) return;
+    if (Date.now() - afterG < 1200) {
+      afterG = 0;
+      const place = $(`.nav a[data-key="${CSS.escape(event.key)}"]`);
+      if (place) { place.click(); return; }
+    }
+    const row = current();
+    switch (event.key) {
+      case "g": afterG = Date.now(); break;
+      case "/": event.preventDefault(); openPalette(); break;
+      case "?": $("#keys")?.showModal(); break;
+      case "j": step(1); break;
+      case "k": step(-1); break;
+      case ".": nextFailure(); break;
+      case "Enter": if (row?.dataset.href && event.target === document.body) location.href = row.dataset.href; break;
+      case "x": { const box = row && $("input[type=checkbox]", row); if (box) { box.checked = !box.checked; selected(); } break; }
+      case "c": copy(row?.dataset.id || $("[data-copy]")?.dataset.copy, row); break;
+      case "l": $("[data-follow]")?.click(); break;
+    }
+  });
+
+  // Selecting rows.
+  const selected = () => {
+    const form = $("[data-bulk]");
+    if (!form) return;
+    const count = $$("input[name=id]:checked", form).length;
+    const bar = $(".bulkbar", form);
+    if (bar) { bar.hidden = count === 0; put($("[data-chosen]", bar), String(count)); }
+  };
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-all]")) $$("input[name=id]").forEach((each) => { each.checked = event.target.checked; });
+    if (event.target.closest("[data-bulk]")) selected();
+    if (event.target.matches(".filters select")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    for (const each of $$("input, select", form)) if (form.method === "get" && each.value === "") each.disabled = true;
+    if (form.method === "post") setTimeout(() => $$("button", form).forEach((each) => { each.disabled = true; }), 0);
+  });
+  window.addEventListener("pageshow", () => $$("form [disabled]").forEach((each) => { each.disabled = false; }));
+
+  // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
+  // what one reads are announced first.
+  let failing = 0;
+  const away = (is) => { const it = $(".offline"); if (it) it.hidden = !is; };
+  const refresh = async (part, all = false) => {
+    if (part.dataset.busy || $("dialog[open]") || document.hidden) return;
+    part.dataset.busy = "1";
+    try {
+      const answer = await fetch(location.href, { headers: { accept: "text/html", "hx-request": "true" }, redirect: "follow" });
+      if (answer.headers.get("hx-redirect")) { location.reload(); return; }
+      if (!answer.ok) throw new Error(String(answer.status));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      setClock(page.documentElement.dataset.now);
+      const fresh = page.getElementById(part.id);
+      if (fresh) morph(part, fresh, all);
+      const inbox = $(".nav .count", page), shown = $(".nav .count");
+      if (inbox && shown) put(shown, inbox.textContent);
+      failing = 0;
+      away(false);
+    } catch { failing += 1; if (failing > 1) away(true); }
+    finally { delete part.dataset.busy; tick(); }
+  };
+  const morph = (part, fresh, all) => {
+    if (!("Idiomorph" in window)) { part.replaceChildren(...fresh.childNodes); return; }
+    const known = new Set($$("[data-id]", part).map((each) => each.dataset.id));
+    const unknown = $$("[data-id]", fresh).filter((each) => !known.has(each.dataset.id));
+    const reading = part.hasAttribute("data-rows") && !all && (scrollY > 40 || $("input:checked", part) || $(".at", part));
+    if (reading && unknown.length) {
+      for (const each of $$("[data-id]", fresh)) { const old = document.getElementById(each.id); if (old) morphOne(old, each); }
+      announce(part, unknown.length);
+      return;
+    }
+    $(".fresh", part)?.remove();
+    morphOne(part, fresh);
+  };
+  const morphOne = (old, fresh) => window.Idiomorph.morph(old, fresh, {
+    ignoreActiveValue: true,
+    callbacks: {
+      beforeAttributeUpdated: (name, node) => !(
+        (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
+        name === "data-busy" || (name === "checked")),
+      beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
+    },
+  });
+  const announce = (part, count) => {
+    let pill = $(".fresh", part);
+    if (!pill) {
+      pill = document.createElement("div");
+      pill.className = "fresh";
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "button primary small";
+      button.addEventListener("click", () => { scrollTo({ top: 0 }); pill.remove(); refresh(part, true); });
+      pill.append(button);
+      part.prepend(pill);
+    }
+    put($("button", pill), `${count} new`);
+  };
+  for (const part of $$("[data-live]")) setInterval(() => refresh(document.getElementById(part.id) || part), Number(part.dataset.live) * 1000);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) $$("[data-live]").forEach((each) => refresh(each)); });
+  const again = $("[data-again]");
+  if (again) setTimeout(() => location.reload(), Number(again.dataset.again) * 1000);
+
+  // A stream: what a model writes appears as it is written. One for each tab, closed while nobody looks.
+  const box = $("[data-stream]");
+  if (box) {
+    let source = null, last = box.dataset.after || "", follow = false, asked = 0;
+    const text = () => $("[data-text]", box);
+    const soon = () => { clearTimeout(asked); asked = setTimeout(() => $$("[data-live]").forEach((each) => refresh(each)), 300); };
+    const said = (event) => {
+      if (event.lastEventId) last = event.lastEventId;
+      const data = JSON.parse(event.data), where = text();
+      if (event.type === "text_delta" && where) {
+        where.hidden = false;
+        where.append(data.text);
+        if (where.textContent.length > 200000) where.textContent = where.textContent.slice(-100000);
+        if (follow) where.scrollIntoView({ block: "end" });
+      } else {
+        if (where && ["turn_ended", "turn_restarted", "run_ended", "message_added"].includes(event.type)) { where.textContent = ""; where.hidden = true; }
+        soon();
+      }
+      if (event.type === "run_ended") close();
+    };
+    const kinds = ["run_created", "run_state_changed", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
+      "tool_called", "tool_ended", "tools_completed", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
+    const open = () => {
+      if (source || document.hidden || box.dataset.ended) return;
+      source = new EventSource(`${box.dataset.stream}${last ? `?after=${encodeURIComponent(last)}` : ""}`);
+      for (const kind of kinds) source.addEventListener(kind, said);
+      source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); } });
+    };
+    const close = () => { source?.close(); source = null; };
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+    window.addEventListener("pagehide", close);
+    $("[data-follow]")?.addEventListener("click", (event) => {
+      follow = !follow;
+      event.currentTarget.setAttribute("aria-pressed", String(follow));
+      if (follow) box.scrollIntoView({ block: "end" });
+    });
+    open();
+  }
+  tick();
+  local();
+})();

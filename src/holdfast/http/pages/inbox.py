@@ -1,0 +1,113 @@
+"""The inbox: what only a person can decide, with all that there is to know about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.states import InquiryState
+from holdfast.agents.values.runs import RunRecord
+from holdfast.errors import NotFound, UsageError
+from holdfast.http.api.inquiries import (
+    Answer,
+    Approval,
+    Denial,
+    answer_inquiry,
+    approve_inquiry,
+    deny_inquiry,
+    list_inquiries,
+)
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.filters import Tab
+from holdfast.http.pages.forms import Filled, Form
+from holdfast.http.pages.routes import Go, Pages
+from holdfast.values import Page
+
+pages = Pages()
+
+TABS = (
+    Tab("", "Open"),
+    Tab(InquiryState.APPROVED, "Approved"),
+    Tab(InquiryState.DENIED, "Denied"),
+    Tab(InquiryState.ANSWERED, "Answered"),
+    Tab(InquiryState.EXPIRED, "Expired"),
+    Tab(InquiryState.WITHDRAWN, "Withdrawn"),
+)
+_LAST_WORDS = 3  # parts of the conversation that stand before the question
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An inquiry, its run, and what was said last before it."""
+
+    inquiry: Inquiry
+    run: RunRecord | None
+    effect: str
+    words: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class InboxView:
+    asked_of_people: list[Asked]
+    found: Page[Inquiry]
+    states: tuple[Tab, ...]
+    state: str
+
+
+@pages.page("/inbox", "inbox.html", like="GET /inquiries")
+async def show_inbox(seen: Sight, page: Paged, state: str | None = None) -> InboxView:
+    few = page._replace(limit=min(page.limit, 25))
+    found = await list_inquiries(seen, few, state=state or InquiryState.OPEN.value)
+    return InboxView([await _with_run(seen, each) for each in found], found, TABS, state or "")
+
+
+async def _with_run(seen: Seen, inquiry: Inquiry) -> Asked:
+    try:
+        handle = await seen.run(inquiry.run_id)
+        run = await handle.refresh()
+        calls = await handle.calls(limit=100)
+        said = parts_of(await handle.messages(limit=100))
+    except NotFound:
+        return Asked(inquiry, None, "", [])
+    mine = [call for call in calls if inquiry.call is not None and call.id == inquiry.call.id]
+    words = [part for part in said if part.kind in ("user", "assistant")]
+    return Asked(inquiry, run, mine[0].effect if mine else "", words[-_LAST_WORDS:])
+
+
+@pages.action("/inquiries/{id}/approve")
+async def approve(seen: Sight, id: str, form: Filled) -> Go:
+    await approve_inquiry(seen, id, Approval(digest=form.get("digest", ""), input=_changed(form)))
+    return _back(form)
+
+
+@pages.action("/inquiries/{id}/deny")
+async def deny(seen: Sight, id: str, form: Filled) -> Go:
+    await deny_inquiry(seen, id, Denial(digest=form.get("digest", ""), message=form.text("message") or ""))
+    return _back(form)
+
+
+@pages.action("/inquiries/{id}/answer")
+async def answer(seen: Sight, id: str, form: Filled) -> Go:
+    said = form.text("choice") or form.text("answer")
+    if said is None:
+        raise UsageError("write an answer first.")
+    await answer_inquiry(seen, id, Answer(digest=form.get("digest", ""), answer=said))
+    return _back(form)
+
+
+def _changed(form: Form) -> dict[str, Any] | None:
+    """The arguments, if they are other than those that were shown."""
+    written = form.json("input")
+    if written is None or written == form.json("shown"):
+        return None
+    if not isinstance(written, dict):
+        raise UsageError("the arguments of a call are a JSON object.")
+    return written
+
+
+def _back(form: Form) -> Go:
+    run = form.text("run")
+    return Go("/inbox") if run is None else Go("/runs", run)

@@ -1,0 +1,169 @@
+"""Jobs: what is in the store, why one is not run, what is retried most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import NotFound
+from holdfast.http.api.jobs import (
+    ManyJobs,
+    cancel_job,
+    cancel_jobs,
+    explain_job,
+    list_attempts,
+    list_jobs,
+    retry_job,
+    retry_jobs,
+    show_job,
+)
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.runs import Reason
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.filters import Chip, Tab, chips
+from holdfast.http.pages.forms import Filled
+from holdfast.http.pages.routes import Go, Pages
+from holdfast.kernel.states import TERMINAL, State
+from holdfast.values import Page
+from holdfast.values.bulk import Bulk
+from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+
+pages = Pages()
+
+TABS = (
+    Tab("", "All"),
+    Tab(State.PENDING, "Waiting"),
+    Tab(State.SCHEDULED, "Scheduled"),
+    Tab(State.RUNNING, "Running"),
+    Tab(State.WAITING, "Parked"),
+    Tab(State.FAILED, "Failed"),
+    Tab(State.SUCCEEDED, "Succeeded"),
+    Tab(State.CANCELLED, "Cancelled"),
+)
+_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class JobsView:
+    jobs: Page[JobRecord]
+    states: tuple[Tab, ...]
+    state: str
+    narrowed: tuple[Chip, ...]
+    filters: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    job: JobRecord
+    ended: bool
+    reasons: Sequence[ReasonRecord]
+    attempts: list[AttemptRecord]
+    children: Sequence[Any]
+    is_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJobsView:
+    verb: str
+    found: Bulk
+    choice: dict[str, str | None]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WhyView:
+    wanted: str
+    kind: str
+    reasons: Sequence[ReasonRecord]
+
+
+@pages.page("/jobs", "jobs.html")
+async def show_jobs(
+    seen: Sight,
+    page: Paged,
+    state: str | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    tenant: str | None = None,
+) -> JobsView:
+    filters = {"queue": queue or None, "kind": kind or None, "tenant": tenant or None}
+    found = await list_jobs(seen, page, state=state or None, **filters)
+    return JobsView(found, TABS, state or "", chips(filters), filters)
+
+
+@pages.page("/jobs/retry", "bulk_jobs.html", like="POST /jobs/retry")
+async def ask_retry(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
+    return await _bulk(seen, "retry", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
+
+
+@pages.page("/jobs/cancel", "bulk_jobs.html", like="POST /jobs/cancel")
+async def ask_cancel(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
+    return await _bulk(seen, "cancel", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
+
+
+@pages.action("/jobs/retry", template="bulk_jobs.html")
+async def retry_many(seen: Sight, form: Filled) -> BulkJobsView:
+    return await _bulk(seen, "retry", {name: form.text(name) for name in ("state", "queue", "kind", "after")})
+
+
+@pages.action("/jobs/cancel", template="bulk_jobs.html")
+async def cancel_many(seen: Sight, form: Filled) -> BulkJobsView:
+    choice = {name: form.text(name) for name in ("state", "queue", "kind")}
+    return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
+
+
+async def _bulk(
+    seen: Seen, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
+) -> BulkJobsView:
+    chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
+    given = {} if reason is None else {"reason": reason}
+    many = ManyJobs(dry_run=dry_run, **chosen, **given)
+    found = await (retry_jobs if verb == "retry" else cancel_jobs)(seen, many)
+    return BulkJobsView(verb, found, chosen, not dry_run)
+
+
+@pages.page("/jobs/{id}", "job.html")
+async def show(seen: Sight, id: str) -> JobView:
+    job = await show_job(seen, id)
+    return JobView(
+        job=job,
+        ended=job.state in TERMINAL,
+        reasons=await explain_job(seen, job.id),
+        attempts=await list_attempts(seen, job.id),
+        children=(await seen.hf.jobs.children(job.id))[:_SHOWN],
+        is_run=await _is_run(seen, job.id),
+    )
+
+
+async def _is_run(seen: Seen, id: str) -> bool:
+    try:
+        await seen.run(id)
+    except NotFound:
+        return False
+    return True
+
+
+@pages.page("/why", "why.html", like="GET /runs/{id}/why")
+async def explain(seen: Sight, id: str = "") -> WhyView:
+    """Why a run or a job, whichever has this id, does not continue."""
+    wanted = id.strip()
+    if not wanted:
+        return WhyView("", "", [])
+    try:
+        return WhyView(wanted, "run", await (await seen.run(wanted)).reasons())
+    except NotFound:
+        if seen.pinned:
+            raise
+        return WhyView(wanted, "job", await explain_job(seen, wanted))
+
+
+@pages.action("/jobs/{id}/retry")
+async def retry(seen: Sight, id: str) -> Go:
+    return Go("/jobs", (await retry_job(seen, id)).id)
+
+
+@pages.action("/jobs/{id}/cancel")
+async def cancel(seen: Sight, id: str, form: Filled) -> Go:
+    await cancel_job(seen, id, Reason(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
+    return Go("/jobs", id)

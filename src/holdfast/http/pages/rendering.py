@@ -1,0 +1,126 @@
+"""Rendering: a view becomes HTML through its template. Every text is escaped unless a template says what it is.
+
+The only module that knows the template engine.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from holdfast.http.pages import words
+from holdfast.http.pages.asset_files import version
+from holdfast.http.pages.markdown import as_html
+from holdfast.shown_text import escaped, escaped_lines
+from holdfast.values import as_json
+from holdfast.values.times import iso
+
+
+def render(template: str, values: dict[str, Any]) -> str:
+    """The page. `values` has `url`, `now`, `may` and what the view says."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("holdfast.http.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": _ago,
+        "clock": words.clock,
+        "count": words.count,
+        "error_line": error_line,
+        "error_lines": error_lines,
+        "iso": lambda at: "" if at is None else iso(at),
+        "json_line": json_line,
+        "json_text": json_text,
+        "json_whole": json_whole,
+        "line": line,
+        "lines": lines,
+        "markdown": _markdown,
+        "money": words.money,
+        "prompt_line": prompt_line,
+        "short": words.short,
+        "span": words.span,
+        "state": words.state,
+    }
+    made.globals |= {"asset": _asset}
+    return made
+
+
+@pass_context
+def _ago(context: Context, at: datetime | None) -> str:
+    return words.ago(at, context["now"])
+
+
+@pass_context
+def _asset(context: Context, name: str) -> str:
+    address: str = context["url"]("/assets", version(), name)
+    return address
+
+
+def line(text: object, longest: int = 300) -> str:
+    """One line that cannot change the order in which the page is read."""
+    return escaped(words.cut(_plain(text), longest))
+
+
+def lines(text: object, longest: int = words.LONGEST_TEXT) -> str:
+    """Text of several lines, each of which cannot change the order in which the page is read."""
+    return escaped_lines(words.cut(_plain(text), longest))
+
+
+def json_text(value: object, longest: int = words.LONGEST_TEXT) -> str:
+    """A value as JSON, indented."""
+    text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
+    return lines(text, longest)
+
+
+def json_line(value: object, longest: int = 120) -> str:
+    """A value as JSON, on one line."""
+    text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, default=str)
+    return line(text, longest)
+
+
+def json_whole(value: object) -> str:
+    """A value as JSON that a person may change: none of it is cut off or escaped."""
+    return json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
+
+
+def prompt_line(blocks: Any, longest: int = 120) -> str:
+    """What a run was asked, on one line."""
+    if not isinstance(blocks, list):
+        return json_line(blocks, longest)
+    return line(" ".join(str(each.get("text", "")) for each in blocks if isinstance(each, dict)).strip(), longest)
+
+
+def error_line(error: Any, longest: int = 160) -> str:
+    """The first line of what went wrong."""
+    return line(error_lines(error).partition("\n")[0], longest)
+
+
+def error_lines(error: Any) -> str:
+    """What went wrong, as it is stored: a type and a message, or anything."""
+    if isinstance(error, dict) and "message" in error:
+        named = str(error.get("type") or error.get("error") or "")
+        trace = str(error.get("traceback") or "")
+        return lines(f"{named}: {error['message']}".removeprefix(": ") + (f"\n{trace}" if trace else ""))
+    return lines(error) if isinstance(error, str) else json_text(error)
+
+
+def _markdown(text: object) -> Markup:
+    return Markup(as_html(lines(text)))
+
+
+def _plain(text: object) -> str:
+    return str(text).encode(errors="backslashreplace").decode()

@@ -1,0 +1,132 @@
+"""One run: why it stands, where time and money went, what was said, and what one can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agents.events.reader import ENDED
+from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.runs import Forking, Reason, cancel_run, fork_run, list_events, retry_run
+from holdfast.http.api.seen import Sight
+from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.filters import now_of
+from holdfast.http.pages.forms import Filled
+from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.waterfall import Waterfall, lay_out
+from holdfast.http.pages.waterfall_drawing import draw
+from holdfast.results import Usage
+from holdfast.values import Page
+from holdfast.values.jobs import ReasonRecord
+
+pages = Pages()
+
+_SHOWN = 200  # messages, turns and calls on one page
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    run: RunRecord
+    ended: bool
+    reasons: list[ReasonRecord]
+    said: list[Part]
+    more_said: str | None
+    turns: Page[Turn]
+    calls: Page[CallRecord]
+    inquiries: Page[Inquiry]
+    family: Sequence[RunRecord]
+    waterfall: Waterfall
+    drawing: str
+    usage: Usage
+    origin: tuple[str, int] | None
+    open_runs: int
+    open_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventsView:
+    run: RunRecord
+    events: Page[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonView:
+    a: RunRecord
+    b: RunRecord
+    facts: Sequence[Any]
+    calls: Sequence[Any]
+    diff: Sequence[str]
+    same_answer: bool
+
+
+@pages.page("/runs/compare", "compare.html")
+async def compare(seen: Sight, a: str, b: str) -> ComparisonView:
+    sides = [await seen.run(a.strip()), await seen.run(b.strip())]
+    found = await seen.runs.compare(*sides)
+    return ComparisonView(found.a.run, found.b.run, found.facts, found.calls, found.diff, found.same_answer)
+
+
+@pages.page("/runs/{id}", "run.html")
+async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
+    handle = await seen.run(id)
+    run = await handle.refresh()
+    calls = await handle.calls(limit=_SHOWN)
+    messages = await handle.messages(after=after, limit=_SHOWN)
+    family = await seen.runs.tree(run.id)
+    laid = lay_out(await handle.waterfall(), now_of(seen))
+    return RunView(
+        run=run,
+        ended=run.state in ENDED,
+        reasons=await handle.reasons(),
+        said=parts_of(messages, calls),
+        more_said=messages.next,
+        turns=await handle.turns(limit=_SHOWN),
+        calls=calls,
+        inquiries=await handle.inquiries(limit=_SHOWN),
+        family=[each for each in family if each.id != run.id],
+        waterfall=laid,
+        drawing=draw(laid),
+        usage=await handle.usage(),
+        origin=await handle.forked_from(),
+        open_runs=len([each for each in family if each.state not in ENDED]),
+        open_calls=len([each for each in calls if each.finished_at is None]),
+    )
+
+
+@pages.page("/runs/{id}/events", "events.html")
+async def show_events(seen: Sight, id: str, page: Paged) -> EventsView:
+    run = await (await seen.run(id)).refresh()
+    return EventsView(run, await list_events(seen, id, page))
+
+
+@pages.action("/runs/{id}/cancel")
+async def cancel(seen: Sight, id: str, form: Filled) -> Go:
+    await cancel_run(seen, id, Reason(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
+    return Go("/runs", id)
+
+
+@pages.action("/runs/{id}/interrupt")
+async def interrupt(seen: Sight, id: str) -> Go:
+    await (await seen.run(id)).interrupt(seen.principal.name)
+    return Go("/runs", id)
+
+
+@pages.action("/runs/{id}/steer")
+async def steer(seen: Sight, id: str, form: Filled) -> Go:
+    await (await seen.run(id)).steer(form.get("prompt", ""))
+    return Go("/runs", id)
+
+
+@pages.action("/runs/{id}/retry")
+async def retry(seen: Sight, id: str) -> Go:
+    return Go("/runs", (await retry_run(seen, id)).id)
+
+
+@pages.action("/runs/{id}/fork")
+async def fork(seen: Sight, id: str, form: Filled) -> Go:
+    at = form.text("at")
+    wish = Forking(at=form.json("at") if at else None, prompt=form.text("prompt"), model=form.text("model"))
+    return Go("/runs", (await fork_run(seen, id, wish)).id)

@@ -1,0 +1,163 @@
+"""Serving: gives every page and action to the framework, behind the gate that the API has.
+
+A problem is told to a browser as a page, and who is not known is sent to the login.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import fields
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from holdfast.errors import HoldfastError
+from holdfast.http.api.problems import on_bad_request, response_to
+from holdfast.http.pages.asset_files import PATH, serve_asset
+from holdfast.http.pages.index import PAGES
+from holdfast.http.pages.layout import bare_values, values_for
+from holdfast.http.pages.links import links_of
+from holdfast.http.pages.redacted import redacted
+from holdfast.http.pages.rendering import render
+from holdfast.http.pages.routes import Go, PageRoute
+from holdfast.http.security.gate import Gate
+from holdfast.http.security.roles import TABLE
+
+Answering = Callable[[Request], Awaitable[Response]]
+Told = Callable[[Request, Exception], Awaitable[Response]]
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "vary": "cookie, accept"}
+ROUTES: tuple[PageRoute, ...] = tuple(route for pages in PAGES for route in pages.routes)
+SERVED = frozenset(route.path for route in ROUTES if route.method == "GET")
+
+
+class Viewed(Response):
+    """What a page's function returned, on its way through the framework."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
+    """Serve all pages. `/` answers programs as before."""
+    for route in ROUTES:
+        app.router.route_class = _paged(gate, route, for_programs)
+        app.add_api_route(
+            route.path,
+            _viewing(route),
+            methods=[route.method],
+            include_in_schema=False,
+            response_model=None,
+            name=f"page {route.method} {route.path}",
+        )
+    app.router.add_route(PATH, serve_asset, methods=["GET"], include_in_schema=False)
+
+
+def _viewing(route: PageRoute) -> Callable[..., Awaitable[Response]]:
+    @functools.wraps(route.function)
+    async def answer(*args: Any, **options: Any) -> Response:
+        value = await route.function(*args, **options)
+        return value if isinstance(value, Response) else Viewed(value)
+
+    return answer
+
+
+def _paged(gate: Gate, route: PageRoute, for_programs: Answering) -> type[APIRoute]:
+    """A route that shows its page to who passes the gate, and to others why it does not."""
+
+    class Paged(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            answer = super().get_route_handler()
+
+            async def shown(request: Request) -> Response:
+                return await _rendered(request, gate, route, await answer(request))
+
+            async def guarded(request: Request) -> Response:
+                if route.path == "/" and not wants_page(request):
+                    return await for_programs(request)
+                try:
+                    response = await gate.pass_through(request, route, TABLE.get(route.name), shown)
+                except HoldfastError as problem:
+                    response = response_to(problem)
+                except RequestValidationError as problem:
+                    response = await on_bad_request(request, problem)
+                return problem_page(request, gate, response)
+
+            return guarded
+
+    return Paged
+
+
+async def _rendered(request: Request, gate: Gate, route: PageRoute, response: Response) -> Response:
+    if not isinstance(response, Viewed):
+        return response
+    view = response.value
+    if isinstance(view, Go):
+        return RedirectResponse(links_of(request)(view.path, *view.parts, **view.query), 303)
+    seen = request.state.seen
+    if seen.principal.role == "viewer":
+        view = redacted(view)
+    values = await values_for(request, gate, SERVED)
+    values |= {each.name: getattr(view, each.name) for each in fields(view)}
+    return html(render(route.template, values))
+
+
+def html(text: str, status: int = 200) -> Response:
+    return Response(text.encode(errors="replace"), status, _HEADERS, "text/html; charset=utf-8")
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a browser asks for something to show."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def or_page(gate: Gate, told: Told) -> Told:
+    """A problem outside of any page: a browser gets it as a page, a program as before."""
+
+    async def telling(request: Request, problem: Exception) -> Response:
+        response = await told(request, problem)
+        below = links_of(request).place_of(request)
+        return response if below.startswith("/api/") else problem_page(request, gate, response)
+
+    return telling
+
+
+def problem_page(request: Request, gate: Gate, response: Response) -> Response:
+    """A problem that was told as JSON, as a page for a browser. Who is not known is sent to the login."""
+    if response.media_type != "application/problem+json" or not (wants_page(request) or _is_swap(request)):
+        return response
+    if response.status_code == 401 and links_of(request).place_of(request) != "/login":
+        return _to_login(request)
+    said = json.loads(bytes(response.body))
+    values = {**bare_values(request, gate), "problem": said, "title": HTTPStatus(response.status_code).phrase}
+    page = html(render("problem.html", values), response.status_code)
+    if "retry-after" in response.headers:
+        page.headers["retry-after"] = response.headers["retry-after"]
+    return page
+
+
+def _to_login(request: Request) -> Response:
+    url = links_of(request)
+    below = url.place_of(request)
+    wanted = quote(below) + (f"?{request.url.query}" if request.url.query else "")
+    place = url("/login", next=wanted if request.method == "GET" and below != "/" else None)
+    if _is_swap(request):
+        return Response(status_code=204, headers={"hx-redirect": url("/login"), "cache-control": "no-store"})
+    return RedirectResponse(place, 303, {"cache-control": "no-store"})
+
+
+def _is_swap(request: Request) -> bool:
+    return request.headers.get("hx-request") == "true"
