@@ -215,6 +215,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     ),
     "brokers": group(
         "brokers",
+        ("one, against the worker", "≥", 0.6, "×", within(brokers.ONE, brokers.WORKER)),
         ("16 in one process, against the worker", "≥", 0.6, "×", within(brokers.SIXTEEN, brokers.WORKER)),
         ("statements of 1,000 idle ones", "≤", 15, "/s", value(brokers.IDLE)),
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.api.run import Run
+from holdfast.agents.events import reader
 from holdfast.app import core_of
 from holdfast.kernel import epoch
 from holdfast.models.script import Step, say
@@ -47,6 +48,48 @@ async def test_a_reader_without_a_loop_is_sent_no_more_than_it_takes(
 
     taken, apart, given = await asyncio.to_thread(read)
     assert (taken, apart, given) == (2, 1, [1, 2])
+
+
+async def test_what_was_read_at_once_is_given_out_without_asking_again(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event that is taken would otherwise ask the store, of hundreds of streams thousands of times a second."""
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    run = await agent.enqueue("Go")
+    await hf.ensure_worker()
+    await run.result()
+    looks, streams = 0, core_of(hf).streams()
+    once = streams._once
+
+    async def counted() -> bool:
+        nonlocal looks
+        looks += 1
+        return await once()
+
+    monkeypatch.setattr(streams, "_once", counted)
+    monkeypatch.setattr(reader, "_FIRST_LOOK", PATIENCE)
+    given = streams.events(run.id)
+    stored = len(await run.events())
+    for _ in range(stored - 1):
+        await anext(given)
+        await asyncio.sleep(0.01)  # a busy reader; the loop beside it has time to ask
+    assert (stored > 4, looks) == (True, 1)
+    await given.aclose()  # type: ignore[attr-defined]  # an async generator's
+
+
+async def test_a_reader_that_was_full_is_given_the_rest_when_it_has_room(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_PAGE", 3)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    run = await agent.enqueue("Go")
+    await hf.ensure_worker()
+    await run.result()
+    stored = await run.events()
+    monkeypatch.setattr(reader, "_FIRST_LOOK", PATIENCE)
+    found = [row.seq async for row in core_of(hf).streams().events(run.id)]
+    assert found == [event.seq for event in stored]
+    assert len(found) > 4
 
 
 async def test_a_reader_of_all_events_that_leaves_is_not_called_any_more(hf: Holdfast) -> None:

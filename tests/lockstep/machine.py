@@ -136,8 +136,9 @@ class Machine(RuleBasedStateMachine):
     def judge(self) -> None:
         """Compare the stores with each other and with the model, and what changed with the invariants."""
         after = self.stage.look()
-        invariants.check(self._before, after, ceiling_us=CEILING_US, gone=self.gone)
-        invariants.check_whole(after)
+        charged = self.model.charged
+        invariants.check(self._before, after, ceiling_us=CEILING_US, gone=self.gone, charged=charged)
+        invariants.check_whole(after, charged=charged)
         self.model.learn(after["job"].values())
         self.model.compare(after)
         self._judge_hints(after)

@@ -101,6 +101,8 @@ class Model:
     workers: dict[int, Worker] = field(default_factory=dict)
     duties: dict[str, Duty] = field(default_factory=dict)
     orphans_fail: set[str] = field(default_factory=set)
+    losses_count: set[str] = field(default_factory=set)  # queues where a lost lease is an attempt
+    charged: bool = False  # whether there ever was one
     _by_seq: dict[int, Job] = field(default_factory=dict)
 
     # Reading
@@ -201,7 +203,7 @@ class Model:
             self._record(job, "lost")
             verdict = self._verdict(job)
             job.end(State.PENDING if verdict == State.SCHEDULED else verdict, self.now)
-            job.rescues += 1
+            self._count_loss(job)
             self._settle()
 
     def renew(self, held: Iterable[Held], ttl_us: int, ceiling_us: int) -> tuple[dict[int, int], list[Held]]:
@@ -312,7 +314,7 @@ class Model:
             if job.state == State.SCHEDULED:
                 pause = backoff_us * 2 ** (job.rescues - 1)
                 job.due_at, job.due_before = self.now + pause * 750 // 1000, self.now + pause * 1250 // 1000
-            job.rescues += 1
+            self._count_loss(job)
         self._settle()
         return [(job.seq, job.state) for job in lost]
 
@@ -393,9 +395,19 @@ class Model:
             return State.CANCELLED
         if _passed(job.deadline_at, self.now) or job.new.queue in self.orphans_fail:
             return State.FAILED
+        if self.counts_loss(job):
+            return State.FAILED if job.attempts + 1 >= job.new.max_attempts else State.PENDING
         if job.rescues >= job.new.max_rescues:
             return State.FAILED
         return State.PENDING if job.rescues == 0 else State.SCHEDULED
+
+    def counts_loss(self, job: Job) -> bool:
+        """Whether a lost lease of this job is an attempt, as its queue says now."""
+        return job.new.queue in self.losses_count
+
+    def _count_loss(self, job: Job) -> None:
+        job.rescues += 1
+        job.attempts += self.counts_loss(job)
 
     def _record(self, job: Job, outcome: str) -> None:
         assert (job.seq, job.epoch, job.token) not in self.attempts

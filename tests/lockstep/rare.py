@@ -24,6 +24,8 @@ RARE = frozenset(
         "an orphan failed, as its queue says",
         "the sweep ended a cancelled job whose worker died",
         "the rescue limit was reached",
+        "a lost lease was counted as an attempt",
+        "a lost lease was the last attempt",
         "a job was rescued a second time",
         "a rescue came too late and left the job alone",
         "a rescue came too late and spared the next lease",

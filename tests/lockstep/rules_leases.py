@@ -128,7 +128,12 @@ class LeaseRules(Machine):
         self.saw("the sweep ended a cancelled job whose worker died", bool(asked))
         expected = self.model.expire(jobs, gone, BACKOFF_US)
         assert sorted((job.seq, job.state) for job in moved) == sorted(expected)
-        self.saw("the rescue limit was reached", any(job.rescues > job.new.max_rescues for job in lost))
+        counted = [job for job in lost if self.model.counts_loss(job)]
+        spent = [job for job in counted if job.attempts >= job.new.max_attempts and job.state == State.FAILED]
+        self.saw("a lost lease was counted as an attempt", bool(counted))
+        self.saw("a lost lease was the last attempt", bool(spent))
+        uncounted = [job for job in lost if job not in counted]
+        self.saw("the rescue limit was reached", any(job.rescues > job.new.max_rescues for job in uncounted))
         self.saw("a job was rescued a second time", any(job.state == State.SCHEDULED for job in lost))
 
     @action(

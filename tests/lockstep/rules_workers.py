@@ -181,10 +181,19 @@ class WorkerRules(Machine):
 
     # The store itself
 
-    @action(weight=SELDOM, queue=st.sampled_from(["default", "bulk"]), fail=st.booleans())
-    def set_queue(self, queue: str, fail: bool) -> None:
-        self.ask(queues.set_queue, queue, on_orphan="fail" if fail else "requeue")
+    @action(weight=SELDOM, queue=st.sampled_from(["default", "bulk"]), fail=st.booleans(), counts=st.booleans())
+    def set_queue(self, queue: str, fail: bool, counts: bool) -> None:
+        self.ask(queues.set_queue, queue, on_orphan="fail" if fail else "requeue", lost_counts=counts)
         (self.model.orphans_fail.add if fail else self.model.orphans_fail.discard)(queue)
+        (self.model.losses_count.add if counts else self.model.losses_count.discard)(queue)
+        self.model.charged = self.model.charged or counts
+
+    @action(weight=SELDOM, when=lambda self: self.fresh(), seed=st.integers(0, 3))
+    def lose_what_counts(self, seed: int) -> None:
+        """All leases run out, and each loss is an attempt: perhaps the last."""
+        for queue in ("default", "bulk"):
+            self.set_queue(queue, fail=False, counts=True)
+        self.lose_everything(TTL_US, seed)
 
     @action(
         weight=SELDOM + 1,

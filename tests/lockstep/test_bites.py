@@ -78,6 +78,8 @@ BUGS: dict[str, Plant] = {
     ),
     "a rescue is not counted": instead("expire", ("rescues + 1", "rescues")),
     "the last rescue is one too late": instead("expire", ("l.rescues >= j.max_rescues", "l.rescues > j.max_rescues")),
+    "a lost lease that is an attempt is not counted": instead("expire", ("l.attempts + l.counts", "l.attempts")),
+    "a lost lease is not the last attempt": instead("expire", ("l.attempts + 1 >= j.max_attempts", "false")),
     "a cancelled child is not counted off": forget_parents,
     "children that end together are counted once": count_one_child,
     "a park does not look for signals": instead("park", ("s.channel = :channel", "false")),

@@ -21,16 +21,23 @@ from tests.support.snapshots import Change, Key, Row, Snapshot, Table, changed, 
 
 
 def check(
-    before: Snapshot, after: Snapshot, *, ceiling_us: int | None = None, gone: Collection[int] = frozenset()
+    before: Snapshot,
+    after: Snapshot,
+    *,
+    ceiling_us: int | None = None,
+    gone: Collection[int] = frozenset(),
+    charged: bool = False,
 ) -> None:
     """Raise `Broken` unless one operation may lead from `before` to `after`.
 
     `ceiling_us` is the longest a lease may last by renewing it. `gone` are the workers whose presence was seen to
-    be gone: their leases and duties may end before their time.
+    be gone: their leases and duties may end before their time. `charged`: there is, or was, a queue where a lost
+    lease is an attempt.
     """
     alive = {row["seq"] for row in before["worker"].values() if row["status"] in ("active", "draining")}
     given_up = {row["holder"] for row in before["duty"].values()} - alive
     known: dict[str, Any] = {"jobs": after["job"], "ceiling_us": ceiling_us, "gone": gone, "given_up": given_up}
+    known["charged"] = charged
     check_changes(differences(before, after), now=after.now, **known)
 
 
@@ -42,6 +49,7 @@ def check_changes(
     ceiling_us: int | None = None,
     gone: Collection[int] = frozenset(),
     given_up: Collection[int] = frozenset(),
+    charged: bool = False,
 ) -> None:
     """As `check`, from the changed rows. `jobs`: the rows after, where known; then steps are judged by their job.
 
@@ -50,7 +58,7 @@ def check_changes(
     by_table: defaultdict[str, list[Change]] = defaultdict(list)
     for change in changes:
         by_table[change.table].append(change)
-    what = _Operation(by_table, now, jobs or {}, ceiling_us, gone, given_up)
+    what = _Operation(by_table, now, jobs or {}, ceiling_us, gone, given_up, charged)
     for change in by_table["job"]:
         _check_job(change, what)
     _attempts_are_ended_claims(what)
@@ -69,8 +77,8 @@ def check_untouched(before: Snapshot, after: Snapshot) -> None:
         raise Broken("I5", str(change))
 
 
-def check_whole(whole: Snapshot) -> None:
-    """What can be counted in one snapshot of all tables."""
+def check_whole(whole: Snapshot, *, charged: bool = False) -> None:
+    """What can be counted in one snapshot of all tables. `charged`: as for `check`."""
     check_places(whole)
     children = Counter(
         row["parent"] for row in whole["job"].values() if row["parent"] is not None and row["state"] not in TERMINAL
@@ -84,7 +92,7 @@ def check_whole(whole: Snapshot) -> None:
             raise Broken("I17", f"job {seq} says {job['open_children']}, but {children[seq]} are open")
         if job["epoch"] > cluster["epoch"]:
             raise Broken("I4", f"job {seq} has epoch {job['epoch']}, the cluster only {cluster['epoch']}")
-        _check_history(job, ended[job["seq"]])
+        _check_history(job, ended[job["seq"]], charged=charged)
     taken = {step["signal"] for step in whole["step"].values()}
     for signal in whole["signal"].values():
         if signal["id"] in taken:
@@ -127,15 +135,15 @@ _VERBS: Final = {  # how an attempt ended, and the verb that ended it
     "cancelled": Verb.CANCEL,
     "lost": Verb.EXPIRE,
 }
-_COSTS: Final[Mapping[str, Collection[tuple[int, int]]]] = {  # what an ending may add to (attempts, rescues)
-    "succeeded": {(1, 0)},
-    "failed": {(1, 0)},
-    "retried": {(1, 0)},
-    "snoozed": {(0, 0)},
-    "released": {(0, 0)},
-    "parked": {(0, 0)},
-    "cancelled": {(0, 0), (1, 0)},  # a cancel that was asked for wins over whatever outcome came
-    "lost": {(0, 1)},
+_COSTS: Final[Mapping[str, frozenset[tuple[int, int]]]] = {  # what an ending may add to (attempts, rescues)
+    "succeeded": frozenset({(1, 0)}),
+    "failed": frozenset({(1, 0)}),
+    "retried": frozenset({(1, 0)}),
+    "snoozed": frozenset({(0, 0)}),
+    "released": frozenset({(0, 0)}),
+    "parked": frozenset({(0, 0)}),
+    "cancelled": frozenset({(0, 0), (1, 0)}),  # a cancel that was asked for wins over whatever outcome came
+    "lost": frozenset({(0, 1)}),
 }
 _STATUSES: Final = frozenset(
     {("starting", "active"), ("starting", "stopped"), ("starting", "lost")}
@@ -152,6 +160,7 @@ class _Operation(NamedTuple):
     ceiling_us: int | None
     gone: Collection[int]
     given_up: Collection[int]
+    charged: bool
 
     def of(self, table: str) -> list[Change]:
         return self.changes.get(table, [])
@@ -175,7 +184,7 @@ def _check_job(change: Change, what: _Operation) -> None:
         if old is not None and old["state"] not in _PRUNABLE:
             raise Broken("I2", f"job {change.key} vanished while {old['state']}")
         return
-    _stays_within_limits(new)
+    _stays_within_limits(new, charged=what.charged)
     if old is None:
         _begins_plainly(new)
         return
@@ -187,10 +196,12 @@ def _check_job(change: Change, what: _Operation) -> None:
     _nothing_fires_early(old, new, what)
 
 
-def _stays_within_limits(job: Row) -> None:
-    if job["attempts"] > job["max_attempts"] or job["rescues"] > job["max_rescues"] + 1:
+def _stays_within_limits(job: Row, *, charged: bool) -> None:
+    """A loss that is an attempt counts for the limit of attempts; so there may be as many more losses."""
+    most = job["max_rescues"] + (job["attempts"] if charged else 0)
+    if job["attempts"] > job["max_attempts"] or job["rescues"] > most + 1:
         raise Broken("I8", f"job {job['seq']} went beyond its limits: {_counts(job)}")
-    at_limit = job["attempts"] >= job["max_attempts"] or job["rescues"] > job["max_rescues"]
+    at_limit = job["attempts"] >= job["max_attempts"] or job["rescues"] > most
     if at_limit and job["state"] not in TERMINAL:
         raise Broken("I9", f"job {job['seq']} is {job['state']} at its limit: {_counts(job)}")
 
@@ -318,7 +329,8 @@ def _attempt_fits(old: Row, new: Row, attempt: Row | None, what: _Operation) -> 
             raise Broken("I8", f"job {old['seq']} ended {_pair(old)} with cost {cost} and no attempt row")
         return
     outcome = attempt["outcome"]
-    if not ended or cost not in _COSTS[outcome]:
+    charge = {(1, 1)} if what.charged and outcome == "lost" else set()
+    if not ended or cost not in _COSTS[outcome] | charge:
         raise Broken("I8", f"job {old['seq']}: {outcome} of {_pair(old)} cost {cost}, ended: {ended}")
     if (attempt["worker"], attempt["started_at"]) != (old["worker"], old["claimed_at"]):
         raise Broken("I8", f"job {old['seq']} was held by worker {old['worker']}, recorded: {dict(attempt)}")
@@ -425,9 +437,10 @@ def _families_are_cancelled_whole(whole: Snapshot) -> None:
             ancestor = jobs.get(ancestor["parent"])
 
 
-def _check_history(job: Row, ended: Counter[str]) -> None:
+def _check_history(job: Row, ended: Counter[str], *, charged: bool) -> None:
     counted = ended["succeeded"] + ended["failed"] + ended["retried"]
-    if job["rescues"] != ended["lost"] or not counted <= job["attempts"] <= counted + ended["cancelled"]:
+    most = counted + ended["cancelled"] + (ended["lost"] if charged else 0)
+    if job["rescues"] != ended["lost"] or not counted <= job["attempts"] <= most:
         raise Broken("I8", f"job {job['seq']} has {_counts(job)}, its attempts ended as {dict(ended)}")
 
 

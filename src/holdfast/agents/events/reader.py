@@ -117,7 +117,8 @@ class Streams:
                 self._slow.progressed(reader)
                 if isinstance(row, BaseException):
                     raise row
-                self._look.set()  # there may be room for more
+                if reader.rows.qsize() == _PAGE - 1:
+                    self._look.set()  # there is room for more again
                 yield row
                 if row.type == "run_ended" or row.seq == last:
                     return
