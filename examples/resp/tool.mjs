@@ -1,5 +1,5 @@
 // Serves the tool `weather` of an agent (agent.py) with a stock Redis client for Node (ioredis) and nothing of Holdfast.
-//   npm install ioredis && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> node tool.mjs
+//   npm ci && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> node tool.mjs
 import Redis from "ioredis";
 import os from "node:os";
 

@@ -1,6 +1,6 @@
 // A worker with a stock Redis client for Go (go-redis) and nothing of Holdfast: it answers jobs of the queue `mail`.
 //
-//	go get github.com/redis/go-redis/v9 && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> go run worker.go
+//	HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> go run worker.go
 package main
 
 import (

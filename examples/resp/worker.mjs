@@ -1,5 +1,5 @@
 // A worker with a stock Redis client for Node (ioredis) and nothing of Holdfast: it answers jobs of the queue `mail`.
-//   npm install ioredis && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> node worker.mjs
+//   npm ci && HOST=127.0.0.1 PORT=6380 WORKER=w1 KEY=<64 hex digits> node worker.mjs
 import Redis from "ioredis";
 import os from "node:os";
 

@@ -1,7 +1,7 @@
 """The commands and the examples as people run them: processes of their own, stock clients and nothing of ours in them.
 
-Clients for Node and Go are tried where they are installed: HOLDFAST_TEST_NODE names a folder with node_modules/ioredis,
-HOLDFAST_TEST_GO a folder with a module that has go-redis.
+The clients for Node and Go are installed at the versions that `examples/resp` pins. Where they cannot be had, a line
+says that they were not tested.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from bench.environments import NotRun
 from bench.redis import find_redis
 from tests.conftest import Place
 from tests.support.commands import environment, holdfast, python
 from tests.support.redis import free_port
+from tests.support.stock_clients import CHECKS, EXAMPLES, with_go, with_node
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "resp"
 PLAN = {
     "plan_id": "shout",
     "tasks": [
@@ -33,21 +34,11 @@ PLAN = {
 }
 
 
-def tools() -> list[str]:
-    """The examples that serve a tool, and whose clients are installed."""
-    return ["tool.py", *(["tool.mjs"] if "worker.mjs" in clients() else [])]
-
-
-def clients() -> list[str]:
-    """The examples whose clients are installed."""
-    found = ["worker.py"]
-    if shutil.which("redis-cli") and shutil.which("jq"):
-        found.append("worker.sh")
-    if os.environ.get("HOLDFAST_TEST_NODE") and shutil.which("node"):
-        found.append("worker.mjs")
-    if os.environ.get("HOLDFAST_TEST_GO") and shutil.which("go"):
-        found.append("worker.go")
-    return found
+LONG = pytest.mark.long  # another language has to be installed, and built
+WORKERS = ["worker.py", "worker.sh", pytest.param("worker.mjs", marks=LONG), pytest.param("worker.go", marks=LONG)]
+TOOLS = ["tool.py", pytest.param("tool.mjs", marks=LONG)]
+PIPED_NODE = ["OK", "v", None, 1, {"a": "1"}, 1, ["m", "1.5"], "WRONGTYPE", 2, ["y", "x"]]
+PIPED_GO = ["v", True, {"a": "1"}, [{"Score": 1.5, "Member": "m"}], ["y", "x"]]
 
 
 @contextmanager
@@ -72,31 +63,53 @@ def gateway(url: str) -> Iterator[int]:
         assert running.wait() == 0
 
 
-def started(example: str, folder: Path) -> list[str]:
-    match example:
-        case "worker.py" | "tool.py":
-            return [sys.executable, str(EXAMPLES / example)]
-        case "worker.sh":
-            return ["sh", str(EXAMPLES / example)]
-        case "worker.mjs" | "tool.mjs":
-            modules = Path(os.environ["HOLDFAST_TEST_NODE"])
-            return ["node", str(shutil.copy(EXAMPLES / example, modules / example))]
+Started = Callable[[Path], list[str] | None]
+
+
+@pytest.fixture
+def started(request: pytest.FixtureRequest) -> Started:
+    """How to run a program that uses a stock client. None, and a line that says why, where that cannot be."""
+
+    def find(program: Path) -> list[str] | None:
+        try:
+            return command_of(program)
+        except NotRun as why:
+            tell(request, program.name, str(why))
+            return None
+
+    return find
+
+
+def command_of(program: Path) -> list[str]:
+    match program.suffix:
+        case ".mjs":
+            return with_node(program)
+        case ".go":
+            return with_go(program)
+        case ".sh":
+            if shutil.which("redis-cli") is None or shutil.which("jq") is None:
+                raise NotRun("it needs redis-cli and jq")
+            return ["sh", str(program)]
         case _:
-            module = Path(os.environ["HOLDFAST_TEST_GO"])
-            shutil.copy(EXAMPLES / example, module)
-            program = str(folder / "worker")
-            subprocess.run(["go", "build", "-o", program, "worker.go"], cwd=module, check=True)
-            return [program]
+            return [sys.executable, str(program)]
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("example", clients())
-def test_a_stock_client_works(place: Place, tmp_path: Path, example: str) -> None:
+def tell(request: pytest.FixtureRequest, name: str, why: str) -> None:
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    line = f"\n{name} was NOT tested: {why}"
+    print(line, file=sys.__stderr__) if reporter is None else reporter.write_line(line)
+
+
+@pytest.mark.parametrize("example", WORKERS)
+def test_a_stock_client_works(place: Place, started: Started, example: str) -> None:
+    command = started(EXAMPLES / example)
+    if command is None:
+        return
     key = holdfast("resp", "keys", "add", "w1", "--url", place.url, "--json").json["key"]
     admin = holdfast("resp", "keys", "add", "admin", "--url", place.url, "--json").json["key"]
     with gateway(place.url) as port, ExitStack() as stack:
         env = {"HOST": "127.0.0.1", "PORT": str(port), "WORKER": "w1", "KEY": key, "REDISCLI_AUTH": key}
-        stack.enter_context(process(*started(example, tmp_path), **env))
+        stack.enter_context(process(*command, **env))
         ask = Asker(port, admin)
         id = ask("JOB.ENQUEUE", "mail", "send", '{"to": "ada"}')
         while json.loads(ask("JOB.STATUS", id))["status"] != "completed":
@@ -108,16 +121,45 @@ def test_a_stock_client_works(place: Place, tmp_path: Path, example: str) -> Non
         assert key not in json.dumps(listed)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("example", tools())
-def test_an_agents_tool_is_served_by_a_stock_client(place: Place, tmp_path: Path, example: str) -> None:
+@pytest.mark.parametrize("example", TOOLS)
+def test_an_agents_tool_is_served_by_a_stock_client(place: Place, started: Started, example: str) -> None:
+    command = started(EXAMPLES / example)
+    if command is None:
+        return
     key = holdfast("resp", "keys", "add", "w1", "--url", place.url, "--json").json["key"]
     with gateway(place.url) as port, ExitStack() as stack:
         env = {"HOST": "127.0.0.1", "PORT": str(port), "WORKER": "w1", "KEY": key}
-        stack.enter_context(process(*started(example, tmp_path), **env))
+        stack.enter_context(process(*command, **env))
         said = python(str(EXAMPLES / "agent.py"), env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     assert json.loads(said.out)["sky"] == "rain"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["check.mjs", "check.go"])
+def test_stock_clients_read_what_is_replied(place: Place, started: Started, program: str) -> None:
+    """Pipelines, transactions and pops, as the clients show them: what RESP3 has forms of its own for, too."""
+    command = started(CHECKS / program)
+    if command is None:
+        return
+    key = holdfast("resp", "keys", "add", "w1", "--url", place.url, "--json").json["key"]
+    with gateway(place.url) as port:
+        env = environment(HOST="127.0.0.1", PORT=str(port), WORKER="w1", KEY=key)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stderr == ""
+    said = json.loads(done.stdout)
+    assert said["popped"][0] == ["queue:in", "a"]
+    assert said["popped"][1] == "b"
+    assert said["popped"][2] in (None, True)
+    assert said["removed"] == 1
+    if program == "check.mjs":
+        piped = [each if not str(each).startswith("WRONGTYPE") else "WRONGTYPE" for each in said["piped"]]
+        assert piped == PIPED_NODE
+        assert said["multi"] == ["OK", "1"]
+    else:
+        assert said["registered"] == "<nil>"
+        assert said["piped"] == PIPED_GO
+        assert said["multi"] == ["1", "<nil>"]
 
 
 class Asker:
