@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,14 @@ from holdfast.access.principals import Principal
 from holdfast.errors import StoreUnavailable
 from holdfast.events import RunEnded
 from holdfast.http.app import framework
-from holdfast.http.live import channels
+from holdfast.http.live import channels, responses
 from holdfast.http.live.frames import frame_of
 from holdfast.http.security.gate import Gate, WebOptions
-from holdfast.models.script import Script, say
+from holdfast.models.script import Script, call, say
 from tests.http.browser import Frame, request
 from tests.http.client import Client
 from tests.http.conftest import Serve
+from tests.http.test_api import guide
 from tests.http.test_sse import ANSWER, talker, text_of
 from tests.support.apps import MakeApp, eventually, working
 
@@ -154,6 +156,85 @@ async def test_the_fleet_is_followed_with_samples(make_app: MakeApp, serve: Serv
             if frame.event == "run_finalized":
                 break
     assert [frame.place for frame in again] == [frame.place for frame in topics[1:]]
+
+
+async def test_the_fleet_is_followed_below_one_run(make_app: MakeApp, serve: Serve) -> None:
+    hf = make_app()
+    hf.script("child", Script(say("Found.")))
+    hf.script("parent", Script(call("child", task="Find it."), say("Done.")))
+    child = hf.agent("child", model="scripted:child")
+    parent = hf.agent("parent", model="scripted:parent", agents=[child])
+    await parent.run("Another tree")
+    run = await parent.enqueue("This tree")
+    await run.result()
+    below = {each.id for each in await hf.runs.list(parent=run.id)}
+    port = await serve(framework(gate_of(hf, Principal("ann"))))
+
+    async def heard(filters: str) -> list[Frame]:
+        seen: list[Frame] = []
+        async with request(port, f"{API}/events?{filters}") as reader:
+            async for frame in reader.frames():
+                seen += [frame] if frame.event != "sample" else []
+                if frame.event == "run_finalized" and frame.data["run"] in (
+                    {run.id} if "agent" not in filters else below
+                ):
+                    return seen
+        raise AssertionError("the stream ended")
+
+    tree = await heard(f"root={run.id}")
+    assert {frame.data["run"] for frame in tree} == {run.id, *below}
+    assert {frame.event for frame in tree} >= {"run_created", "run_state", "tool_pending", "run_finalized"}
+    assert {frame.data["run"] for frame in await heard(f"root={run.id}&agent=child")} == below
+    session = (await hf.runs.get(run.id)).session
+    assert [frame.place for frame in await heard(f"session={session}")] == [frame.place for frame in tree]
+    assert {frame.data["run"] for frame in await heard(f"run={run.id}")} == {run.id}
+
+
+async def test_one_sample_is_encoded_once_for_all_who_watch(hf: Holdfast) -> None:
+    await guide(hf).enqueue("Hi")
+    live = gate_of(hf).live
+    first, second = (live.fleet("now") for _ in range(2))
+    async with aclosing(first), aclosing(second):  # type: ignore[type-var]
+        assert (await anext(first)) is (await anext(second))
+
+
+async def test_who_takes_too_long_to_take_a_piece_is_closed(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "SLOWEST_SEND", 0.05)
+    hf = make_app(embedded=False)
+    run = await talker(hf).enqueue("Go")
+    gate = gate_of(hf, Principal("ann"))
+    taken: list[bytes] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        taken.append(message.get("body", b""))
+        if b"run_created" in taken[-1]:
+            await asyncio.Event().wait()  # the connection takes no more
+
+    scope = {"type": "http", "method": "GET", "path": f"{API}/runs/{run.id}/stream", "headers": [], "query_string": b""}
+    await framework(gate)({**scope, "root_path": "", "client": ("127.0.0.1", 1)}, receive, send)
+    assert gate.live.counts.open == 0
+    assert gate.live.channels.open == {}
+
+
+async def test_what_waits_for_a_reader_leaves_in_one_write(make_app: MakeApp) -> None:
+    hf = make_app(stream_interval="10ms")
+    run = await talker(hf).enqueue("Go")
+    shared = channels.Channels(lambda id: hf.runs[id])
+    async with aclosing(shared.follow(run.id, 0)) as frames:
+        first = await anext(frames)
+        async with working(hf):
+            await run.result()
+
+            async def read_on() -> bool:
+                return shared.open[run.id].ended
+
+            await eventually(read_on)
+        rest = await anext(frames)
+        assert first.count(b"id: ") + rest.count(b"id: ") == (await hf.runs.get(run.id)).events
+        assert await anext(frames, None) is None
 
 
 async def test_a_revoked_token_ends_its_streams(make_app: MakeApp, serve: Serve) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.serve import listen_on
 from holdfast.errors import UsageError
 from holdfast.http.security.binds import check_bind, read_bind
 from tests.conftest import Place
@@ -40,6 +42,16 @@ def ask(url: str, **headers: str) -> tuple[int, Any, dict[str, str]]:
             return answer.status, json.load(answer), dict(answer.headers)
     except urllib.error.HTTPError as problem:
         return problem.code, json.load(problem), dict(problem.headers)
+
+
+def test_connections_send_at_once() -> None:
+    """An answer in two pieces would wait for the first one to be acknowledged, which takes a client 40 ms."""
+    with (
+        listen_on(read_bind("127.0.0.1:0"), socket.AF_INET) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:

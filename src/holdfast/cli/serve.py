@@ -78,7 +78,7 @@ async def _serve(
             timeout_graceful_shutdown=_LAST_WORDS,
         )
         family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
-        with _listener(bind, family) as listener:
+        with listen_on(bind, family) as listener:
             place = f"{'https' if tls_cert else 'http'}://{bind.shown}:{listener.getsockname()[1]}"
             await _greet(app, place, no_login)
             server = uvicorn.Server(config)
@@ -88,9 +88,12 @@ async def _serve(
             await server._serve([listener])
 
 
-def _listener(bind: Bind, family: int) -> socket.socket:
+def listen_on(bind: Bind, family: int) -> socket.socket:
+    """A socket whose connections send at once: asyncio sees to that only for sockets that it has opened itself."""
     try:
-        return socket.create_server((bind.host, bind.port), family=family)
+        listener = socket.create_server((bind.host, bind.port), family=family)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as problem:
         raise UsageError(f"{bind.host}:{bind.port} cannot be listened on: {problem.strerror}.") from problem
 

@@ -67,6 +67,10 @@ async def stream_fleet(
     agent: str | None = None,
     session: str | None = None,
     run: str | None = None,
+    root: str | None = None,
 ) -> Response:
-    """Follow what happens to all runs, from a cursor on (`after=now`: from now on), with a sample every two seconds."""
-    return live.respond(live.fleet(last, agent=agent, session=session, run=run), reader)
+    """Follow what happens to all runs, from a cursor on (`after=now`: from now on), with a sample every two seconds.
+
+    `root` is a run: with all runs that it started, at any depth.
+    """
+    return live.respond(live.fleet(last, agent=agent, session=session, run=run, root=root), reader)

@@ -8,19 +8,17 @@ import re
 from collections.abc import AsyncIterator
 
 from holdfast.agents.api.session import Session
-from holdfast.agents.events.topics import TopicEvent
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import NotFound
 from holdfast.http.live.channels import Channels
 from holdfast.http.live.frames import frame
 from holdfast.http.live.responses import LiveResponse
-from holdfast.http.live.sampler import Sampler
+from holdfast.http.live.sampler import Sample, Sampler
 from holdfast.http.live.vigil import Vigil, Watched
+from holdfast.http.live.wanted import Wanted
 from holdfast.http.security.caps import StreamCounts
 from holdfast.values import as_json
 
 _ID = re.compile(rb"^id: (\d+)$", re.M)
-_REMEMBERED = 10_000  # runs whose agents one stream knows
 _NEXT_RUN = 0.5  # seconds between two looks for the next run of a session
 
 
@@ -32,6 +30,7 @@ class Live:
         self.sampler = Sampler(hf)
         self.counts = StreamCounts()
         self._vigil = Vigil(hf.access, self._clock)
+        self._framed: tuple[Sample, bytes] | None = None
 
     def respond(self, frames: AsyncIterator[bytes], watched: Watched) -> LiveResponse:
         return LiveResponse(frames, self._clock, watched, self._vigil, self.counts)
@@ -59,19 +58,19 @@ class Live:
                     yield _ID.sub(marked, data)
             following = run.ordinal
 
-    async def fleet(self, after: str, **wanted: str | None) -> AsyncIterator[bytes]:
+    async def fleet(self, after: str, **filters: str | None) -> AsyncIterator[bytes]:
         """What happens to all runs, and every two seconds a sample of the fleet. A sample has no id."""
         waiting: asyncio.Queue[bytes] = asyncio.Queue(1_000)
-        agents: dict[str, str] = {}
+        wanted = Wanted(self._hf.runs.get, **filters)
 
         async def topics() -> None:
             async for event in self._hf.events(after=after):
-                if await self._fits(event, wanted, agents):
+                if await wanted.fits(event):
                     await waiting.put(frame(event.cursor, event.topic, as_json(event)))
 
         async def samples() -> None:
             async for sample in self.sampler.samples():
-                await waiting.put(frame(None, "sample", as_json(sample)))
+                await waiting.put(self._sample_frame(sample))
 
         tasks = [asyncio.create_task(each()) for each in (topics, samples)]
         try:
@@ -93,22 +92,8 @@ class Live:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _fits(self, event: TopicEvent, wanted: dict[str, str | None], agents: dict[str, str]) -> bool:
-        """Whether an event is of the agent, the session and the run that are asked for.
-
-        Not every topic names the agent: `agents` are the names of those whose runs were looked up.
-        """
-        agent, session, run = wanted.get("agent"), wanted.get("session"), wanted.get("run")
-        if (session is not None and event.payload.get("session_id") != session) or run not in (None, event.run):
-            return False
-        if agent is None:
-            return True
-        if event.payload.get("agent_id") is not None:
-            return agent in (event.payload.get("agent_name"), event.payload["agent_id"])
-        if event.run not in agents:
-            if len(agents) >= _REMEMBERED:
-                agents.clear()
-            with contextlib.suppress(NotFound):
-                found = await self._hf.runs.get(event.run)
-                agents[event.run] = agent if agent in (found.agent_name, found.agent) else ""
-        return agents.get(event.run) == agent
+    def _sample_frame(self, sample: Sample) -> bytes:
+        """The frame of a sample, made once for all who read it."""
+        if self._framed is None or self._framed[0] is not sample:
+            self._framed = sample, frame(None, "sample", as_json(sample))
+        return self._framed[1]
