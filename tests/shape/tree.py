@@ -22,8 +22,9 @@ def parsed(path: Path) -> ast.Module:
 
 
 def statements(under: str = "") -> list[Path]:
-    """The files of named statements, of a layer or of all; migrations are in folders of their own."""
-    return sorted(path for path in (SOURCE / under).rglob("*.sql") if path.parent.name != "migrations")
+    """The files of named statements, of a layer or of all; scripts that change tables are in folders of their own."""
+    scripts = ("migrations", "security")
+    return sorted(path for path in (SOURCE / under).rglob("*.sql") if path.parent.name not in scripts)
 
 
 def named(path: Path) -> str:

@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any, Literal, NamedTuple
 
 from holdfast.errors import BadSetting, MigrationRefused, SchemaTooNew, SchemaTooOld
+from holdfast.kernel import row_security
 from holdfast.kernel.database import Database, Guard, StoredSchema
 from holdfast.kernel.sql import Dialect, in_schema, split
 
@@ -157,7 +158,7 @@ async def migrate(
             return done
         steps = plan(stored.version, goal, dialect)
         if not steps:
-            return done
+            return [*done, *(await row_security.renew(database, schema) if done and goal else [])]
         migration, direction = steps[0]
         guard = _beside_workers(stored, migration, direction, dialect, schema, say if force else None)
         statements = list(script(migration, direction, dialect, schema))
@@ -170,6 +171,8 @@ async def drop(database: Database, schema: str) -> list[str]:
     stored = await database.stored_schema()
     if stored is None:
         return []
+    if database.dialect == "postgres" and stored.version:
+        await row_security.turn("off", database, schema)
     done = await migrate(database, schema, 0, force=True)
     last = [in_schema("drop table holdfast.schema", database.dialect, schema)]
     if database.dialect == "postgres":

@@ -1,7 +1,7 @@
-"""Operations within bounds on PostgreSQL: reads over connections of their own.
+"""Operations within bounds on PostgreSQL: reads over connections of their own, tenants under a role of their own.
 
 A connection for reads is read-only, and the server ends a statement that takes too long. Behind a pooler the session is
-not ours, so both go with each transaction.
+not ours, so both go with each transaction. So does the role, everywhere: it is taken where row security is on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ from typing import Any, Protocol, TypeVar
 
 from asyncpg import exceptions as pg
 
+from holdfast.errors import StoreUnfit
 from holdfast.kernel.bounds import Bounds
 from holdfast.kernel.database import is_single
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.causes import too_long, wrote
 from holdfast.kernel.drivers.postgres_pool import Connection, Pool, PooledConnection
 from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
+from holdfast.kernel.row_security import role_of, tenant_setting
 from holdfast.settings import Settings
 
 R = TypeVar("R")
+
+_SECURED = "select coalesce((select relrowsecurity from pg_class where oid = to_regclass($1)), false)"
+_BECOME = "select set_config('role', $1, true), set_config($2, $3, true)"
+_ASK_AGAIN = 30.0  # seconds after which somebody may have turned row security on or off
 
 
 class Sessions(Protocol):
@@ -36,6 +42,8 @@ class Sessions(Protocol):
 
     @property
     def cached(self) -> int: ...
+
+    def now(self) -> float: ...
 
     async def pool(self) -> Pool: ...
 
@@ -56,6 +64,8 @@ class BoundedUse:
     def __init__(self, database: Sessions) -> None:
         self._database = database
         self._pool: Pool | None = None
+        self._secured = False
+        self._ask_at = float("-inf")
 
     async def attempt(self, bounds: Bounds, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
         try:
@@ -74,13 +84,41 @@ class BoundedUse:
         everybodys = await database.pool()
         async with (self._reading() if bounds.reads else everybodys).line() as line:
             tx = database.transaction_on(line)
-            if database.direct and is_single(operation):
+            tenant = bounds.tenant if await self._is_secured(line, bounds) else None
+            if database.direct and is_single(operation) and tenant is None:
                 answer = await operation(tx, *args, **kwargs)
             else:
                 async with database.transaction(line.connection, reads=bounds.reads):
+                    if tenant is not None:
+                        await self._become(line, tenant)
                     answer = await operation(tx, *args, **kwargs)
         database.post(tx)
         return answer
+
+    async def _is_secured(self, line: PooledConnection, bounds: Bounds) -> bool:
+        """Whether row security is on, as far as it matters here."""
+        if bounds.tenant is None:
+            return False
+        now = self._database.now()
+        if now >= self._ask_at:
+            line.ask()
+            async with self._database.transaction(line.connection, reads=True):
+                table = f"{self._database.settings.schema}.run"
+                self._secured = bool(await line.connection.fetchval(_SECURED, table))
+            self._ask_at = now + _ASK_AGAIN
+        return self._secured
+
+    async def _become(self, line: PooledConnection, tenant: str) -> None:
+        """Take the role of tenants, until the transaction ends."""
+        schema = self._database.settings.schema
+        line.ask()
+        try:
+            await line.connection.fetch(_BECOME, role_of(schema), tenant_setting(schema), tenant)
+        except (pg.InsufficientPrivilegeError, pg.InvalidParameterValueError) as problem:
+            raise StoreUnfit(
+                f"row security is on, and this login may not take the role {role_of(schema)}: {problem}. "
+                f"Grant it: `grant {role_of(schema)} to LOGIN`, or `holdfast migrate --no-row-security`."
+            ) from problem
 
     def _reading(self) -> Pool:
         if self._pool is None:
