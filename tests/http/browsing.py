@@ -38,6 +38,8 @@ class Seen(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.followed: list[str] = []  # of them, what a click or the page itself asks for
+        self.loaded: list[str] = []  # of them, what comes without a click
         self.posts: list[str] = []
         self.inline: list[str] = []
         self.tags: list[str] = []
@@ -48,6 +50,9 @@ class Seen(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
         self.links += [given[name] for name in _LINKS if name in given]
+        self.followed += [given[name] for name in ("hx-get", "data-href") if name in given]
+        self.followed += [given["href"]] if tag == "a" and "href" in given else []
+        self.loaded += [given[name] for name in ("src", "href", "hx-get") if name in given and tag != "a"]
         if tag == "form" and given.get("method", "get").lower() == "post":
             self.posts.append(given.get("action", ""))
         self.inline += [f"{tag} {name}" for name in given if name == "style" or name.startswith(("on", "hx-on"))]
@@ -85,10 +90,10 @@ async def crawl(client: Client, mount: str, first: str = "/", most: int = 120) -
         answer = await client.call("GET", below, query=dict(parse_qsl(split.query)))
         seen[path] = answer
         if answer.headers.get("content-type", "").startswith("text/html"):
-            found = Seen(answer.body.decode()).links
-            outside = [each for each in found if not _stays(each, mount)]
+            found = Seen(answer.body.decode())
+            outside = [each for each in found.links if not _stays(each, mount)]
             assert not outside, f"{below} leads to {outside}"
-            todo += [each for each in found if not each.startswith("#") and each not in todo]
+            todo += [each for each in found.followed if not each.startswith("#") and each not in todo]
     return iter(seen.items())
 
 

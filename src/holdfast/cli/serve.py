@@ -47,7 +47,7 @@ def command(target: str | None, bind: str, url: str | None, **given: Any) -> Non
         asyncio.run(_serve(app, place, **given))
 
 
-async def _serve(
+async def _serve(  # noqa: PLR0913  options of the command
     app: Holdfast,
     bind: Bind,
     *,
