@@ -19,6 +19,7 @@ from holdfast.http.pages import (
     run,
     runs,
     schedules,
+    search,
     sessions,
     tools,
     workers,
@@ -43,4 +44,5 @@ PAGES: Sequence[Pages] = (
     plans.pages,
     money.pages,
     administration.pages,
+    search.pages,
 )

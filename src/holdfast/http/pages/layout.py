@@ -11,7 +11,7 @@ from starlette.requests import Request
 from holdfast.app import core_of
 from holdfast.errors import HoldfastError
 from holdfast.http.api.seen import Seen
-from holdfast.http.pages.links import Links
+from holdfast.http.pages.links import links_of
 from holdfast.http.security.denials import Denied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
@@ -69,8 +69,7 @@ class Layout:
 async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> dict[str, Any]:
     """What a template is given besides its view. `served` are the paths that have a page."""
     seen: Seen = request.state.seen
-    url = Links(str(request.scope.get("root_path", "")))
-    below = request.url.path.removeprefix(url.mount) or "/"
+    below = links_of(request).place_of(request)
     may = _may(gate, seen)
     shown = tuple(each for each in PLACES if each.path in served and may(each.rule))
     current = max((each.path for each in shown if _is_at(below, each.path)), key=len, default="")
@@ -89,7 +88,7 @@ async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> di
 def bare_values(request: Request, gate: Gate) -> dict[str, Any]:
     """What a page needs that nobody is logged in to."""
     now = moment(core_of(gate.hf).ports.clock.wall_us())
-    return {"url": Links(str(request.scope.get("root_path", ""))), "now": now, "version": VERSION}
+    return {"url": links_of(request), "now": now, "version": VERSION}
 
 
 def _may(gate: Gate, seen: Seen) -> Callable[[str], bool]:

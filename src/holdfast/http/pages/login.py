@@ -10,7 +10,7 @@ from holdfast.access.logins import LONGEST_US
 from holdfast.errors import UsageError
 from holdfast.http.pages.forms import filled
 from holdfast.http.pages.layout import bare_values
-from holdfast.http.pages.links import Links
+from holdfast.http.pages.links import is_below, links_of
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.serving import html, wants_page
 from holdfast.http.security.denials import unknown
@@ -57,7 +57,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
         if cookie is not None:
             await gate.hf.access.logins.end(cookie)
         by_form = request.headers.get("content-type", "").startswith(_FORM)
-        response = RedirectResponse(_links(request)("/login"), 303) if by_form else Response(status_code=204)
+        response = RedirectResponse(links_of(request)("/login"), 303) if by_form else Response(status_code=204)
         response.delete_cookie(cookie_name(request), path="/", secure=True, httponly=True, samesite="lax")
         return response
 
@@ -83,12 +83,8 @@ def _asking(request: Request, gate: Gate, problem: str = "") -> Response:
 
 def _onward(request: Request, wanted: object) -> Response:
     """To the page that was asked for, if it is one of ours; else to the first."""
-    url = _links(request)
-    return RedirectResponse(wanted if isinstance(wanted, str) and url.inside(wanted) else url("/"), 303)
-
-
-def _links(request: Request) -> Links:
-    return Links(str(request.scope.get("root_path", "")))
+    url = links_of(request)
+    return RedirectResponse(url.root + wanted if isinstance(wanted, str) and is_below(wanted) else url("/"), 303)
 
 
 def _with_cookie(request: Request, response: Response, session: str) -> Response:

@@ -6,7 +6,6 @@ The only module that knows the template engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -15,13 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from holdfast.agents.api.waterfall import Span
 from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
 from holdfast.http.pages.charts import gauge, share, stacked
 from holdfast.http.pages.markdown import as_html
-from holdfast.http.pages.waterfall import Waterfall, lay_out
-from holdfast.http.pages.waterfall_drawing import draw
 from holdfast.shown_text import escaped, escaped_lines
 from holdfast.values import as_json
 from holdfast.values.times import iso
@@ -48,12 +44,10 @@ def _environment() -> Environment:
         "error_line": error_line,
         "error_lines": error_lines,
         "iso": lambda at: "" if at is None else iso(at),
-        "drawn": draw,
         "gauge": gauge,
         "json_line": json_line,
         "json_text": json_text,
         "json_whole": json_whole,
-        "laid_out": _laid_out,
         "line": line,
         "lines": lines,
         "markdown": _markdown,
@@ -72,11 +66,6 @@ def _environment() -> Environment:
 @pass_context
 def _ago(context: Context, at: datetime | None) -> str:
     return words.ago(at, context["now"])
-
-
-@pass_context
-def _laid_out(context: Context, spans: Sequence[Span]) -> Waterfall:
-    return lay_out(spans, context["now"])
 
 
 @pass_context

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.api.waterfall import Span
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
@@ -14,8 +13,11 @@ from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import Forking, Reason, cancel_run, fork_run, list_events, retry_run
 from holdfast.http.api.seen import Sight
 from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.waterfall import Waterfall, lay_out
+from holdfast.http.pages.waterfall_drawing import draw
 from holdfast.results import Usage
 from holdfast.values import Page
 from holdfast.values.jobs import ReasonRecord
@@ -36,7 +38,8 @@ class RunView:
     calls: Page[CallRecord]
     inquiries: Page[Inquiry]
     family: Sequence[RunRecord]
-    spans: list[Span]
+    waterfall: Waterfall
+    drawing: str
     usage: Usage
     origin: tuple[str, int] | None
     open_runs: int
@@ -73,6 +76,7 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     calls = await handle.calls(limit=_SHOWN)
     messages = await handle.messages(after=after, limit=_SHOWN)
     family = await seen.runs.tree(run.id)
+    laid = lay_out(await handle.waterfall(), now_of(seen))
     return RunView(
         run=run,
         ended=run.state in ENDED,
@@ -83,7 +87,8 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
         calls=calls,
         inquiries=await handle.inquiries(limit=_SHOWN),
         family=[each for each in family if each.id != run.id],
-        spans=await handle.waterfall(),
+        waterfall=laid,
+        drawing=draw(laid),
         usage=await handle.usage(),
         origin=await handle.forked_from(),
         open_runs=len([each for each in family if each.state not in ENDED]),

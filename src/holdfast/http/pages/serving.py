@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import fields
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +24,7 @@ from holdfast.http.api.problems import on_bad_request, response_to
 from holdfast.http.pages.asset_files import PATH, serve_asset
 from holdfast.http.pages.index import PAGES
 from holdfast.http.pages.layout import bare_values, values_for
-from holdfast.http.pages.links import Links
+from holdfast.http.pages.links import links_of
 from holdfast.http.pages.redacted import redacted
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.routes import Go, PageRoute
@@ -105,7 +106,7 @@ async def _rendered(request: Request, gate: Gate, route: PageRoute, response: Re
         return response
     view = response.value
     if isinstance(view, Go):
-        return RedirectResponse(Links(request.scope.get("root_path", ""))(view.path, *view.parts, **view.query), 303)
+        return RedirectResponse(links_of(request)(view.path, *view.parts, **view.query), 303)
     seen = request.state.seen
     if seen.principal.role == "viewer":
         view = redacted(view)
@@ -128,7 +129,7 @@ def or_page(gate: Gate, told: Told) -> Told:
 
     async def telling(request: Request, problem: Exception) -> Response:
         response = await told(request, problem)
-        below = request.url.path.removeprefix(str(request.scope.get("root_path", "")))
+        below = links_of(request).place_of(request)
         return response if below.startswith("/api/") else problem_page(request, gate, response)
 
     return telling
@@ -138,7 +139,7 @@ def problem_page(request: Request, gate: Gate, response: Response) -> Response:
     """A problem that was told as JSON, as a page for a browser. Who is not known is sent to the login."""
     if response.media_type != "application/problem+json" or not (wants_page(request) or _is_swap(request)):
         return response
-    if response.status_code == 401 and not request.url.path.endswith("/login"):
+    if response.status_code == 401 and links_of(request).place_of(request) != "/login":
         return _to_login(request)
     said = json.loads(bytes(response.body))
     values = {**bare_values(request, gate), "problem": said, "title": HTTPStatus(response.status_code).phrase}
@@ -149,9 +150,10 @@ def problem_page(request: Request, gate: Gate, response: Response) -> Response:
 
 
 def _to_login(request: Request) -> Response:
-    url = Links(str(request.scope.get("root_path", "")))
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    place = url("/login", next=wanted if request.method == "GET" and url.inside(wanted) else None)
+    url = links_of(request)
+    below = url.place_of(request)
+    wanted = quote(below) + (f"?{request.url.query}" if request.url.query else "")
+    place = url("/login", next=wanted if request.method == "GET" and below != "/" else None)
     if _is_swap(request):
         return Response(status_code=204, headers={"hx-redirect": url("/login"), "cache-control": "no-store"})
     return RedirectResponse(place, 303, {"cache-control": "no-store"})

@@ -44,7 +44,7 @@ _TONES: dict[str, Shown] = {
     "draining": Shown("person", "draining"),
     "stopped": Shown("over", "stopped"),
     "lost": Shown("failed", "lost"),
-    "error": Shown("failed", "error"),
+    "problem": Shown("failed", "problem"),
     "warning": Shown("person", "warning"),
     "note": Shown("waits", "note"),
     "ok": Shown("well", "well"),
