@@ -198,6 +198,7 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     use_ids: Many[UseId]
     retire: Exec
     list_messages: Many[MessageRow]
+    latest_messages: Many[MessageRow]
     blocks_of: Many[BlockRow]
 
 
