@@ -15,9 +15,10 @@ from holdfast.access.principals import Role
 from holdfast.http.pages.serving import ROUTES
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import call, say
+from tests.http.browsing import browser, send
 from tests.http.client import Client
-from tests.http.test_faces import MACHINE, PLAN
-from tests.http.test_pages import browser, send
+from tests.http.test_faces import PLAN
+from tests.http.test_hooks import MACHINE
 from tests.support.agents import scripted
 from tests.support.apps import working
 
