@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
-from holdfast import validation
+from holdfast import tallies, validation
 from holdfast.core import Core
 from holdfast.crons import next_tick
+from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
@@ -24,6 +25,7 @@ from holdfast.kernel.queues import CAP
 from holdfast.kernel.states import known_state
 from holdfast.kernel.waiting import list_children
 from holdfast.kernel.why import why
+from holdfast.tallies import Part, StatOptions
 from holdfast.values.bulk import Bulk
 from holdfast.values.jobs import (
     AttemptRecord,
@@ -38,6 +40,7 @@ from holdfast.values.jobs import (
 from holdfast.values.page import Page, cursor, page_of, part_of, place
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, counts_of, lane_of, queue_of
 from holdfast.values.schedules import ScheduleRecord, schedule_of
+from holdfast.values.tallies import FailureRecord, StatRecord
 from holdfast.values.times import moment
 from holdfast.values.workers import DutyRecord, WorkerRecord, duty_of, worker_of
 from holdfast.workers.context import Child
@@ -96,6 +99,28 @@ class Jobs(View):
         """The attempts of a job that have ended."""
         row = await self.get(id)
         return [attempt_of(each) for each in await self._ask(queries.list_attempts, row.seq)]
+
+    async def stats(self, *by: Part, tenant: str | None = None, **options: Unpack[StatOptions]) -> Sequence[StatRecord]:
+        """How many jobs ended in each step of time, how long they waited and took; kept apart by what you name.
+
+        `source` is the queue. The last three minutes are not counted yet.
+        """
+        now_us = self._app.ports.clock.wall_us()
+        return await tallies.stats(self._ask, now_us, "jobs", by=by, tenant=tenant, options=options)
+
+    async def failures(
+        self,
+        *,
+        kind: str | None = None,
+        tenant: str | None = None,
+        since: datetime | Duration | None = None,
+        limit: int = 100,
+    ) -> Sequence[FailureRecord]:
+        """Failed jobs, those that differ only in numbers and ids as one; what failed last comes first."""
+        now_us = self._app.ports.clock.wall_us()
+        return await tallies.failures(
+            self._ask, now_us, subject="jobs", kind=kind, tenant=tenant, since=since, limit=limit
+        )
 
     async def children(self, id: str) -> Sequence[Child]:
         """The children of a job, in the order in which it started them, each with its state and how it ended."""

@@ -15,7 +15,7 @@ NUMBER = re.compile(r"(?:AP-|ap_)(\d\d)")
 def claims() -> dict[int, set[str]]:
     """Number -> the tests whose name or docstring has it, as `file::test`."""
     found: dict[int, set[str]] = {}
-    files = [file for folder in ("agents", "chaos") for file in (ROOT / "tests" / folder).glob("test_*.py")]
+    files = [file for folder in ("agents", "chaos", "http") for file in (ROOT / "tests" / folder).glob("test_*.py")]
     for file in sorted(files):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and node.name.startswith("test_"):

@@ -31,6 +31,7 @@ from holdfast.kernel.statements import (
     ListingSql,
     QueuesSql,
     RetentionSql,
+    TallySql,
     WaitingSql,
     WatchSql,
     WorkersSql,
@@ -80,6 +81,7 @@ CLEAN_UP = {"later_channel", "later_route", "later_lane", "ready_pkey", "ready_l
 BOUNDED: dict[Statement, set[str]] = {
     QueuesSql.count_blocked: {"later_blocked"},
     RetentionSql.finished_queues: {"ended_finished"},
+    TallySql.untallied_queues: {"ended_finished"},
     LanesSql.open_stranded: {"later_blocked"},
     CrowdSql.ready_routes: {"ready itself"},
     WatchSql.stranded_lanes: {"later_blocked"},

@@ -73,6 +73,7 @@ class Clumsy:
     kinds = ("a:",)
     retry_advice = "Mend it first."
     cancel_advice: Mapping[str, str] = {}
+    own_failures = False
 
     def __init__(self) -> None:
         self.bad = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.agents import lanes, leftovers
+from holdfast.agents import lanes, leftovers, tallies
 from holdfast.agents.adoption import Serving
 from holdfast.agents.batches import steps
 from holdfast.agents.keys import Keys
@@ -41,6 +41,7 @@ class AgentLayer(AgentJobs, Layer):
             steps.CHORE,
             lanes.chore(),
             retaining.CHORE,
+            *tallies.CHORES,
         )
         self.hints: Mapping[str, Callable[[str], None]] = {"run": _left_to_readers}
         self.preparing: list[Callable[[Transaction], Awaitable[Any]]] = []  # each in a transaction of its own

@@ -16,6 +16,7 @@ from holdfast.agents.rows import (
     CallRow,
     Cursor,
     EventRow,
+    MessageRow,
     RunRow,
     SessionRow,
     TopicRow,
@@ -158,7 +159,20 @@ async def list_messages(
     archived: bool = False,
 ) -> list[Message]:
     chosen = {"session": session, "branch": branch, "run": run, "archived": int(archived)}
-    rows = await tx.many(MessagesSql.list_messages, **chosen, after=after, limit=limit)
+    return await _with_blocks(tx, await tx.many(MessagesSql.list_messages, **chosen, after=after, limit=limit))
+
+
+@reading
+async def latest_messages(
+    tx: Transaction, session: str, *, before: int = LAST, limit: int = 100, archived: bool = False
+) -> list[Message]:
+    """The last messages of a conversation before a place, in their order."""
+    place = {"session": session, "before": before, "limit": limit, "archived": int(archived)}
+    rows = await tx.many(MessagesSql.latest_messages, **place)
+    return await _with_blocks(tx, rows[::-1])
+
+
+async def _with_blocks(tx: Transaction, rows: Sequence[MessageRow]) -> list[Message]:
     blocks = await tx.many(MessagesSql.blocks_of, messages=[row.id for row in rows]) if rows else []
     bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for block in blocks:

@@ -59,6 +59,7 @@ from holdfast.agents.rows import (
 from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.rows import Beside, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
+from holdfast.kernel.tally_rows import At, Finished
 
 _PACKAGE = "holdfast.agents.sql"
 
@@ -198,6 +199,7 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     use_ids: Many[UseId]
     retire: Exec
     list_messages: Many[MessageRow]
+    latest_messages: Many[MessageRow]
     blocks_of: Many[BlockRow]
 
 
@@ -224,6 +226,19 @@ class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": Ne
     calls_of: Many[CallRow]
     call_ids: Many[CallId]
     find_calls: Many[CallRow]
+
+
+class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):
+    runs_upto: One[At]
+    turns_upto: One[At]
+    calls_upto: One[At]
+    ended_runs: Many[Finished]
+    ended_turns: Many[Finished]
+    ended_calls: Many[Finished]
+    runs_in: Many[Finished]
+    turns_in: Many[Finished]
+    calls_in: Many[Finished]
+    compactions_in: Many[Finished]
 
 
 class EventsSql(

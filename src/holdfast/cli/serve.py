@@ -1,4 +1,4 @@
-"""`holdfast serve`: the JSON API of a store, on loopback unless it is protected."""
+"""`holdfast serve`: the pages and the JSON API of a store, on loopback unless it is protected."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import click
 
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
+from holdfast.asgi import AsgiApp
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
+from holdfast.http.security.prefixes import Prefixed
 
 _LAST_WORDS = 5  # seconds that open streams have when the server stops
 _LOCAL_USER = Principal("local", "admin")
@@ -29,13 +31,14 @@ _LOCAL_USER = Principal("local", "admin")
 @click.option("--tenant", help="Show this tenant alone.")
 @click.option("--gateway", metavar="AGENT", help="Serve Universal Agent's gateway at /gateway; this agent answers.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A proxy that does TLS, and is believed.")
+@click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, kept or stripped.")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The certificate, as PEM.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, as PEM.")
 @url_option
 def command(target: str | None, bind: str, url: str | None, **given: Any) -> None:
-    """Serve the JSON API of MODULE:APP, or of a store alone; Ctrl-C stops it.
+    """Serve the pages and the JSON API of MODULE:APP, or of a store alone; Ctrl-C stops it.
 
-    It prints a link that logs a browser in, once. Programs send a token of `holdfast tokens create`.
+    Open the link that it prints in a browser: it logs you in, once. Programs send a token of `holdfast tokens create`.
     """
     place = read_bind(bind)
     app = app_with_code(target, url, answers=False) if target or app_argument() else app_for(url)
@@ -44,7 +47,7 @@ def command(target: str | None, bind: str, url: str | None, **given: Any) -> Non
         asyncio.run(_serve(app, place, **given))
 
 
-async def _serve(
+async def _serve(  # noqa: PLR0913  options of the command
     app: Holdfast,
     bind: Bind,
     *,
@@ -53,6 +56,7 @@ async def _serve(
     tls_cert: str | None,
     tls_key: str | None,
     hosts: tuple[str, ...],
+    prefix: str,
     **options: Any,
 ) -> None:
     try:
@@ -67,12 +71,11 @@ async def _serve(
         names = {*LOCAL, bind.shown, *hosts}
         web = app.web(who=(lambda _: _LOCAL_USER) if no_login else None, hosts=names, **options)
         config = uvicorn.Config(
-            web,
+            _behind(web, proxies, prefix),
             lifespan="off",
             log_level="warning",
             server_header=False,
-            proxy_headers=bool(proxies),
-            forwarded_allow_ips=list(proxies),
+            proxy_headers=False,  # `_behind` believes them
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
             timeout_graceful_shutdown=_LAST_WORDS,
@@ -80,12 +83,20 @@ async def _serve(
         family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
         with listen_on(bind, family) as listener:
             place = f"{'https' if tls_cert else 'http'}://{bind.shown}:{listener.getsockname()[1]}"
-            await _greet(app, place, no_login)
+            await _greet(app, place + prefix.rstrip("/"), no_login)
             server = uvicorn.Server(config)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
             await server._serve([listener])
+
+
+def _behind(web: AsgiApp, proxies: tuple[str, ...], prefix: str) -> AsgiApp:
+    """The app as proxies reach it: they are believed who asks, how, and under which prefix."""
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+    believed: Any = ProxyHeadersMiddleware(web, list(proxies)) if proxies else web  # type: ignore[arg-type]
+    return Prefixed(believed, prefix=prefix, proxies=proxies)
 
 
 def listen_on(bind: Bind, family: int) -> socket.socket:
@@ -101,7 +112,8 @@ def listen_on(bind: Bind, family: int) -> socket.socket:
 async def _greet(app: Holdfast, place: str, no_login: bool) -> None:
     if no_login:
         click.echo(f"{place}/ without a login")
+        click.echo("open it in a browser; the API is below api/v1", err=True)
         return
     link = await app.access.logins.link(_LOCAL_USER)
     click.echo(f"{place}/login?link={link}")
-    click.echo("the link works once, for 15 minutes", err=True)
+    click.echo("open it in a browser: the link works once, for 15 minutes; the API is below api/v1", err=True)

@@ -58,6 +58,10 @@ class Owner(Protocol):
     def cancel_advice(self) -> Mapping[str, str]:
         """The kinds of its jobs that nobody cancels by hand, each with what to do instead."""
 
+    @property
+    def own_failures(self) -> bool:
+        """Whether it counts its failures itself, by what its jobs are for."""
+
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         """Some of its jobs have ended, in this transaction. What this writes is committed with their end, and what it
         raises undoes it."""

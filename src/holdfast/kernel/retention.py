@@ -19,6 +19,7 @@ from holdfast.kernel.flow_rows import CountedBack
 from holdfast.kernel.queries import NEWEST, now
 from holdfast.kernel.rows import Term
 from holdfast.kernel.statements import RetentionSql
+from holdfast.kernel.tally import tally_removed_jobs
 
 LOOK = 500  # finished jobs that one transaction looks at
 COUNT = 10_000  # finished jobs that one statement counts
@@ -211,6 +212,8 @@ async def _find(tx: Transaction, queue: str, after: Spot, before: int, look: int
 async def remove(tx: Transaction, seqs: Sequence[int]) -> int:
     """Remove those of these jobs that have finished, with everything that was theirs; returns how many."""
     there = await lock_anchors(tx, seqs)
+    if there:
+        await tally_removed_jobs(tx, sorted(there))
     gone = await tx.many(RetentionSql.prune, seqs=sorted(there)) if there else []
     if gone:
         numbers, ids = [row.seq for row in gone], [row.id for row in gone]

@@ -37,6 +37,7 @@ class Layer(Owner, Protocol):
 
     slots: Sequence[SlotGroup] = ()  # its own, beside those of the program's jobs
     chores: Sequence[Chore] = ()
+    own_failures: bool = False
     hints: Mapping[str, Callable[[str], None]] = {}  # by the word, what a worker that hears it calls with the names
 
     async def prepare(self, database: Database) -> None:

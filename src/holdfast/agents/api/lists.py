@@ -11,6 +11,7 @@ from holdfast import durations, validation
 from holdfast.agents import queries
 from holdfast.agents.api.again import Choice, change_some, run_again
 from holdfast.agents.api.agent import Agent
+from holdfast.agents.api.counted_runs import CountedRuns
 from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
 from holdfast.agents.api.plain_definition import AgentFields, NewAgentFields, plain
 from holdfast.agents.api.run import Run
@@ -76,7 +77,7 @@ class Collection(Reaching):
         return (await self._transact(queries.find_session, session, self._of(tenant))).id
 
 
-class RunsList(Collection):
+class RunsList(Collection, CountedRuns):
     def __getitem__(self, id: str) -> Run[Any]:
         return Run(self._app, id.lower() if is_id(id) else id, tenant=self._tenant)
 

@@ -130,6 +130,17 @@ class Session(Reaching):
         found = await self._transact(queries.list_messages, self.id, after=last, limit=limit, archived=archived)
         return Page(found, next=cursor(found[-1].ordinal) if len(found) == limit else None)
 
+    async def latest(
+        self, *, before: int | str | None = None, limit: int = 100, archived: bool = False
+    ) -> Page[Message]:
+        """The end of the conversation, in its order. `next` is what to give as `before` for what was said earlier."""
+        (last,) = place(before, int) if isinstance(before, str) else (LAST if before is None else before,)
+        validation.whole(last, "before", least=0, most=LAST)
+        validation.page(limit)
+        await self._row()
+        found = await self._transact(queries.latest_messages, self.id, before=last, limit=limit, archived=archived)
+        return Page(found, next=cursor(found[0].ordinal) if len(found) == limit else None)
+
     async def runs(self, *, after: str | None = None, limit: int = 100) -> Page[RunRecord]:
         """The runs of the session, the newest first."""
         validation.page(limit)

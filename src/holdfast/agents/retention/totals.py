@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast.agents import tallies
 from holdfast.agents.retention.retention_rows import Total
 from holdfast.agents.retention.statements import TotalsSql
+from holdfast.agents.tallies import count_removed
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.tally_erasure import ERASED
 
-ERASED = "(erased)"
 _PAGE = 500
 
 
@@ -15,6 +17,7 @@ async def keep_used(tx: Transaction, session: str, tenant: str) -> None:
     await tx.run(TotalsSql.keep_turns, session=session)
     await tx.run(TotalsSql.keep_compactions, session=session, tenant=tenant)
     await tx.run(TotalsSql.forget_trees_in, session=session)
+    await count_removed(tx, session, tenant)
 
 
 async def make_nameless(tx: Transaction, tenant: str) -> bool:
@@ -24,4 +27,5 @@ async def make_nameless(tx: Transaction, tenant: str) -> bool:
         where = {"day": row.day, "tenant": tenant, "agent": row.agent, "model": row.model, "mode": row.mode}
         await tx.run(TotalsSql.delete_total, **where)
         await tx.run(TotalsSql.add_total, **{**row._asdict(), "agent": ERASED})
-    return len(found) == _PAGE
+    more = await tallies.make_nameless(tx, tenant)
+    return more or len(found) == _PAGE

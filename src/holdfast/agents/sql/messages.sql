@@ -67,6 +67,16 @@ where session = :session and (cast(:branch as text) is null or branch = :branch)
         or (made_by is null and (retired is not null or :archived = 1)))
 order by branch, ordinal, live, id limit :limit;
 
+-- name: latest_messages :many
+-- The same from the end of the conversation backwards.
+select id, session, branch, ordinal, role, run, turn, kind, live, preserved, created_at,
+    case when live = 0 and (retired is not null or compacted is null) then 1 else 0 end as retired
+from holdfast.message
+where session = :session and branch = '' and ordinal < cast(:before as bigint)
+    and (live = 1 or (retired is null and compacted is null)
+        or (made_by is null and (retired is not null or :archived = 1)))
+order by ordinal desc, live desc, id desc limit :limit;
+
 -- name: blocks_of :many
 select b.message, b.ordinal, b.type, coalesce(b.body, l.body) as body
 from holdfast.block b left join holdfast.blob l on l.hash = b.blob

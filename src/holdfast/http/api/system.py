@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
+from fastapi import Query
+
+from holdfast import tallies
 from holdfast.access.audit import AuditRecord
 from holdfast.access.tokens import TokenRecord
 from holdfast.agents.doctor import examine_app
@@ -15,8 +19,10 @@ from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.retention import Keep, Pruner
+from holdfast.tallies import Part, StatOptions, Step, Subject
 from holdfast.values import Page
 from holdfast.values.settings import shown_setting
+from holdfast.values.tallies import FailureRecord, StatRecord
 from holdfast.version import VERSION
 
 routes = Routes("system")
@@ -43,6 +49,55 @@ async def show_system(seen: Sight) -> dict[str, Any]:
 async def show_findings(seen: Sight) -> list[dict[str, Any]]:
     """Check the database and the work in it for problems."""
     return [finding._asdict() for finding in await examine_app(core_of(seen.hf))]
+
+
+@routes.get("/system/stats")
+async def show_stats(
+    seen: Sight,
+    of: Subject = "jobs",
+    by: Annotated[list[Part] | None, Query()] = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    step: Step | None = None,
+    source: str | None = None,
+    kind: str | None = None,
+    state: str | None = None,
+    tenant: str | None = None,
+) -> list[StatRecord]:
+    """Count what ended in each step of time, of jobs, runs, turns or calls: how many, how long, at what cost.
+
+    `since` and `until` are times, or how long ago ("24h"). The last three minutes are not counted yet.
+    """
+    options: StatOptions = {
+        "since": since,
+        "until": until,
+        "step": step,
+        "source": source,
+        "kind": kind,
+        "state": state,
+    }
+    whose = seen.chosen(tenant)
+    parts = by or []
+    if of == "jobs":
+        return list(await seen.hf.jobs.stats(*parts, tenant=whose, **options))
+    return list(await seen.hf.runs.stats(*parts, of=of, tenant=whose, **options))
+
+
+@routes.get("/system/failures")
+async def list_failures(
+    seen: Sight,
+    of: Literal["jobs", "runs", "calls"] | None = None,
+    kind: str | None = None,
+    since: datetime | str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
+    tenant: str | None = None,
+) -> list[FailureRecord]:
+    """List failures, those that differ only in numbers and ids as one; what failed last comes first."""
+    whose = seen.chosen(tenant)
+    core = core_of(seen.hf)
+    database, now_us = await core.opened(), core.ports.clock.wall_us()
+    wanted = {"subject": of, "kind": kind, "tenant": whose}
+    return list(await tallies.failures(database.transact, now_us, **wanted, since=since, limit=limit))
 
 
 @routes.get("/system/settings")

@@ -77,6 +77,13 @@ def stacked(figures: Sequence[tuple[str, Number, str]], title: str) -> Markup:
     return _picture("stack", None, title, said, ground + Markup("").join(parts), height=10)
 
 
+def share(part: Number, whole: Number) -> Markup:
+    """How much of a sum something is; never red, because a large part is no failure."""
+    wide = min(1.0, float(part) / float(whole)) if whole else 0.0
+    content = Markup('<rect class="chart-part tone-accent" x="0" y="0" width="{}%" height="10" rx="2"/>')
+    return _picture("share", None, "Share", f"{wide:.0%}", content.format(_place(1_000 * wide)), height=10)
+
+
 def gauge(used: Number, most: Number | None, title: str, *, reserved: Number = 0) -> Markup:
     """How much of something is used, and how much more is reserved. Red begins at nine tenths."""
     whole = float(most) if most else 0.0

@@ -4,7 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.http.pages import inbox, jobs, now, run, runs, search
+from holdfast.http.pages import (
+    administration,
+    agents,
+    batches,
+    inbox,
+    jobs,
+    machines,
+    money,
+    now,
+    plans,
+    pools,
+    queues,
+    run,
+    runs,
+    schedules,
+    search,
+    sessions,
+    tools,
+    workers,
+)
 from holdfast.http.pages.routes import Pages
 
-PAGES: Sequence[Pages] = (now.pages, inbox.pages, runs.pages, run.pages, jobs.pages, search.pages)
+PAGES: Sequence[Pages] = (
+    now.pages,
+    inbox.pages,
+    runs.pages,
+    run.pages,
+    jobs.pages,
+    sessions.pages,
+    agents.pages,
+    tools.pages,
+    queues.pages,
+    workers.pages,
+    schedules.pages,
+    batches.pages,
+    pools.pages,
+    machines.pages,
+    plans.pages,
+    money.pages,
+    administration.pages,
+    search.pages,
+)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from holdfast.agents.doctor import examine_app
 from holdfast.agents.people.inquiry import Inquiry
@@ -14,16 +16,30 @@ from holdfast.app import core_of
 from holdfast.http.api.inquiries import list_inquiries
 from holdfast.http.api.paging import Paging
 from holdfast.http.api.runs import list_runs
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.api.streams import Alive
 from holdfast.http.live.sampler import Sample
+from holdfast.http.pages.charts import sparkline
+from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel.doctor_database import Finding
 from holdfast.values import Page
+from holdfast.values.tallies import FailureRecord, StatRecord
 
 pages = Pages()
 _FEW = Paging(None, 8)
 _MANY = Paging(None, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What the tally says of the last 24 hours. Where sessions are pinned there is none: it knows no sessions."""
+
+    runs: StatRecord | None
+    failed: int
+    ended_line: str
+    failed_line: str
+    groups: Sequence[FailureRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,7 @@ class NowView:
     inquiries: Page[Inquiry]
     sample: Sample | None
     lanes: Sequence[ClosedLaneRecord]
+    day: Day | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,30 @@ async def show_now(seen: Sight, live: Alive) -> NowView:
         inquiries=await list_inquiries(seen, _MANY),
         sample=await live.sampler.sample() if whole else None,
         lanes=await seen.hf.lanes.list() if whole else [],
+        day=None if seen.pinned else await _day(seen),
     )
+
+
+async def _day(seen: Seen) -> Day:
+    whole = await seen.runs.stats(since="24h", step="all")
+    hours = await seen.runs.stats("state", since="24h", step="hour")
+    failures = [each for each in hours if each.state == RunState.FAILED]
+    return Day(
+        runs=next(iter(whole), None),
+        failed=sum(each.count for each in failures),
+        ended_line=sparkline(_by_hour(seen, hours), "Runs that ended, by hour", tone="runs"),
+        failed_line=sparkline(_by_hour(seen, failures), "Runs that failed, by hour", tone="failed"),
+        groups=await seen.runs.failures(since="24h", limit=8),
+    )
+
+
+def _by_hour(seen: Seen, found: Sequence[StatRecord]) -> list[int]:
+    """The counts of the last 24 hours, the oldest first, with none where nothing ended."""
+    counts: Counter[datetime] = Counter()
+    for each in found:
+        counts[each.at] += each.count
+    last = now_of(seen).replace(minute=0, second=0, microsecond=0)
+    return [counts[last - timedelta(hours=back)] for back in range(23, -1, -1)]
 
 
 @pages.page("/now/health", "health.html", like="GET /system/doctor")

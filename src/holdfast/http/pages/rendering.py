@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
+from holdfast.http.pages.charts import gauge, share, stacked
 from holdfast.http.pages.markdown import as_html
 from holdfast.shown_text import escaped, escaped_lines
 from holdfast.values import as_json
@@ -43,6 +44,7 @@ def _environment() -> Environment:
         "error_line": error_line,
         "error_lines": error_lines,
         "iso": lambda at: "" if at is None else iso(at),
+        "gauge": gauge,
         "json_line": json_line,
         "json_text": json_text,
         "json_whole": json_whole,
@@ -51,8 +53,10 @@ def _environment() -> Environment:
         "markdown": _markdown,
         "money": words.money,
         "prompt_line": prompt_line,
+        "share": share,
         "short": words.short,
         "span": words.span,
+        "stacked": stacked,
         "state": words.state,
     }
     made.globals |= {"asset": _asset}

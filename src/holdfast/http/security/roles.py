@@ -136,6 +136,8 @@ TABLE: dict[str, Rule] = {
     "DELETE /budgets/{id}": _ADMIN,
     "GET /system": _SEE,
     "GET /system/doctor": _FLEET,
+    "GET /system/stats": _SEE_ALL,
+    "GET /system/failures": _SEE_ALL,
     "GET /system/settings": _ADMIN,
     "GET /system/audit": _ADMIN,
     "GET /system/tokens": _ADMIN,

@@ -18,6 +18,7 @@ from holdfast.kernel.statements.pools import PoolsSql as PoolsSql
 from holdfast.kernel.statements.queues import QueuesSql as QueuesSql
 from holdfast.kernel.statements.retention import RetentionSql as RetentionSql
 from holdfast.kernel.statements.schedules import SchedulesSql as SchedulesSql
+from holdfast.kernel.statements.tally import TallySql as TallySql
 from holdfast.kernel.statements.waiting import WaitingSql as WaitingSql
 from holdfast.kernel.statements.watch import WatchSql as WatchSql
 from holdfast.kernel.statements.why import WhySql as WhySql
@@ -36,6 +37,7 @@ GROUPS: tuple[type[Statements], ...] = (
     QueuesSql,
     RetentionSql,
     SchedulesSql,
+    TallySql,
     WaitingSql,
     WatchSql,
     WhySql,

@@ -1,0 +1,63 @@
+"""Audit and settings as pages: who changed what, how it is set, whether it is well, who may come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.access.audit import AuditRecord
+from holdfast.access.tokens import TokenRecord
+from holdfast.http.api.paging import Paged, Paging
+from holdfast.http.api.seen import Sight
+from holdfast.http.api.system import list_audit, list_settings, list_tokens, show_findings, show_system
+from holdfast.http.pages.routes import Pages
+from holdfast.values import Page
+
+pages = Pages()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was made: what was asked for, and what came of it."""
+
+    seq: int
+    record: AuditRecord
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    changes: Sequence[Change]
+    found: Page[AuditRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsView:
+    settings: Sequence[dict[str, Any]]
+    findings: Sequence[dict[str, Any]]
+    tokens: Page[TokenRecord]
+    system: dict[str, Any]
+
+
+@pages.page("/audit", "audit.html", like="GET /system/audit")
+async def show_audit(seen: Sight, page: Paged) -> AuditView:
+    found = await list_audit(seen, page)
+    return AuditView(_changes(found), found)
+
+
+def _changes(rows: Sequence[AuditRecord]) -> list[Change]:
+    """Each intent with its outcome in one line; the outcome stands above it, because the newest comes first."""
+    outcomes = {each.about: each.status for each in rows if each.phase == "outcome"}
+    shown = [each for each in rows if each.phase != "outcome" or each.about not in {row.seq for row in rows}]
+    return [Change(each.seq, each, outcomes.get(each.seq, each.status)) for each in shown]
+
+
+@pages.page("/settings", "settings.html", like="GET /system/settings")
+async def show_settings(seen: Sight) -> SettingsView:
+    return SettingsView(
+        await list_settings(seen),
+        await show_findings(seen),
+        await list_tokens(seen, Paging(None, 200)),
+        await show_system(seen),
+    )

@@ -1,0 +1,118 @@
+"""Agents as pages: what each is told, what a version changed, who serves it, how its runs go, and starting one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from holdfast.agents.values.agents import AgentRecord, VersionRecord
+from holdfast.agents.values.runs import RunRecord
+from holdfast.errors import UsageError
+from holdfast.http.api.agents import list_agents, list_versions, show_agent
+from holdfast.http.api.paging import Paged, Paging
+from holdfast.http.api.runs import NewRun, create_run, list_runs
+from holdfast.http.api.seen import Sight
+from holdfast.http.pages.forms import Filled
+from holdfast.http.pages.pairs import pairs_of
+from holdfast.http.pages.routes import Go, Pages
+from holdfast.values import Page
+
+pages = Pages()
+
+_FEW = Paging(None, 25)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsView:
+    agents: Page[AgentRecord]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a comparison: `mark` is +, - or a space."""
+
+    mark: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A version, and what it changed of the one before it."""
+
+    version: VersionRecord
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How the last runs ended; `cost` is that of one, on average."""
+
+    runs: int
+    completed: int
+    failed: int
+    cost: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    agent: AgentRecord
+    versions: Sequence[Changed]
+    definition: Any
+    runs: Page[RunRecord]
+    ends: Ends
+
+
+@pages.page("/agents", "agents.html")
+async def show_agents(seen: Sight, page: Paged, name: str | None = None, tenant: str | None = None) -> AgentsView:
+    return AgentsView(await list_agents(seen, page, name=name or None, tenant=tenant or None), name or "")
+
+
+@pages.page("/agents/{id}", "agent.html")
+async def show_one_agent(seen: Sight, id: str) -> AgentView:
+    agent = await show_agent(seen, id)
+    versions = await list_versions(seen, agent.id, _FEW)
+    runs = await list_runs(seen, _FEW, agent=agent.id)
+    definition = versions[0].definition if versions else {}
+    return AgentView(agent, _changed(versions), definition, runs, _ends(runs))
+
+
+def _changed(versions: Sequence[VersionRecord]) -> list[Changed]:
+    older = [*versions[1:], None]
+    return [Changed(new, _lines(old, new)) for new, old in zip(versions, older, strict=True)]
+
+
+def _lines(old: VersionRecord | None, new: VersionRecord) -> list[Line]:
+    """What is different, with three lines around it; nothing for the first version that is shown."""
+    if old is None:
+        return []
+    before, after = (json.dumps(each.definition, ensure_ascii=False, indent=2).splitlines() for each in (old, new))
+    found = difflib.unified_diff(before, after, lineterm="", n=3)
+    return [Line(each[:1], each[1:]) for each in found if not each.startswith(("---", "+++", "@@"))][:500]
+
+
+def _ends(runs: Sequence[RunRecord]) -> Ends:
+    ended = [each for each in runs if each.finalized_at is not None]
+    return Ends(
+        runs=len(runs),
+        completed=sum(each.state == "completed" for each in ended),
+        failed=sum(each.state == "failed" for each in ended),
+        cost=sum((each.cost for each in ended), Decimal()) / len(ended) if ended else None,
+    )
+
+
+@pages.action("/agents/{id}/start", like="POST /runs")
+async def start_one(seen: Sight, id: str, form: Filled) -> Go:
+    prompt = form.text("prompt")
+    if prompt is None:
+        raise UsageError("write what the agent is to do.")
+    agent = await show_agent(seen, id)
+    metadata = pairs_of(form, "metadata") or None
+    made = await create_run(
+        seen, NewRun(agent=agent.id, prompt=prompt, session=form.text("session"), metadata=metadata)
+    )
+    return Go("/runs", made.id)

@@ -1,0 +1,64 @@
+"""Workers as pages: who works, who is silent, what each can do and holds, and asking one to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.http.api.fleet import drain_worker, list_duties, list_held_jobs, list_workers, show_worker
+from holdfast.http.api.paging import Paged
+from holdfast.http.api.seen import Sight
+from holdfast.http.pages.filters import Tab
+from holdfast.http.pages.routes import Go, Pages
+from holdfast.values import Page
+from holdfast.values.jobs import JobChange
+from holdfast.values.workers import DutyRecord, WorkerRecord
+
+pages = Pages()
+
+TABS = (Tab("", "Live"), Tab("true", "Live and past"))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersView:
+    """`duties` are by the number of the worker that holds them."""
+
+    workers: Page[WorkerRecord]
+    duties: dict[int, list[str]]
+    tab_items: tuple[Tab, ...]
+    all: str
+    slots: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    worker: WorkerRecord
+    duties: Sequence[DutyRecord]
+    held: Sequence[JobChange]
+    silent: timedelta
+
+
+@pages.page("/workers", "workers.html")
+async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersView:
+    found = await list_workers(seen, page, all=all)
+    duties: dict[int, list[str]] = {}
+    for duty in await list_duties(seen):
+        duties.setdefault(duty.holder, []).append(duty.name)
+    live = [each for each in found if each.status in ("active", "draining")]
+    totals = sum(each.slots for each in live), sum(each.active for each in live)
+    return WorkersView(found, duties, TABS, "true" if all else "", *totals)
+
+
+@pages.page("/workers/{id}", "worker.html")
+async def show_one_worker(seen: Sight, id: str) -> WorkerView:
+    worker = await show_worker(seen, id)
+    duties = [each for each in await list_duties(seen) if each.holder == worker.seq]
+    return WorkerView(worker, duties, await list_held_jobs(seen, id), worker.now - worker.heartbeat_at)
+
+
+@pages.action("/workers/{id}/drain")
+async def drain_one_worker(seen: Sight, id: str) -> Go:
+    await drain_worker(seen, id)
+    return Go("/workers", id)

@@ -1,0 +1,47 @@
+"""The statements of `tally.sql`, as Python sees them."""
+
+from __future__ import annotations
+
+from holdfast.kernel.sql import Exec, Many, One, Statements
+from holdfast.kernel.tally_rows import (
+    At,
+    Counted,
+    CountedTime,
+    FailureGroup,
+    Failures,
+    Finished,
+    Name,
+    Tally,
+    TallyTime,
+)
+
+
+class TallySql(Statements, file="tally.sql", rows={"tallies": Tally, "times": TallyTime, "failures": Failures}):
+    add_tallies: Exec
+    add_times: Exec
+    hold_tally_mark: One[At]
+    find_tally_mark: One[At]
+    move_tally_mark: Exec
+    untallied_queues: Many[Name]
+    jobs_upto: One[At]
+    ended_jobs: Many[Finished]
+    hold_marks_of_jobs: Exec
+    untallied_jobs: Many[Finished]
+    known_failures: Many[Name]
+    last_failure_group: One[Name]
+    add_failures: Exec
+    forget_tallies: Many[At]
+    forget_times: Many[At]
+    forget_failures: Many[At]
+    series: Many[Counted]
+    series_of_times: Many[CountedTime]
+    series_by_tenant: Many[Counted]
+    times_by_tenant: Many[CountedTime]
+    failures: Many[FailureGroup]
+    failures_of: Many[FailureGroup]
+    tenants_tallies: Many[Tally]
+    tenants_times: Many[TallyTime]
+    forget_empty_tallies: Exec
+    forget_empty_times: Exec
+    delete_failures_of: Exec
+    forget_minutes: Exec

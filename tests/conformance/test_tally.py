@@ -1,0 +1,185 @@
+"""The tally: what has ended is counted once, whoever counts or removes it, and stays counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.kernel import failure_groups
+from holdfast.kernel.failure_groups import OTHERS, list_failures
+from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.tally import DAY, HOUR, MINUTE, forget_old, tally_jobs
+from holdfast.kernel.tally_rows import Counted, FailureGroup
+from holdfast.kernel.tally_series import Asked, percentile, read_series, read_times
+from holdfast.outcomes import Done, Fail
+from tests.support.stores import Store
+
+EVER = (0, 2**62)
+
+
+async def finished(store: Store, n: int = 1, queue: str = "default", tenant: str = "", outcome: Any = None) -> None:
+    for _ in range(n):
+        await store.enqueue(queue=queue, tenant=tenant)
+    for lease in await store.claim(await store.worker(), n, queue=queue):
+        await store.end(lease, outcome or Done())
+
+
+async def counted(store: Store, grain: str = "hour", *by: str, tenant: str | None = None) -> list[Counted]:
+    asked = Asked("jobs", grain, *EVER, step=1, by=by, tenant=tenant)
+    return await store.do(read_series, asked, limit=1_000)
+
+
+async def number(store: Store, grain: str = "hour", **more: Any) -> int:
+    return sum(row.number for row in await counted(store, grain, **more))
+
+
+async def tally_all(store: Store, look: int = 5_000) -> int:
+    calls = 1
+    while await store.do(tally_jobs, look=look):
+        calls += 1
+    return calls
+
+
+async def failed(store: Store, message: str, tenant: str = "") -> None:
+    await finished(store, tenant=tenant, outcome=Fail(message))
+
+
+async def groups(store: Store, tenant: str | None = None) -> list[FailureGroup]:
+    return await store.do(list_failures, subject=None, kind=None, tenant=tenant, since=0, limit=100)
+
+
+async def test_a_minute_is_counted_two_minutes_after_its_end_and_once(store: Store) -> None:
+    await finished(store, 3)
+    await store.advance("2m")
+    assert await tally_all(store) == 1
+    assert await number(store) == 0
+    await store.advance("1m")
+    for _ in range(2):
+        await tally_all(store)
+        assert [await number(store, grain) for grain in ("minute", "hour", "day")] == [3, 3, 3]
+    await finished(store, 2)
+    await store.advance("3m")
+    await tally_all(store)
+    assert [row.number for row in await counted(store, "minute")] == [2, 3]
+    assert await number(store, "hour") == 5
+
+
+async def test_an_idle_store_is_not_written_to(store: Store) -> None:
+    await finished(store)
+    await store.advance("3m")
+    await tally_all(store)
+    marks = await store.query("select subject, source, at from holdfast.tally_mark")
+    await store.advance("1h")
+    assert not await store.do(tally_jobs)
+    assert await store.query("select subject, source, at from holdfast.tally_mark") == marks
+
+
+async def test_a_walk_in_small_steps_counts_everything_once(store: Store) -> None:
+    for n in (3, 1, 3):
+        for queue in ("a", "b"):
+            await finished(store, n, queue)
+        await store.advance("1s")
+    await store.advance("3m")
+    assert await tally_all(store, look=2) > 4
+    assert {row.source: row.number for row in await counted(store, "day", "source")} == {"a": 7, "b": 7}
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["before it is counted", "after it was counted"])
+async def test_what_is_removed_stays_counted_once(store: Store, before: bool) -> None:
+    await finished(store, 4, tenant="acme")
+    await failed(store, "broken")
+    if before:
+        await store.advance("3m")
+        await tally_all(store)
+    pruner = Pruner(store.database, Keep(0, 0))
+    assert sum([gone async for gone in pruner.thoroughly()]) == 5
+    await store.advance("3m")
+    await tally_all(store)
+    assert [await number(store, grain) for grain in ("minute", "hour", "day")] == [5, 5, 5]
+    assert await number(store, "day", tenant="acme") == 4
+    assert [group.number for group in await groups(store)] == [1]
+
+
+async def test_minutes_name_no_tenant_and_longer_times_do(store: Store) -> None:
+    await finished(store, 2, tenant="acme")
+    await finished(store, 1)
+    await store.advance("3m")
+    await tally_all(store)
+    rows = await store.query("select distinct tenant from holdfast.tally where grain in ('minute', 'hour', 'day')")
+    assert rows == [("",)]
+    by_tenant = await counted(store, "hour", "tenant")
+    assert {row.tenant: row.number for row in by_tenant} == {"acme": 2, "": 1}
+    assert await number(store, "hour", tenant="other") == 0
+
+
+async def test_how_long_jobs_waited_and_took_is_known_within_a_factor_of_two(store: Store) -> None:
+    for _ in range(3):
+        await store.enqueue()
+    await store.advance("10s")
+    leases = await store.claim(await store.worker(), 3)
+    await store.advance("100ms")
+    for lease in leases:
+        await store.end(lease, Done())
+    await store.advance("3m")
+    await tally_all(store)
+    found: dict[str, dict[int, int]] = {}
+    for row in await store.do(read_times, Asked("jobs", "hour", *EVER, step=1)):
+        found.setdefault(row.measure, {})[row.bucket] = row.number
+    waits, takes = (percentile(found[measure], 0.5) or 0 for measure in ("wait", "duration"))
+    assert 5_000_000 <= waits <= 20_000_000
+    assert 50_000 <= takes <= 200_000
+
+
+async def test_minutes_go_after_two_days_hours_after_ninety_and_days_stay(store: Store) -> None:
+    await finished(store)
+    await store.advance("3m")
+    await tally_all(store)
+    for age, left in (("1d", [1, 1, 1]), ("1d", [0, 1, 1]), ("89d", [0, 0, 1]), ("900d", [0, 0, 1])):
+        await store.advance(age)
+        while await store.do(forget_old):
+            pass
+        assert [await number(store, grain) for grain in ("minute", "hour", "day")] == left
+    assert await store.query("select distinct grain from holdfast.tally_time order by 1") == [
+        ("day",),
+        ("tenant_day",),
+    ]
+
+
+async def test_what_is_older_than_it_would_be_kept_is_not_written(store: Store) -> None:
+    await finished(store)
+    await store.advance("100d")
+    await tally_all(store)
+    assert [await number(store, grain) for grain in ("minute", "hour", "day")] == [0, 0, 1]
+
+
+async def test_failures_that_differ_in_numbers_and_ids_are_one(store: Store) -> None:
+    await failed(store, "KeyError: no user 17 in 01a1e8fe-3166-7508-97e1-c495538f0291")
+    await store.advance("1m")
+    await failed(store, "KeyError: no user 18 in 01a1e8fe-3195-753f-89b3-0583ca97741e", "acme")
+    await failed(store, "out of paper")
+    await store.advance("3m")
+    await tally_all(store)
+    found = {(row.error, row.message): row for row in await groups(store)}
+    keys = found["KeyError", "no user <n> in <id>"]
+    assert (keys.number, keys.last_at - keys.first_at >= MINUTE) == (2, True)
+    assert found["processing_error", "out of paper"].number == 1
+    assert [(row.number, row.message) for row in await groups(store, "acme")] == [(1, "no user <n> in <id>")]
+    assert await groups(store, "other") == []
+
+
+async def test_a_tenant_has_a_bounded_number_of_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_groups, "MOST", 2)
+    for word in ("one", "two", "three", "four", "one"):
+        await failed(store, f"wrong word {word}")
+        await store.advance("3m")
+        await tally_all(store)
+    assert {row.message: row.number for row in await groups(store)} == {
+        "wrong word one": 2,
+        "wrong word two": 1,
+        OTHERS: 2,
+    }
+
+
+def test_times_are_whole_parts_of_each_other() -> None:
+    assert DAY % HOUR == HOUR % MINUTE == 0
