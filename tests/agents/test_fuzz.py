@@ -17,12 +17,16 @@ import pytest
 from holdfast.agents.events.journal import Journal, Piece
 from holdfast.agents.inbox_rows import Steer
 from holdfast.agents.messages import add_message
+from holdfast.agents.people import inquiries
+from holdfast.agents.people.expiry import Default, default_of
+from holdfast.agents.people.inquiry_rows import InquiryRow
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs import end, loop, turns
 from holdfast.agents.runs.request import Asked
 from holdfast.agents.statements import InboxSql
+from holdfast.agents.states import InquiryState
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.rows import Lease
+from holdfast.kernel.rows import Lease, Resolution
 from holdfast.models import Reply
 from holdfast.testing.databases import Databases, SqliteFiles
 from tests.agents.fuzz.play import Failed, play
@@ -79,6 +83,9 @@ EVERYTHING = {
     "a nested run",
     "a call approved",
     "a call denied",
+    "a call reviewed",
+    "a call approved with other arguments",
+    "an inquiry expired",
     "run answered",
     "run truncated",
     "run refused",
@@ -139,6 +146,24 @@ def _lose_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal, "put", mumbling)
 
 
+def _forget_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a person changed is kept, but the call runs as the model asked for it."""
+
+    def unchanged(*about: Any, payload: str | None = None, **more: Any) -> Resolution:
+        return Resolution(*about, **more)
+
+    monkeypatch.setattr(inquiries, "Resolution", unchanged)
+
+
+def _run_what_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody decides in time, that is taken for an approval."""
+
+    def lenient(row: InquiryRow) -> Default:
+        return default_of(row)._replace(verdict=InquiryState.APPROVED)
+
+    monkeypatch.setattr(inquiries, "default_of", lenient)
+
+
 async def play_several(count: int) -> None:
     """The order in which two workers come to their jobs is chance: what one program misses the next one meets."""
     for seed in range(1, 1 + count):
@@ -154,8 +179,13 @@ async def play_several(count: int) -> None:
         (_buy_twice, "nothing recorded is bought twice"),
         (_lose_steers, "no message is lost|no request is refused for its form"),
         (_lose_words, "what is shown is what was said"),
+        (_forget_changes, "what runs is what was approved"),
+        (_run_what_expired, "nothing runs that a person|an expired approval never runs|once means at most once"),
     ],
-    ids=["a result forgotten", "a turn bought twice", "a steer lost", "words lost"],
+    ids=[
+        *("a result forgotten", "a turn bought twice", "a steer lost", "words lost"),
+        *("changed arguments forgotten", "an expired approval run"),
+    ],
 )
 async def test_a_planted_bug_is_noticed(
     plant: Callable[[pytest.MonkeyPatch], None], noticed: str, monkeypatch: pytest.MonkeyPatch

@@ -24,9 +24,10 @@ from holdfast.http import web
 from tests.facades.cutting import Cutting
 from tests.http.conftest import Serve, serve
 from tests.support.apps import MakeApp
+from tests.testing.conftest import databases, labs, server
 from tests.workers.conftest import hf, live_database, make_app, place
 
-__all__ = ["hf", "live_database", "make_app", "place", "serve"]
+__all__ = ["databases", "hf", "labs", "live_database", "make_app", "place", "serve", "server"]
 
 
 class Doors(NamedTuple):

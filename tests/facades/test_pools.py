@@ -18,15 +18,19 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.durations import microseconds
 from holdfast.errors import BadSetting, GatewayUnavailable, LeaseLost, UsageError
 from holdfast.facades.universal_agent import handling
 from holdfast.facades.universal_agent.gateway import GatewayRequest, InProcessGateway
+from holdfast.facades.universal_agent.runs import declare
 from holdfast.facades.universal_agent.runtime_db import AGENT, RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import save_checkpoint
 from holdfast.facades.universal_agent.worker_pool import PoolConfig, Worker, WorkerConfig, WorkerPoolManager
 from holdfast.http import Principal, web
 from holdfast.kernel import brokers
-from holdfast.testing import Script, call, say
+from holdfast.settings import Settings
+from holdfast.testing import Labs, Script, call, say
+from holdfast.workers.context import JobContext
 from tests.http.conftest import Serve
 from tests.support.apps import PATIENCE, eventually, happens
 
@@ -142,10 +146,20 @@ async def test_ua_14_a_hundred_runs_are_handled_once_each_the_oldest_first(url: 
 
 
 async def test_ua_17_a_lost_lease_cancels_the_handler_and_its_end_is_refused(url: str, runs: RuntimeDb) -> None:
-    """UA-16 too: what the first worker would have written is not."""
-    held, other = Held(), Held()
-    worker = Worker(FAST, runs, held)
+    """No later than the first heartbeat that can know of it; one may be under way. UA-16 too: what the first worker
+    would have written is not."""
+    held, other, told = Held(), Held(), list[str]()
+
+    async def noting(run_id: str, workspace_dir: str) -> bool:
+        try:
+            return await held(run_id, workspace_dir)
+        finally:
+            told.append("cancelled")
+
+    worker = Worker(FAST, runs, noting)
     await worker.start()
+    assert worker._worker is not None
+    worker._worker._ports.events.listen(lambda _: told.append("heartbeat"), ["heartbeat.done"])
     try:
         await runs.runs.queue("run_1", "Hello")
         await happens(held.begun)
@@ -153,9 +167,11 @@ async def test_ua_17_a_lost_lease_cancels_the_handler_and_its_end_is_refused(url
         second = Worker(WorkerConfig("worker_2", 3, 0.5, 0.1), runs, other)
         await second.start()
         await _give_up_leases(runs)
+        before = len(told)
         try:
             await happens(other.begun)
             await until(lambda: held.cancelled == ["run_1"])
+            assert told[before:].index("cancelled") <= 2
             await until(lambda: worker.lost == 1 and worker.is_idle())
             run = await runs.runs.get("run_1")
             assert run is not None
@@ -167,6 +183,29 @@ async def test_ua_17_a_lost_lease_cancels_the_handler_and_its_end_is_refused(url
     finally:
         await worker.stop()
     assert (worker.completed, worker.status) == (0, "stopped")
+
+
+async def test_ua_15_a_run_of_a_killed_worker_is_completed_once_its_lease_is_over(labs: Labs) -> None:
+    """By the clock of the lab: no later than the time of the lease, whatever the poll interval is."""
+    config = WorkerConfig("worker_1", 30, 10, 5)
+    hf = Holdfast("sqlite:///never.db", settings=config.settings(Settings()))
+    begun: list[str] = []
+
+    async def play(
+        ctx: JobContext, run_id: str, prompt: str, workspace_dir: str | None, max_iterations: int | None
+    ) -> str:
+        begun.append(run_id)
+        return "done"
+
+    declared = declare(hf, play)
+    lab = await labs.use(hf)
+    lab.crash(before="complete")
+    job = await declared.enqueue("run_1", "Hello", None, None)
+    killed_at = lab.clock.wall_us()
+    await lab.drain()
+    assert lab.clock.wall_us() - killed_at == microseconds("30s")
+    assert (await job.refresh()).state == "succeeded"
+    assert (begun, [each.outcome for each in await hf.jobs.attempts(job.id)]) == (["run_1"] * 2, ["lost", "succeeded"])
 
 
 async def test_ua_16_a_handler_that_lost_its_run_saves_no_checkpoint(url: str, runs: RuntimeDb) -> None:

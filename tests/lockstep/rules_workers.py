@@ -188,13 +188,6 @@ class WorkerRules(Machine):
         (self.model.losses_count.add if counts else self.model.losses_count.discard)(queue)
         self.model.charged = self.model.charged or counts
 
-    @action(weight=SELDOM, when=lambda self: self.fresh(), seed=st.integers(0, 3))
-    def lose_what_counts(self, seed: int) -> None:
-        """All leases run out, and each loss is an attempt: perhaps the last."""
-        for queue in ("default", "bulk"):
-            self.set_queue(queue, fail=False, counts=True)
-        self.lose_everything(TTL_US, seed)
-
     @action(
         weight=SELDOM + 1,
         identity=st.sampled_from(["", "copy", "restored"]),

@@ -15,14 +15,17 @@ from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import get_state_machine_test
 
+from tests.lockstep.actions import SELDOM, action
 from tests.lockstep.machine import Machine
 from tests.lockstep.rare import RARE, RARE_WITH_BROKERS
 from tests.lockstep.rules_brokers import BrokerRules
 from tests.lockstep.rules_leases import LeaseRules
 from tests.lockstep.rules_waiting import WaitingRules
 from tests.lockstep.stage import Stage
+from tests.support.stores import TTL_US
 
 FIRST_SEED = int(os.environ.get("HOLDFAST_LOCKSTEP_SEED", "6"))  # from here on all of RARE is met soon
 EXAMPLES = int(os.environ.get("HOLDFAST_LOCKSTEP_EXAMPLES", "63"))
@@ -42,6 +45,13 @@ ROUND = settings(
 
 class Lockstep(WaitingRules, LeaseRules):
     """All actions together."""
+
+    @action(weight=SELDOM, when=lambda self: self.fresh(), seed=st.integers(0, 3))
+    def lose_what_counts(self, seed: int) -> None:
+        """All leases run out, and each loss is an attempt: perhaps the last."""
+        for queue in ("default", "bulk"):
+            self.set_queue(queue, fail=False, counts=True)
+        self.lose_everything(TTL_US, seed)
 
 
 class LockstepWithBrokers(BrokerRules, Lockstep):

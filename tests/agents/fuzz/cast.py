@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
@@ -24,14 +24,16 @@ from holdfast.models.script import (
     truncate,
     turns_since_user,
 )
+from tests.agents.fuzz.program import PAYING
 from tests.support.agents import MODEL
 
 OTHER = "claude-haiku-4-5"
+MUCH = 50  # a person is asked about more
 SMALL = Compaction(
     preserve_last=2, protected_tokens=50, target_tokens=200, window=6_000, summarizer=OTHER, strategy="summarize"
 )
 _DELEGATES = ("clerk", "lead")
-_PEOPLE = ("refund", "discount", "ask_person")  # what a person is asked about
+_PEOPLE = ("pay", "refund", "discount", "ask_person")  # what a person is asked about
 
 
 class Seen:
@@ -40,10 +42,14 @@ class Seen:
     def __init__(self) -> None:
         self.starts: Counter[str] = Counter()
         self.tools: dict[str, str] = {}
+        self.inputs: defaultdict[str, list[int]] = defaultdict(list)
+        self.begun: Counter[str] = Counter()  # by tool
 
-    def begin(self, ctx: ToolContext, name: str) -> None:
+    def begin(self, ctx: ToolContext, name: str, n: int) -> None:
         self.starts[ctx.call_id] += 1
         self.tools[ctx.call_id] = name
+        self.inputs[ctx.call_id].append(n)
+        self.begun[name] += 1
 
 
 class Troupe:
@@ -75,19 +81,19 @@ def _common(app: Holdfast, seen: Seen, chance: Random) -> list[Tool[Any, Any]]:
     @app.tool(effect="read")
     def look(ctx: ToolContext, n: int) -> str:
         """Look."""
-        seen.begin(ctx, "look")
+        seen.begin(ctx, "look", n)
         return f"look {n}"
 
     @app.tool
     async def note(ctx: ToolContext, n: int) -> str:
         """Note."""
-        seen.begin(ctx, "note")
+        seen.begin(ctx, "note", n)
         return f"note {n}"
 
     @app.tool
     async def flaky(ctx: ToolContext, n: int) -> str:
         """Flaky."""
-        seen.begin(ctx, "flaky")
+        seen.begin(ctx, "flaky", n)
         if chance.random() < 0.4:
             raise ValueError(f"failed at {n}")
         return f"flaky {n}"
@@ -95,32 +101,32 @@ def _common(app: Holdfast, seen: Seen, chance: Random) -> list[Tool[Any, Any]]:
     @app.tool(effect="once", unknown="report")
     async def stamp(ctx: ToolContext, n: int) -> str:
         """Stamp."""
-        seen.begin(ctx, "stamp")
+        seen.begin(ctx, "stamp", n)
         return f"stamp {n}"
 
     return [look, note, flaky, stamp]
 
 
 def _money(app: Holdfast, seen: Seen) -> list[Tool[Any, Any]]:
-    @app.tool(effect="once")
+    def is_much(view: CallView) -> bool:
+        return bool(view.input["n"] > MUCH)
+
+    @app.tool(effect="once", approve=is_much, within="10m")
     async def pay(ctx: ToolContext, n: int) -> str:
         """Pay."""
-        seen.begin(ctx, "pay")
+        seen.begin(ctx, "pay", n)
         return f"pay {n}"
 
     @app.tool(effect="once", approve=True, within="10m", unknown="report")
     async def refund(ctx: ToolContext, n: int) -> str:
         """Refund."""
-        seen.begin(ctx, "refund")
+        seen.begin(ctx, "refund", n)
         return f"refund {n}"
-
-    def is_much(view: CallView) -> bool:
-        return bool(view.input["n"] > 50)
 
     @app.tool(approve=is_much, within="10m", otherwise="approve")
     async def discount(ctx: ToolContext, n: int) -> str:
         """Discount."""
-        seen.begin(ctx, "discount")
+        seen.begin(ctx, "discount", n)
         return f"discount {n}"
 
     return [pay, refund, discount]
@@ -137,6 +143,8 @@ class Answers(Script):
         text, number = last_user_text(body["messages"])[-200:], turns_since_user(body["messages"])
         chance = Random(f"{self._seed} {text} {number}")
         tools = [str(tool["name"]) for tool in body.get("tools") or ()]
+        if text.startswith(PAYING) and number == 0 and "pay" in tools:
+            return calls(call("pay", n=chance.randrange(100)))
         thoughts = (think(f"about {number}"),) if chance.random() < 0.3 else ()
         if not tools or number >= Random(f"{self._seed} {text}").choice((0, 0, 1, 1, 2, 3)):
             answer = _ending(chance, text)

@@ -31,6 +31,7 @@ from tests.agents.fuzz.program import (
     Cancel,
     Compact,
     Decide,
+    DecideLate,
     ForkRun,
     ForkSession,
     Interrupt,
@@ -60,7 +61,10 @@ class Client:
     def __init__(self, program: Program, stage: Stage, troupes: dict[str, Troupe]) -> None:
         self.accepted: list[Accepted] = []
         self.keys: defaultdict[str, set[str]] = defaultdict(set)  # the runs that a key was said to mean
-        self.approved: set[str] = set()  # calls that a person let run, by any kind of inquiry
+        # What a person let run, by any kind of inquiry: the number of each call that was approved, and whether anew.
+        self.approved: defaultdict[str, list[int | None]] = defaultdict(list)
+        self.reviewed: defaultdict[str, list[int]] = defaultdict(list)  # what reviews showed
+        self.changed: set[str] = set()  # calls that were approved with another number
         self.refusals: list[str] = []
         self._program, self._stage, self._troupes = program, stage, troupes
         self._app = next(iter(troupes.values())).app
@@ -98,6 +102,9 @@ class Client:
                 await self._run(number).cancel()
             case Decide(draw):
                 await self._decide(Random(draw), willing=0.7)
+            case DecideLate(draw):
+                await self._stage.time.advance(microseconds("11m"))
+                await self._decide(Random(draw), willing=1.0)
             case ForkRun(number, at, tools):
                 self._runs.append(await self._run(number).fork(at, tools=tools))
             case ForkSession(session):
@@ -146,12 +153,22 @@ class Client:
         if inquiry.kind == "question":
             await self._app.answer(inquiry.id, f"answer to {inquiry.data.get('question')}", by="fuzz")
         elif chance.random() < 0.5:
-            await self._app.approve(inquiry.id, digest=inquiry.digest, by="fuzz")
-            if inquiry.call is not None:  # who comes too late has let nothing run
-                self.approved.add(inquiry.call.id)
+            await self._approve(inquiry, chance)
         else:
             await self._app.deny(inquiry.id, message="no", by="fuzz")
         assert not late, f"nobody decides after its time: {inquiry}"
+
+    async def _approve(self, inquiry: Inquiry, chance: Random) -> None:
+        """As it was asked, or with another number. Who comes too late has let nothing run."""
+        shown = None if inquiry.call is None else inquiry.call.input.get("n")
+        other = {"n": 100 + chance.randrange(100)} if isinstance(shown, int) and chance.random() < 0.4 else None
+        await self._app.approve(inquiry.id, digest=inquiry.digest, input=other, by="fuzz")
+        if inquiry.call is None:
+            return
+        self.approved[inquiry.call.id].append(shown if other is None else other["n"])
+        self.changed |= {inquiry.call.id} if other is not None else set()
+        if inquiry.kind == "review" and isinstance(shown, int):
+            self.reviewed[inquiry.call.id].append(shown)
 
     async def finish(self) -> None:
         """Let everything end; then each conversation is compacted if it can be, and goes on all the same."""

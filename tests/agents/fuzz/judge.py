@@ -35,7 +35,7 @@ from holdfast.kernel import codec
 from holdfast.models.prices import cost
 from holdfast.models.simulator import Provider
 from holdfast.testing.bought import every_run, turn_of
-from tests.agents.fuzz.cast import Seen
+from tests.agents.fuzz.cast import MUCH, Seen
 from tests.agents.fuzz.client import Client
 from tests.agents.fuzz.program import POOR
 from tests.agents.fuzz.stage import Stage
@@ -47,6 +47,8 @@ _EVERY: Final = 100_000
 _NANO: Final = 1_000_000_000
 _ONCE: Final = ("stamp", "pay", "refund")
 _ASKED: Final = ("refund",)  # never runs unless a person said so
+_EXPIRED: Final = "select call, kind from holdfast.inquiry where state = 'expired' and call is not null"
+_REVIEWS: Final = "select count(*) from holdfast.inquiry where kind = 'review'"
 _SIGHTS: Final[dict[type[Event], str]] = {
     TurnRestarted: "a turn asked again",
     TurnFailed: "a turn that failed",
@@ -74,6 +76,7 @@ class Judge:
         self._calls: dict[str, CallRow] = {}
         self._messages: dict[str, list[Message]] = {}
         self._compactions: dict[str, CompactionRow] = {}
+        self._expired = 0  # inquiries about calls that nobody decided in time
         self._poor_nano = 0  # what compactions have cost the tenant that has a budget
 
     async def judge(self) -> None:
@@ -85,6 +88,7 @@ class Judge:
             self._judge_session(session)
         self._judge_messages()
         self._judge_calls()
+        await self._judge_expired()
         self._judge_keys()
         self._judge_bills()
         self._judge_summaries()
@@ -188,20 +192,42 @@ class Judge:
         for call in self._calls.values():
             need(call.state is not None, "every call is answered in the end", call)
             starts = self._seen.starts[call.id]
-            again = 1 if call.id in self._client.approved else 0
+            approved = self._client.approved.get(call.id, [])
+            asked = codec.decode(call.input).get("n")
+            much = isinstance(asked, int) and asked > MUCH
+            first = 0 if call.name in _ASKED or (call.name == "pay" and much) else 1
             if call.name in _ONCE:
-                need(starts <= 1 + (again if call.name == "pay" else 0), "once means at most once", (call, starts))
-            if call.name in _ASKED:
-                need(starts <= again, "nothing runs that a person has not allowed", (call, starts))
-            told = answered.get(call.tool_use_id)
+                promise = "once means at most once" if first else "nothing runs that a person has not allowed"
+                need(starts <= first + len(approved), promise, (call, starts, approved))
+            self._judge_inputs(call, approved, [asked] if first else [])
+            told = answered.get((self.rows[call.run].session, call.tool_use_id))
             if call.state == "completed" and call.id in self._seen.tools and told is not None:
                 content = str(told.get("content"))
                 need(call.name in content, "what a tool returned is what the model is told", (call, told))
 
-    def _results(self) -> dict[str, dict[str, Any]]:
+    def _judge_inputs(self, call: CallRow, approved: Sequence[int | None], unasked: Sequence[int]) -> None:
+        """What ran is what was approved, and what a review shows is what ran."""
+        ran, shown = self._seen.inputs.get(call.id, []), self._client.reviewed.get(call.id, [])
+        if call.name in _ONCE:
+            allowed = {*approved, *unasked}
+            need(set(ran) <= allowed, "what runs is what was approved", (call, ran, allowed))
+        need(set(shown) <= set(ran), "a review shows what ran", (call, ran, shown))
+
+    async def _judge_expired(self) -> None:
+        """When nobody decides in time, what is denied by then never runs, and what ran never runs again."""
+        expired = await self._stage.query(_EXPIRED)
+        self._expired = len(expired)
+        for id, kind in expired:
+            call = self._calls[str(id)]
+            if call.name in _ONCE and not self._client.approved.get(call.id):
+                most = 1 if kind == "review" else 0
+                need(self._seen.starts[call.id] <= most, "an expired approval never runs", (call, kind))
+
+    def _results(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """By session and id: a provider may use an id again in another conversation."""
         return {
-            block["tool_use_id"]: block
-            for messages in self._messages.values()
+            (session, block["tool_use_id"]): block
+            for session, messages in self._messages.items()
             for message in messages
             for block in message.blocks
             if block["type"] == "tool_result" and "removed to save context" not in str(block.get("content"))
@@ -276,6 +302,10 @@ class Judge:
         messages = [message for said in self._messages.values() for message in said]
         seen["a message steered"] += sum(message.kind == "steer" for message in messages)
         seen["an answer from a batch"] += len(self._billed_batches())
+        ((reviews,),) = await self._stage.query(_REVIEWS)
+        seen["a call reviewed"] += reviews
+        seen["a call approved with other arguments"] += len(self._client.changed)
+        seen["an inquiry expired"] += self._expired
         del seen[""]
         return +seen
 

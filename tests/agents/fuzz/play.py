@@ -84,7 +84,10 @@ async def _play(program: Program, databases: Databases) -> Story:
                     await core_of(each.app).runtime().open()
                 app = troupes[APPS[0]].app
                 await app.budgets.set(POOR, tenant="poor")
-                hands = [Hand(each.app, ports[name], time, iter(program.dooms[name])) for name, each in troupes.items()]
+                hands = [
+                    Hand(each.app, ports[name], time, iter(program.dooms[name]), seen.begun)
+                    for name, each in troupes.items()
+                ]
                 async with staged(database.url, time, hands) as stage:
                     client = Client(program, stage, troupes)
                     await client.play()

@@ -18,6 +18,7 @@ AGENTS: Final = {"north": ("clerk", "lead", "cashier"), "south": ("clerk", "lead
 POLICIES: Final[Sequence[During | None]] = (None, "queue", "reject", "interrupt", "steer", "coalesce")
 SESSIONS: Final = 3
 TENANTS: Final = ("", "", "poor")
+PAYING: Final = "please pay"  # what an agent is told that is to pay
 POOR: Final = "0.20"  # what tenant "poor" may spend, in USD: a few calls at their most, many as they are
 
 FAULTS: Final[Sequence[dict[str, Any]]] = (
@@ -45,10 +46,11 @@ BATCH_FAULTS: Final[Sequence[dict[str, Any]]] = (
 
 
 class Doom(NamedTuple):
-    """Where one worker dies: around its n-th commit."""
+    """Where one worker dies: around its n-th commit, or before the first one after this tool has begun."""
 
     when: When
     nth: int
+    inside: str | None = None
 
 
 class Send(NamedTuple):
@@ -98,6 +100,12 @@ class Compact(NamedTuple):
     rested: bool  # when nothing is under way, or whenever it comes
 
 
+class DecideLate(NamedTuple):
+    """Decide everything that waits, when the time for it is over and a worker may not have noticed."""
+
+    draw: int
+
+
 class Pass(NamedTuple):
     """Let time pass while workers work."""
 
@@ -108,7 +116,7 @@ class Rest(NamedTuple):
     """Wait until nothing can be done at this time."""
 
 
-Act = Send | Steer | Interrupt | Cancel | Decide | ForkRun | ForkSession | Compact | Pass | Rest
+Act = Send | Steer | Interrupt | Cancel | Decide | DecideLate | ForkRun | ForkSession | Compact | Pass | Rest
 
 
 class Program(NamedTuple):
@@ -127,7 +135,19 @@ def draw(seed: int, size: int = 14) -> Program:
     chance = Random(f"program {seed}")
     acts = list(_acts(chance, size))
     dooms = {app: tuple(_doom(chance) for _ in range(chance.choice((0, 1, 1, 2)))) for app in APPS}
+    if chance.random() < 0.6:  # its outcome is unknown: a person is asked
+        dooms["north"] = (Doom("before", 0, "pay"), *dooms["north"])
+        acts += _payments(chance)
     return Program(seed, tuple(acts), tuple(_rules(chance)), dooms)
+
+
+def _payments(chance: Random) -> list[Act]:
+    """Two runs that pay, and people who decide about that once or twice, perhaps too late."""
+    acts: list[Act] = [Send("north", "cashier", f"{PAYING} {number}", None) for number in range(2)]
+    for _ in range(3):
+        late = chance.random() < 0.2
+        acts += [Rest(), (DecideLate if late else Decide)(chance.randrange(1_000))]
+    return acts
 
 
 def _doom(chance: Random) -> Doom:
@@ -201,6 +221,7 @@ def _between(chance: Random, number: int) -> Act:
         (6, Rest()),
         (3, Pass(chance.choice(("1s", "30s", "11m")))),
         (5, Decide(chance.randrange(1_000))),
+        (2, DecideLate(chance.randrange(1_000))),
         (4, Steer(chance.randrange(3), f"aside {number}")),
         (3, Interrupt(chance.randrange(3))),
         (3, Cancel(chance.randrange(3))),

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 import warnings
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -49,16 +50,23 @@ class Stuck(AssertionError):
 class Deaths(Plan):
     """Kills a worker around its n-th commit, whichever that is."""
 
-    def __init__(self, doom: Doom | None) -> None:
+    def __init__(self, doom: Doom | None, begun: Counter[str]) -> None:
+        """`begun` counts the starts of tools."""
         super().__init__()
         self._doom = doom
+        self._begun, self._before = begun, begun.copy()
         self._at: Commit | None = None
 
     def reach(self, operation: Callable[..., Any]) -> Commit | None:
         commit = super().reach(operation)
-        if self._doom is not None and len(self.commits) == self._doom.nth:
+        if self._doom is not None and self._is_reached(self._doom):
             self._at = commit
         return commit
+
+    def _is_reached(self, doom: Doom) -> bool:
+        if doom.inside is not None:
+            return self._begun[doom.inside] > self._before[doom.inside]
+        return len(self.commits) == doom.nth
 
     def strikes(self, when: When, commit: Commit | None) -> bool:
         if self._doom is None or commit is None or (when, commit) != (self._doom.when, self._at):
@@ -118,8 +126,9 @@ class Timed:
 class Hand:
     """The worker of one app, and the next when it was killed."""
 
-    def __init__(self, app: Holdfast, ports: Ports, time: Time, dooms: Iterator[Doom]) -> None:
+    def __init__(self, app: Holdfast, ports: Ports, time: Time, dooms: Iterator[Doom], begun: Counter[str]) -> None:
         self.app = app
+        self._begun = begun
         self.deaths: list[str] = []
         self._ports, self._time, self._dooms = ports, time, dooms
         self._following = ExitStack()
@@ -143,7 +152,7 @@ class Hand:
     async def start(self) -> None:
         settings = self.app.settings
         self._life = life = WorkerLife()
-        self._plan = Deaths(next(self._dooms, None))
+        self._plan = Deaths(next(self._dooms, None), self._begun)
         database = cast(
             Database,
             Timed(connect(self.app.settings.url, settings, self._ports, core_of(self.app).registry.layers), self._time),
