@@ -24,6 +24,7 @@ from bench.works import (
     sqlite,
     startup,
     steady,
+    web,
 )
 
 
@@ -162,4 +163,5 @@ WORKS = (
             machines.SQLITE.items.key,
         ),
     ),
+    Work("web", "The web", web, web.KEYS),
 )

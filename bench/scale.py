@@ -47,6 +47,11 @@ class Scale:
     batch_turns: int
     machine_states: int
     resp_jobs: int  # over one connection; four times as many over several
+    web_runs: int
+    web_messages: int  # in one session
+    web_looks: int  # at each list and aggregate
+    web_readers: int  # of one run
+    web_requests: int
 
 
 FULL = Scale(
@@ -90,6 +95,11 @@ FULL = Scale(
     batch_turns=3_000,
     machine_states=2_000,
     resp_jobs=1_000,
+    web_runs=1_000_000,
+    web_messages=100_000,
+    web_looks=60,
+    web_readers=500,
+    web_requests=2_000,
 )
 QUICK = Scale(
     name="quick",
@@ -132,4 +142,9 @@ QUICK = Scale(
     batch_turns=2_000,
     machine_states=300,
     resp_jobs=200,
+    web_runs=20_000,
+    web_messages=5_000,
+    web_looks=20,
+    web_readers=50,
+    web_requests=300,
 )

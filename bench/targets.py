@@ -31,6 +31,7 @@ from bench.works import (
     sqlite,
     startup,
     steady,
+    web,
 )
 
 Verdict = Literal["met", "missed", "too small to tell", "not measured"]
@@ -75,6 +76,16 @@ def cpu(subject: Subject) -> Reader:
     return lambda figures: figure.own_us if (figure := figures.find(subject.key, HOLDFAST)) else UNKNOWN
 
 
+def of(subject: Subject, contender: str) -> Reader:
+    """The median of one of them."""
+    return lambda figures: figure.median if (figure := figures.find(subject.key, contender)) else UNKNOWN
+
+
+def within_one(one: Subject, other: Subject, contender: str) -> Reader:
+    """One figure of a contender as a multiple of another."""
+    return lambda figures: compare(figures.find(one.key, contender), figures.find(other.key, contender))
+
+
 def against(subject: Subject, contender: str) -> Reader:
     """Holdfast's figure as a multiple of another contender's."""
     return lambda figures: compare(figures.find(subject.key, HOLDFAST), figures.find(subject.key, contender))
@@ -116,7 +127,7 @@ def group(work: str, *targets: tuple[str, Sense, float, str, Reader]) -> tuple[T
 
 
 # What they are about is a size, and a quick run is smaller.
-SIZED = frozenset({"a large table", "steady state", "a crowd of idle workers"})
+SIZED = frozenset({"a large table", "steady state", "a crowd of idle workers", "the web over a million runs"})
 PGQUEUER = "pgqueuer"
 
 # By the name of the work that measures them.
@@ -257,6 +268,20 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         "machines",
         ("a state with an action, PostgreSQL", "≤", 3, "ms", value(machines.POSTGRES.state)),
         ("a state with an action, SQLite", "≤", 1, "ms", value(machines.SQLITE.state)),
+    ),
+    "web": (
+        *group(
+            "the web over a million runs",
+            ("the slowest list or aggregate, p95", "≤", 100, "ms", value(web.WORST)),
+            ("the same on SQLite", "≤", 100, "ms", of(web.WORST, web.SQLITE)),
+        ),
+        *group(
+            "the web's streams",
+            ("500 readers of one run: p99 of the lag", "<", 250, "ms", value(web.LAG)),
+            ("the same on SQLite", "<", 250, "ms", of(web.LAG, web.SQLITE)),
+            ("the worker's CPU, against one reader", "≤", 1.1, "×", within(web.CROWD, web.ALONE)),
+            ("the same on SQLite", "≤", 1.1, "×", within_one(web.CROWD, web.ALONE, web.SQLITE)),
+        ),
     ),
 }
 

@@ -8,6 +8,11 @@ import pytest
 from bench import filling
 from bench.contenders import CONTENDERS, HOLDFAST, Contender
 from bench.filling import fill_finished, fill_pending
+from bench.run_filling import TENANTS, copy_message, copy_run
+from holdfast import Holdfast
+from holdfast.models.script import Script, say
+from tests.conftest import Place
+from tests.support.past_kernel import query
 
 JOBS = 25
 STATES = "select state, count(*) from holdfast.job_now group by state"
@@ -55,3 +60,25 @@ def test_jobs_that_have_ended_left_nothing_where_they_were(
     ((count, *_),) = asked(postgres_url, KINDS)
     assert count == JOBS
     assert asked(postgres_url, ours.unfinished) == [(False,)]
+
+
+@pytest.mark.long
+async def test_copies_of_a_run_are_runs_that_have_ended(place: Place) -> None:
+    runs, messages = 250, 40
+    async with Holdfast(place.url) as hf:
+        await hf.migrate()
+        hf.script("short", Script(say("Yes.")))
+        guide = hf.agent("guide", model="scripted:short")
+        run = await guide.run("Is it so?", session="long")
+        copy_run(place.url, run.run_id, runs)
+        said = hf.sessions["long"].messages
+        copy_message(place.url, (await said(limit=1))[0].id, messages)
+        listed = await hf.runs.list(limit=1_000)
+        assert listed[0].id == run.run_id
+        assert len(listed) == runs + 1
+        assert len({each.tenant for each in listed}) == TENANTS + 1
+        assert len(await hf.runs.list(state="failed", limit=10)) == runs // 100
+        assert (await hf.sessions[listed[1].session].usage()).turns == 1
+        assert len(await said(limit=1_000)) == messages + 2
+        assert query(place, PLACES) == [(runs + 1, runs + 1)]
+        assert (await guide.run("And now?")).text == "Yes."

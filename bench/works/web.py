@@ -1,0 +1,166 @@
+"""The web: lists and aggregates over a million runs, many readers of one run, and requests beside a bare route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from bench import meter
+from bench.contenders import HOLDFAST, Contender
+from bench.contenders.protocol import Order
+from bench.figures import Sample, Subject, percentile
+from bench.players import Player, crew, play
+from bench.session import Session
+from bench.stores import Recipe
+from bench.works.agents import PART as AGENTS
+from bench.works.agents import TALK
+
+SQLITE = "holdfast, SQLite"
+BARE = "a bare FastAPI route"
+PART = "holdfast_web"
+API = "/ops/api/v1"
+TENANT = "tenant%207"
+# Lists and aggregates, by what they are called on the page.
+PATHS = {
+    "runs": "/runs",
+    "runs of an agent": "/runs?agent=guide",
+    "runs of a tenant": f"/runs?tenant={TENANT}",
+    "runs that failed": "/runs?state=failed",
+    "runs of a tenant that failed": f"/runs?state=failed&tenant={TENANT}",
+    "runs of a session": "/sessions/{session}/runs",
+    "sessions": "/sessions",
+    "a session": "/sessions/{session}",
+    "messages of a session": "/sessions/{session}/messages",
+    "usage of a session": "/sessions/{session}/usage",
+    "turns of a run": "/runs/{run}/turns",
+    "usage of a run": "/runs/{run}/usage",
+    "waterfall of a run": "/runs/{run}/waterfall",
+    "jobs": "/jobs",
+    "jobs that failed": "/jobs?state=failed",
+    "agents": "/agents",
+    "queues": "/queues",
+    "a queue": "/queues/default",
+    "inquiries": "/inquiries",
+    "tenants": "/tenants",
+    "usage by day": "/usage?by=day",
+    "usage by tenant": "/usage?by=tenant",
+}
+
+
+def _looked(title: str) -> Subject:
+    return Subject(f"web.{title.replace(' ', '_')}", f"{title}, p95", "ms", more_is_better=False)
+
+
+LOOKS = {title: _looked(title) for title in PATHS}
+WORST = Subject("web.worst", "the slowest of them, p95", "ms", more_is_better=False)
+LAG = Subject("web.lag", "readers of one run at 30 pieces a second, p99 of the lag", "ms", more_is_better=False)
+ALONE = Subject("web.alone", "CPU of the worker with one reader", "s", more_is_better=False)
+CROWD = Subject("web.crowd", "CPU of the worker with all of them", "s", more_is_better=False)
+POST = Subject("web.post", "POST /runs, 8 connections", "requests/s")
+GET = Subject("web.get", "GET /runs/{id}, 8 connections", "requests/s")
+KEYS = (*(each.key for each in LOOKS.values()), *(each.key for each in (WORST, LAG, ALONE, CROWD, POST, GET)))
+CALLERS = 8
+WARM = 5
+
+HOW = """
+A server of one process, with default settings, over a store with as many runs that have ended as the note says, of a
+hundred tenants, and one session with many messages. A client on one connection asks for the first page of each list,
+and for each aggregate, one after the other. Then one run says 30 pieces a second; a client in another process has as
+many readers of it as the note says. The lag is from the moment a piece is said to the moment a reader has it. The
+worker's CPU is compared with that for one reader. Requests a second are those of the API, with its gate, its audit and
+its commit, beside a route of the same process that returns what it is given.
+"""
+
+
+def measure(session: Session) -> None:
+    def run(contender: Contender) -> None:
+        name = SQLITE if contender.store == "sqlite" else HOLDFAST
+        session.cell(contender, partial(_look, session, contender, name), repeats=0)
+        session.cell(contender, partial(_streams, session, contender, name), repeats=0)
+        session.cell(contender, partial(_hits, session, contender, name))
+
+    session.rounds(session.contenders("postgres", "sqlite", only=frozenset({HOLDFAST})), run, rounds=1)
+
+
+def _recipe(session: Session, runs: int = 0) -> Recipe:
+    order = Order(n=runs, ahead=session.scale.web_messages)
+
+    def make(contender: Contender, url: str) -> None:
+        play(contender, "prepare", replace(order, url=url), limit=session.scale.limit * 3, part=PART)
+
+    return Recipe(f"web_{runs}", make)
+
+
+@contextmanager
+def _served(session: Session, contender: Contender, runs: int = 0) -> Iterator[Order]:
+    """A server over a store, and how its clients are started."""
+    with session.stores(contender).lend(contender, _recipe(session, runs)) as store:
+        order, limit = Order(url=store.url), session.scale.limit
+        with crew([Player.of(contender, "serve", order, limit=limit, part=PART)]) as (server,):
+            yield replace(order, slot=int(server.expect("ready")["port"]))
+
+
+def _look(session: Session, contender: Contender, name: str) -> None:
+    runs = session.scale.web_runs
+    session.progress.show(f"web: lists of {runs:,} runs, {contender.store}")
+    with _served(session, contender, runs) as order:
+        paths = json.dumps([API + path for path in PATHS.values()])
+        asking = replace(order, what=paths, n=session.scale.web_looks, warm=WARM)
+        with crew([Player.of(contender, "look", asking, limit=session.scale.limit, part=PART)]) as (client,):
+            client.expect("ready")
+            before = meter.read()
+            client.go()
+            taken = client.expect("done")["times"]
+            lap = meter.lap(before, meter.read())
+    found = {title: percentile(times, 0.95) for title, times in zip(PATHS, taken, strict=True)}
+    for title, value in found.items():
+        session.record(LOOKS[title], name, Sample.of(value, lap), note=f"{runs:,} runs")
+    slowest = max(found, key=lambda title: found[title])
+    session.record(WORST, name, Sample.of(found[slowest], lap), note=slowest)
+
+
+def _streams(session: Session, contender: Contender, name: str) -> None:
+    for subject, readers in ((ALONE, 1), (CROWD, session.scale.web_readers)):
+        session.progress.show(f"web: {readers} readers of one run, {contender.store}")
+        with _served(session, contender) as order:
+            working = replace(order, what="talker", until_empty=True, pause=TALK)
+            limit = session.scale.limit
+            with crew(
+                Player.of(contender, verb, each, limit=limit, part=part)
+                for verb, each, part in (("work", working, AGENTS), ("read", replace(order, n=readers), PART))
+            ) as (worker, reader):
+                reader.expect("ready")
+                worker.expect("ready")
+                before, used = meter.read(), meter.cpu_seconds({worker.pid})
+                reader.go()
+                worker.go()
+                told = reader.expect("done")
+                spent = meter.cpu_seconds({worker.pid}) - used
+                lap = meter.lap(before, meter.read())
+        session.record(subject, name, Sample.of(spent, lap), note=f"{readers} readers")
+        if subject is CROWD:
+            session.record(LAG, name, Sample.of(told["p99"], lap), note=f"{readers} readers")
+
+
+def _hits(session: Session, contender: Contender, name: str) -> None:
+    with _served(session, contender) as order:
+        for subject, what in ((POST, "runs"), (GET, "run")):
+            session.progress.show(f"web: {subject.title}, {contender.store}")
+            session.record(subject, name, _hit(session, contender, replace(order, what=what)))
+            if name == HOLDFAST:
+                session.record(subject, BARE, _hit(session, contender, replace(order, what=f"bare {what}")))
+
+
+def _hit(session: Session, contender: Contender, order: Order) -> Sample:
+    requests = session.scale.web_requests
+    order = replace(order, n=requests, callers=CALLERS)
+    with crew([Player.of(contender, "hit", order, limit=session.scale.limit, part=PART)]) as (client,):
+        client.expect("ready")
+        before = meter.read()
+        client.go()
+        seconds = client.expect("done")["seconds"]
+        lap = meter.lap(before, meter.read())
+    return Sample.of(requests / seconds, lap, jobs=requests)
