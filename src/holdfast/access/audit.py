@@ -6,7 +6,8 @@ afterwards breaks the chain, and `verify` names the first row that does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -88,6 +89,27 @@ class Audit(View):
         }
         with unbound():  # what a tenant does is written where tenants cannot read
             return await self._ask(add_entry, row)
+
+    @asynccontextmanager
+    async def recording(
+        self, by: Principal | str, action: str, subject: str, *, detail: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[None]:
+        """Around a change: what is to be done is written before it, and what came of it after.
+
+        `async with hf.access.audit.recording("ann", "pause", "mail"): await hf.queues.pause("mail")`. A name alone is
+        that of an admin: a program that has the database may do everything.
+        """
+        who = by if isinstance(by, Principal) else Principal(by, "admin")
+        intent = await self.add(who, action, subject, phase="intent", detail=detail)
+        said: dict[str, str] = {"error": "Interrupted"}
+        try:
+            yield
+            said = {}
+        except Exception as problem:
+            said = {"error": type(problem).__name__}
+            raise
+        finally:
+            await self.add(who, action, subject, phase="outcome", about=intent, detail=said)
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> Page[AuditRecord]:
         """The newest first."""

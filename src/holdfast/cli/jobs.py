@@ -278,11 +278,11 @@ def _cancel_all(
         await require_queue(app, conditions["queue"])
         await say_if_absent(app, conditions["kind"])
 
-    ask(url, check)
+    ask(url, check, changes=False)
     watched = sys.stderr.isatty()
     count = 0
     if dry_run or watched or not yes:  # else nobody reads it
-        count = ask(url, lambda app: app.jobs.count_cancellable(cap=_MOST, all=True, **conditions))
+        count = ask(url, lambda app: app.jobs.count_cancellable(cap=_MOST, all=True, **conditions), changes=False)
     shown = f"{count:,}+" if count >= _MOST else f"{count:,}"
     if dry_run:
         print_json({"cancellable": count}) if as_json else click.echo(f"{shown} jobs would be cancelled")

@@ -16,6 +16,7 @@ import click
 from holdfast.agents.api.lists import Tenant
 from holdfast.app import Holdfast
 from holdfast.cli import target
+from holdfast.cli.audited import recorded
 from holdfast.errors import UsageError
 from holdfast.kernel.queues import CAP
 from holdfast.settings import Settings
@@ -37,12 +38,12 @@ set_option = click.option(
 )
 
 
-def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]]) -> T:
-    """The answer of the store to one question."""
+def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]], *, changes: bool = True) -> T:
+    """The answer of the store to one question. If the command is one that `changes` something, the audit has it."""
     app = app_for(url)  # it may import the program, which may run an event loop of its own
 
     async def asking() -> T:
-        async with app:
+        async with app, recorded(app, changes=changes):
             return await question(app)
 
     return asyncio.run(asking())

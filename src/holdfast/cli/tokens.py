@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 import click
 
-from holdfast.access.principals import ROLES, SCOPES, Principal
+from holdfast.access.principals import ROLES, SCOPES
 from holdfast.access.tokens import NewToken, TokenRecord
 from holdfast.app import Holdfast
+from holdfast.cli.audited import caller
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
 from holdfast.cli.tables import Column
@@ -29,15 +29,6 @@ _TOKENS = Listing(
 )
 
 
-def caller() -> Principal:
-    """Who types: a command may do all that the user may do who opens the database."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        name = "somebody"
-    return Principal(f"{name} (command)", "admin")
-
-
 @click.group()
 def command() -> None:
     """Create, list, rotate and revoke tokens for the web."""
@@ -55,10 +46,7 @@ def create(name: str, scopes: tuple[str, ...], url: str | None, as_json: bool, *
     """Create a token; it is printed once, and nobody can read it again."""
 
     async def made(app: Holdfast) -> NewToken:
-        by = caller()
-        token = await app.access.tokens.create(name, scopes=scopes or ("api",), by=by.name, **given)
-        await app.access.audit.add(by, "tokens create", token.id, detail={"name": name, **given})
-        return token
+        return await app.access.tokens.create(name, scopes=scopes or ("api",), by=caller().name, **given)
 
     _show(ask(url, made), as_json)
 
@@ -85,10 +73,7 @@ def rotate(id: str, overlap: str, url: str | None, as_json: bool) -> None:
     """Create a token like this one; the old one ends after the overlap."""
 
     async def rotated(app: Holdfast) -> NewToken:
-        by = caller()
-        token = await app.access.tokens.rotate(id, overlap=overlap, by=by.name)
-        await app.access.audit.add(by, "tokens rotate", id, detail={"new": token.id, "overlap": overlap})
-        return token
+        return await app.access.tokens.rotate(id, overlap=overlap, by=caller().name)
 
     _show(ask(url, rotated), as_json)
 
@@ -100,12 +85,7 @@ def rotate(id: str, overlap: str, url: str | None, as_json: bool) -> None:
 def revoke(id: str, url: str | None, as_json: bool) -> None:
     """End a token now, with the logins that were made with it."""
 
-    async def revoked(app: Holdfast) -> TokenRecord:
-        token = await app.access.tokens.revoke(id)
-        await app.access.audit.add(caller(), "tokens revoke", id)
-        return token
-
-    token = ask(url, revoked)
+    token = ask(url, lambda app: app.access.tokens.revoke(id))
     print_json(token) if as_json else click.echo(f"token {token.id} is {token.state}")
 
 
