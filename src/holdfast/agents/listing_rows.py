@@ -12,3 +12,8 @@ class RunPlace(NamedTuple):
 
 class TenantName(NamedTuple):
     tenant: str
+
+
+class CallPlace(NamedTuple):
+    id: str
+    at: int
