@@ -74,25 +74,28 @@ class Jobs(View):
     async def get(self, id: str) -> JobRecord:
         return await self[id].refresh()
 
-    async def list(
+    async def list(  # noqa: PLR0913  filters
         self,
         *,
         state: str | None = None,
         queue: str | None = None,
         kind: str | None = None,
         tenant: str | None = None,
+        since: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
         look: int = queries.LOOK,
     ) -> Page[JobRecord]:
-        """Jobs, the newest first.
+        """Jobs, the newest first; with `since`, those created from then on.
 
         One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. So a page may
         be short and still have a `next`.
         """
         (before,) = (queries.NEWEST,) if after is None else place(after, int)
+        first = 0 if since is None else tallies.moment_us(since, "since")
         wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
-        rows = await self._ask(queries.list_jobs, **wanted, before=before, limit=validation.page(limit), look=look)
+        page = {"before": before, "limit": validation.page(limit), "look": look, "since": first}
+        rows = await self._ask(queries.list_jobs, **wanted, **page)  # type: ignore[arg-type]
         return Page(map(job_of, rows), next=None if rows.before is None else cursor(rows.before))
 
     async def attempts(self, id: str) -> Sequence[AttemptRecord]:

@@ -94,10 +94,16 @@ def _moment(given: datetime | Duration | None, now_us: int, what: str, otherwise
     if given is None:
         return otherwise
     if isinstance(given, datetime):
-        if given.tzinfo is None:
-            raise UsageError(f"{what}= needs a time zone: datetime(…, tzinfo=UTC).")
-        return microseconds(given.astimezone(UTC))
+        return moment_us(given, what)
     return now_us - durations.microseconds(given)
+
+
+def moment_us(given: datetime, what: str) -> int:
+    if not isinstance(given, datetime):
+        raise UsageError(f"{what}= is a datetime, not {validation.shown(given)}.")
+    if given.tzinfo is None:
+        raise UsageError(f"{what}= needs a time zone: datetime(…, tzinfo=UTC).")
+    return microseconds(given.astimezone(UTC))
 
 
 async def failures(

@@ -16,6 +16,8 @@ from holdfast.values import as_json
 from tests.http.client import Client
 from tests.http.test_api import API, guide
 
+LATER = "2100-01-01T00:00:00Z"
+
 
 def seen_by(hf: Holdfast, tenant: str | None = None) -> Client:
     return Client(web(hf, who=lambda _: Principal("ann", "viewer", tenant)))
@@ -118,3 +120,109 @@ async def test_what_a_deleted_session_did_stays_counted(hf: Holdfast, monkeypatc
     for of, expected in (("runs", 2), ("turns", 4), ("calls", 2)):
         (found,) = await hf.runs.stats(of=of, step="all")  # type: ignore[arg-type]
         assert found.count == expected
+
+
+async def test_calls_of_all_runs_are_listed(hf: Holdfast) -> None:
+    agent = guide(hf)
+    await hf.ensure_worker()
+    runs = [await agent.enqueue("Hello", tenant=tenant) for tenant in ("acme", "acme", "evil")]
+    for run in runs:
+        await run.result()
+    ann, acme = seen_by(hf), seen_by(hf, "acme")
+    listed: list[str] = []
+    after = None
+    while True:
+        page = (await ann.get(f"{API}/calls", limit=2, after=after, name="look_up", state="completed")).json
+        listed += [each["run"] for each in page["items"]]
+        if (after := page["next"]) is None:
+            break
+    assert sorted(listed) == sorted(run.id for run in runs)
+    mine = (await acme.get(f"{API}/calls")).json["items"]
+    assert {each["run"] for each in mine} == {run.id for run in runs[:2]}
+    times = [each["finished_at"] for each in mine]
+    assert times == sorted(times, reverse=True)
+    for query in ({"state": "failed", "name": "look_up"}, {"name": "other"}, {"state": "running"}, {"since": LATER}):
+        assert (await ann.get(f"{API}/calls", **query)).json["items"] == [], query
+    assert (await ann.get(f"{API}/calls", state="happy")).status == 422
+    assert (await acme.get(f"{API}/calls", tenant="evil")).status == 404
+
+
+async def test_failed_and_open_calls_are_listed(hf: Holdfast) -> None:
+    @hf.tool
+    def weigh(what: str) -> str:
+        """Weigh it."""
+        raise KeyError(what)
+
+    @hf.tool(approve=True)
+    def pay(what: str) -> str:
+        """Pay it."""
+        return what
+
+    hf.script("weigher", Script(call("weigh", what="x"), call("pay", what="y"), say("Done.")))
+    run = await hf.agent("weigher", model="scripted:weigher", tools=[weigh, pay]).enqueue("Weigh it")
+    await hf.ensure_worker()
+    async for event in run.stream():
+        if type(event).__name__ == "ApprovalRequested":
+            break
+    ann = seen_by(hf)
+    (failed,) = (await ann.get(f"{API}/calls", state="failed", name="weigh")).json["items"]
+    assert (failed["name"], failed["is_error"]) == ("weigh", True)
+    (waiting,) = (await ann.get(f"{API}/calls", state="pending")).json["items"]
+    assert waiting["name"] == "pay"
+
+
+async def test_a_search_finds_what_begins_so(hf: Holdfast) -> None:
+    @hf.job(name="paint", queue="guided-tours")
+    async def paint() -> None: ...
+
+    agent = guide(hf)
+    run = await agent.enqueue("Hello", session="guests of acme", tenant="acme")
+    job = await paint.enqueue()
+    ann, acme, evil = seen_by(hf), seen_by(hf, "acme"), seen_by(hf, "evil")
+
+    async def found(client: Client, text: str) -> set[tuple[str, str]]:
+        answer = await client.get(f"{API}/system/search", q=text)
+        assert answer.status == 200, answer.body
+        return {(each["noun"], each["name"]) for each in answer.json}
+
+    assert await found(ann, "gui") == {("agent", "guide"), ("queue", "guided-tours")}
+    assert await found(ann, "guests of") == await found(acme, "guests") == {("session", "guests of acme")}
+    assert await found(evil, "gu") == set()
+    for id, expected in (
+        (run.id, ("run", "guide")),
+        (run.id[:13].upper(), ("run", "guide")),
+        (job.id, ("job", "paint")),
+    ):
+        assert expected in await found(ann, id)
+    assert await found(evil, run.id) == await found(evil, job.id) == set()
+    assert ("run", "guide") in await found(acme, run.id)
+    assert (await ann.get(f"{API}/system/search", q="x")).status == 422
+
+
+async def test_jobs_are_listed_since_a_time(hf: Holdfast) -> None:
+    @hf.job(name="paint")
+    async def paint(n: int) -> None: ...
+
+    jobs = [await paint.enqueue(n) for n in range(5)]
+    rows = [await hf.jobs.get(job.id) for job in jobs]
+    ann = seen_by(hf)
+    for n in range(5):
+        expected = [job.id for job, row in zip(jobs, rows, strict=True) if row.created_at >= rows[n].created_at]
+        for more in ({}, {"state": "pending"}, {"kind": "paint"}):
+            page = (await ann.get(f"{API}/jobs", since=rows[n].created_at.isoformat(), **more)).json
+            assert ([job["id"] for job in page["items"]], page["next"]) == (expected[::-1], None)
+    assert (await ann.get(f"{API}/jobs", since=LATER)).json["items"] == []
+
+
+async def test_a_list_says_how_many_there_are_if_asked(hf: Holdfast) -> None:
+    agent = guide(hf)
+    for n in range(3):
+        await agent.enqueue("Hello", session=f"s{n}", tenant="acme" if n else "")
+    ann, acme = seen_by(hf), seen_by(hf, "acme")
+    for path in ("/runs", "/sessions"):
+        answer = await ann.get(API + path, limit=1, count=1)
+        assert answer.json.get("total") == 3, answer.body
+        assert (await acme.get(API + path, limit=1, count=1)).json["total"] == 2
+        assert "total" not in (await ann.get(API + path)).json
+    assert (await ann.get(f"{API}/runs", count=1, state="failed")).json["total"] == 0
+    assert (await ann.get(f"{API}/runs", count=1, agent="guide", session="s0")).json["total"] == 1

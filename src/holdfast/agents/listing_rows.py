@@ -34,3 +34,8 @@ class JobOf(NamedTuple):
 
 class EndedAt(NamedTuple):
     at: int | None
+
+
+class CallPlace(NamedTuple):
+    id: str
+    at: int

@@ -226,9 +226,19 @@ async def count_agents(
 
 @reading
 async def count_sessions(
-    tx: Transaction, *, tenant: str | None = None, parent: str | None = None, metadata: str = "{}"
+    tx: Transaction,
+    *,
+    tenant: str | None = None,
+    parent: str | None = None,
+    metadata: str = "{}",
+    look: int | None = None,
 ) -> int:
-    counted = await tx.one(SessionsSql.count_sessions, tenant=tenant, parent=parent, metadata=metadata)
+    """How many there are, among the newest that it looks at."""
+    given = {"parent": parent, "metadata": metadata, "look": LAST if look is None else look}
+    if tenant is None:
+        counted = await tx.one(SessionsSql.count_sessions, **given)
+    else:
+        counted = await tx.one(SessionsSql.count_sessions_of, tenant=tenant, **given)
     return counted.n if counted else 0
 
 

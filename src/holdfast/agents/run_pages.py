@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.listing_rows import RunPlace
 from holdfast.agents.queries import AFTER_ALL, LAST, list_agents
-from holdfast.agents.rows import RunRow
-from holdfast.agents.statements import RunListsSql
+from holdfast.agents.rows import Counted, RunRow
+from holdfast.agents.statements import RunCountsSql, RunListsSql
 from holdfast.agents.states import RUN, RunState
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import is_id
@@ -25,6 +25,18 @@ LEADS: Mapping[str, tuple[Many[RunRow], One[RunPlace]]] = {
     "open_of_tenant": (RunListsSql.runs_open_of_tenant, RunListsSql.end_of_runs_open_of_tenant),
     "unanswered": (RunListsSql.runs_unanswered, RunListsSql.end_of_runs_unanswered),
     "unanswered_of_tenant": (RunListsSql.runs_unanswered_of_tenant, RunListsSql.end_of_runs_unanswered_of_tenant),
+}
+
+COUNTS: Mapping[str, One[Counted]] = {
+    "all": RunCountsSql.count_runs_all,
+    "of_session": RunCountsSql.count_runs_of_session,
+    "of_parent": RunCountsSql.count_runs_of_parent,
+    "of_agent": RunCountsSql.count_runs_of_agent,
+    "of_tenant": RunCountsSql.count_runs_of_tenant,
+    "open": RunCountsSql.count_runs_open,
+    "open_of_tenant": RunCountsSql.count_runs_open_of_tenant,
+    "unanswered": RunCountsSql.count_runs_unanswered,
+    "unanswered_of_tenant": RunCountsSql.count_runs_unanswered_of_tenant,
 }
 
 
@@ -83,6 +95,17 @@ async def run_page(
         return FoundRuns(rows, (rows[-1].created_at, rows[-1].id), len(rows))
     end = await tx.one(its_end, **given, skipped=look - 1)
     return FoundRuns(rows, None if end is None else (end.created_at, end.id), len(rows) if end is None else look)
+
+
+@reading
+async def count_runs(tx: Transaction, filters: RunFilters, *, look: int = LOOK) -> int:
+    """How many there are, among the newest that one look sees."""
+    before = (LAST, AFTER_ALL) if filters.until == LAST else (filters.until, "")
+    lead, filters = await _lead(tx, filters)
+    given: dict[str, Any] = {**filters._asdict(), "before_at": before[0], "before": before[1]}
+    del given["until"]
+    counted = await tx.one(COUNTS[lead], **given, look=look)
+    return 0 if counted is None else counted.n
 
 
 async def _lead(tx: Transaction, filters: RunFilters) -> tuple[str, RunFilters]:

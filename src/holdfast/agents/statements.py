@@ -10,7 +10,7 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import EndedAt, JobOf, RunPlace, Stretch, TenantName
+from holdfast.agents.listing_rows import CallPlace, EndedAt, JobOf, RunPlace, Stretch, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -57,6 +57,7 @@ from holdfast.agents.rows import (
     WindowBlock,
 )
 from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
+from holdfast.kernel.listing_rows import Match
 from holdfast.kernel.rows import Beside, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 from holdfast.kernel.tally_rows import At, Finished
@@ -111,6 +112,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     lock_lines: Exec
     list_sessions: Many[SessionRow]
     count_sessions: One[Counted]
+    count_sessions_of: One[Counted]
     metadata_values: Many[ValueCount]
     list_tenants: Many[TenantName]
     update_session: One[SessionRow]
@@ -181,6 +183,28 @@ class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
     turn_latencies: Many[TurnLatencies]
 
 
+class RunCountsSql(Statements, package=_PACKAGE, file="counting.sql"):
+    count_runs_all: One[Counted]
+    count_runs_of_session: One[Counted]
+    count_runs_of_parent: One[Counted]
+    count_runs_of_agent: One[Counted]
+    count_runs_of_tenant: One[Counted]
+    count_runs_open: One[Counted]
+    count_runs_open_of_tenant: One[Counted]
+    count_runs_unanswered: One[Counted]
+    count_runs_unanswered_of_tenant: One[Counted]
+
+
+class SearchSql(Statements, package=_PACKAGE, file="search.sql"):
+    agents_from: Many[Match]
+    sessions_from: Many[Match]
+    runs_from: Many[Match]
+    calls_from: Many[Match]
+    inquiries_from: Many[Match]
+    sessions_keyed: Many[Match]
+    agents_called: Many[Match]
+
+
 class IdsSql(Statements, package=_PACKAGE, file="ids.sql"):
     agents_beside: Many[Beside]
     sessions_beside: Many[Beside]
@@ -226,6 +250,11 @@ class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": Ne
     calls_of: Many[CallRow]
     call_ids: Many[CallId]
     find_calls: Many[CallRow]
+    calls_listed: Many[CallPlace]
+    end_of_calls_listed: One[CallPlace]
+    calls_failed: Many[CallPlace]
+    end_of_calls_failed: One[CallPlace]
+    calls_open: Many[CallPlace]
 
 
 class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):

@@ -54,6 +54,7 @@ async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
     before: int = NEWEST,
     limit: int = 100,
     look: int = LOOK,
+    since: int = 0,
 ) -> JobPage:
     """Newest first; `before` is that of the previous page, or the seq of its last row.
 
@@ -63,11 +64,14 @@ async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
     if state == State.RUNNING:
         found = await tx.many(ListingSql.find_running, **wanted)
         rows = await tx.many(ListingSql.jobs_by_seq, seqs=[row.seq for row in found]) if found else []
-        rows = [row for row in rows if row.state == state]
+        rows = [row for row in rows if row.state == state and row.created_at >= since]
         return JobPage(rows, before=found[-1].seq if len(found) == limit else None)
     filtered = (state, queue, kind, tenant) != (None, None, None, None)
     oldest = await tx.one(ListingSql.seq_before, before=before, skipped=look) if filtered else None
-    after = 0 if oldest is None else oldest.seq
+    first = await _last_before(tx, since) if since else 0
+    if oldest is not None and oldest.seq <= first:
+        oldest = None
+    after = first if oldest is None else oldest.seq
     if state is None:
         rows = await tx.many(ListingSql.list_jobs, **wanted, after=after)
         last = rows[-1].seq if len(rows) == limit else None
@@ -79,6 +83,23 @@ async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
     if last is None and oldest is not None:
         last = oldest.seq + 1
     return JobPage(rows, before=last)
+
+
+async def _last_before(tx: Transaction, since: int) -> int:
+    """The number of the last job that was created before this moment: numbers and times grow together.
+
+    A transaction that stayed open for long may have an older job under a newer number; that one is listed too.
+    """
+    low, newest = 0, await tx.one(ListingSql.job_at, seq=NEWEST)
+    high = 0 if newest is None else newest.seq
+    while low < high:
+        middle = (low + high + 1) // 2
+        job = await tx.one(ListingSql.job_at, seq=middle)
+        if job is None or job.at < since:
+            low = middle
+        else:
+            high = min(middle, job.seq) - 1
+    return low
 
 
 async def _in_state(tx: Transaction, state: str, **wanted: Any) -> list[Seq]:

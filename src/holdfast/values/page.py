@@ -24,11 +24,15 @@ class Page(list[T]):
     """Part of a list. `next` is what to give as `after` for the part behind it, None when this was the last.
 
     A page may be short, or empty, and yet have a `next`: the call has `looked` at so many, and there may be more.
+    `total` is how many there are on all pages, up to a cap, if that was asked for.
     """
 
-    def __init__(self, items: Iterable[T] = (), *, next: str | None = None, looked: int | None = None) -> None:
+    def __init__(
+        self, items: Iterable[T] = (), *, next: str | None = None, looked: int | None = None, total: int | None = None
+    ) -> None:
         super().__init__(items)
         self.next = next
+        self.total = total
         self.looked = len(self) if looked is None else looked
 
     @property

@@ -18,7 +18,7 @@ def as_json(value: object) -> Any:  # noqa: PLR0911  a kind of value each
 
     Times become ISO 8601 text that ends in Z, durations text such as "1h30m", decimals text. A value becomes an object
     with its public fields and with the properties that its class names in `SHOWN`, or what its own `as_json` says. A
-    page becomes its items, `next` and `looked`.
+    page becomes its items, `next` and `looked`, and `total` if it was asked for.
     """
     match value:
         case datetime():
@@ -30,7 +30,8 @@ def as_json(value: object) -> Any:  # noqa: PLR0911  a kind of value each
         case str():
             return str(value)  # without the class of an enum
         case Page():
-            return {"items": [as_json(each) for each in value], "next": value.next, "looked": value.looked}
+            total = {} if value.total is None else {"total": value.total}
+            return {"items": [as_json(each) for each in value], "next": value.next, "looked": value.looked, **total}
         case Mapping():
             return {str(name): as_json(each) for name, each in value.items()}
         case _ if callable(own := getattr(value, "as_json", None)):

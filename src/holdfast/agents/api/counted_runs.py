@@ -1,4 +1,4 @@
-"""What has ended of runs, counted: `hf.runs.stats()` and `hf.runs.failures()`."""
+"""What runs have done, counted or listed for all of them: `hf.runs.stats()`, `.failures()` and `.calls()`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, Unpack
 
-from holdfast import tallies
+from holdfast import tallies, validation
+from holdfast.agents.api.options import moment_us
+from holdfast.agents.call_pages import call_page
 from holdfast.agents.core import Reaching
+from holdfast.agents.queries import AFTER_ALL, LAST
+from holdfast.agents.states import CALL
+from holdfast.agents.values.runs import CallRecord, call_of
 from holdfast.durations import Duration
+from holdfast.values.page import Page, cursor, place
 from holdfast.values.tallies import FailureRecord, StatRecord
 
 
@@ -52,3 +58,31 @@ class CountedRuns(Reaching):
         return await tallies.failures(
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
+
+    async def calls(
+        self,
+        *,
+        name: str | None = None,
+        state: str | None = None,
+        tenant: str | None = None,
+        since: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[CallRecord]:
+        """Tool calls of all runs that have ended, the last first; with `state` "pending" or "running", open ones.
+
+        `name` is that of a tool. One call looks at 10,000 at most, so a page may be short and still have a `next`.
+        """
+        validation.one_of(state, "state", CALL.names)
+        before = (LAST, AFTER_ALL) if after is None else place(after, int, str)
+        found = await self._transact(
+            call_page,
+            name=name,
+            state=state,
+            tenant=self._whose(tenant),
+            since=0 if since is None else moment_us(since, "since"),
+            before=before,
+            limit=validation.page(limit),
+        )
+        further = None if found.place is None else cursor(*found.place)
+        return Page(map(call_of, found.rows), next=further, looked=found.looked)

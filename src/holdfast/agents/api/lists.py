@@ -30,7 +30,7 @@ from holdfast.agents.retention.ages import Ages, check_ages, find_ages, forget_a
 from holdfast.agents.retention.erasure import Erased, Eraser, Progress
 from holdfast.agents.retention.sessions import START, prune_some_sessions
 from holdfast.agents.rows import AgentRow
-from holdfast.agents.run_pages import RunFilters, run_page
+from holdfast.agents.run_pages import RunFilters, count_runs, run_page
 from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.states import RUN, RunState, RunStateName
@@ -104,20 +104,23 @@ class RunsList(Collection, CountedRuns):
         `since` is included and `until` is not: when they were created. Filters that no index has look at 10,000 runs at
         most, so a page may be short and still have a `next`.
         """
-        validation.one_of(state, "state", RUN.names)
-        wanted = RunFilters(
-            tenant=self._of(tenant),
-            session=await self._session_id(session, tenant),
-            agent=agent,
-            state=state,
-            parent=parent,
-            mode=mode,
-            since=0 if since is None else moment_us(since, "since"),
-            until=LAST if until is None else moment_us(until, "until"),
-        )
+        where = {"session": session, "agent": agent, "parent": parent, "tenant": tenant}
+        wanted = await self._filters(**where, state=state, mode=mode, since=since, until=until)
         found = await self._transact(run_page, wanted, before=newest_first(after), limit=validation.page(limit))
         further = None if found.place is None else cursor(*found.place)
         return Page(map(run_of, found.rows), next=further, looked=found.looked)
+
+    async def count(self, **choice: Any) -> int:
+        """How many runs `list` would give with these filters, among the newest 10,000 that it looks at."""
+        return await self._transact(count_runs, await self._filters(**choice))
+
+    async def _filters(self, **given: Any) -> RunFilters:
+        validation.one_of(given.get("state"), "state", RUN.names)
+        since, until, tenant = given.pop("since", None), given.pop("until", None), given.pop("tenant", None)
+        session = await self._session_id(given.pop("session", None), tenant)
+        first = 0 if since is None else moment_us(since, "since")
+        last = LAST if until is None else moment_us(until, "until")
+        return RunFilters(tenant=self._of(tenant), session=session, since=first, until=last, **given)
 
     async def tree(self, id: str) -> Sequence[RunRecord]:
         """A run and all runs below it, the oldest first; at most 1,000."""
@@ -217,12 +220,17 @@ class SessionsList(Collection):
         return page_of(found, limit, session_of, lambda row: (row.created_at, row.id))
 
     async def count(
-        self, *, metadata: Mapping[str, Any] | None = None, parent: str | None = None, tenant: str | None = None
+        self,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        tenant: str | None = None,
+        cap: int | None = None,
     ) -> int:
-        """How many sessions `list` would give, in all its pages."""
+        """How many sessions `list` would give, in all its pages; with `cap`, among the newest so many."""
         above = await self._session_id(parent, tenant)
         chosen, wanted = self._of(tenant), self._json(metadata)
-        return await self._transact(queries.count_sessions, tenant=chosen, parent=above, metadata=wanted)
+        return await self._transact(queries.count_sessions, tenant=chosen, parent=above, metadata=wanted, look=cap)
 
     async def tenants(self, *, after: str | None = None, limit: int = 100) -> Page[dict[str, Any]]:
         """The tenants that have sessions, by name."""

@@ -79,3 +79,43 @@ select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, 
         and i.decision ->> 'input' is not null order by i.decided_at desc limit 1) as decision
 from holdfast.tool_call c
 where c.id = any(cast(:ids as text[])) order by c.turn, c.ordinal;
+
+-- name: calls_listed :many
+-- Calls that have ended, the last first: of as many as are looked at, those that fit.
+select c.id, c.finished_at as at from (
+    select k.id, k.run, k.name, k.state, k.finished_at from holdfast.tool_call k
+    where k.finished_at is not null and (k.finished_at, k.id) < (:before_at, :before) and k.finished_at >= :since
+    order by k.finished_at desc, k.id desc limit :look) as c
+where (cast(:name as text) is null or c.name = :name) and (cast(:state as text) is null or c.state = :state)
+    and (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = c.run) = :tenant)
+order by c.finished_at desc, c.id desc limit :limit;
+
+-- name: end_of_calls_listed :one
+select id, finished_at as at from holdfast.tool_call
+where finished_at is not null and (finished_at, id) < (:before_at, :before) and finished_at >= :since
+order by finished_at desc, id desc limit 1 offset :skipped;
+
+-- name: calls_failed :many
+-- Calls of one tool that failed.
+select c.id, c.finished_at as at from (
+    select k.id, k.run, k.finished_at from holdfast.tool_call k
+    where k.name = :name and k.state = 'failed' and (k.finished_at, k.id) < (:before_at, :before)
+        and k.finished_at >= :since
+    order by k.name, k.finished_at desc, k.id desc limit :look) as c
+where (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = c.run) = :tenant)
+order by c.finished_at desc, c.id desc limit :limit;
+
+-- name: end_of_calls_failed :one
+select id, finished_at as at from holdfast.tool_call
+where name = :name and state = 'failed' and (finished_at, id) < (:before_at, :before) and finished_at >= :since
+order by name, finished_at desc, id desc limit 1 offset :skipped;
+
+-- name: calls_open :many
+-- Open calls are few, and have an index of their own. They are collected before they are sorted.
+with found as materialized (
+    select k.id, k.created_at as at from holdfast.tool_call k
+    where k.state is null and (cast(:name as text) is null or k.name = :name)
+        and (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = k.run) = :tenant)
+    limit :look
+)
+select id, at from found where (at, id) < (:before_at, :before) and at >= :since order by at desc, id desc limit :limit;

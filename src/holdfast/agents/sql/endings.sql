@@ -17,6 +17,7 @@ where c.finished_at is not null and c.finished_at > :after and c.finished_at < :
 order by c.finished_at, c.id limit 1 offset :skipped;
 
 -- name: ended_runs :many
+-- In an order that one index has: by another one a plan might read all that have ended.
 select r.finalized_at as at, r.agent_name as source, '' as kind, r.mode, r.state, r.tenant, r.input_tokens, r.output_tokens,
     r.cache_write_tokens, r.cache_read_tokens, r.cost_nano,
     coalesce(r.started_at, (select e.claimed_at from holdfast.ended e where e.seq = r.job)) - r.created_at as wait_us,
@@ -25,7 +26,8 @@ select r.finalized_at as at, r.agent_name as source, '' as kind, r.mode, r.state
     r.id, case when r.state = 'failed' then coalesce(r.error_type, '') end as error, r.error as message,
     cast(null as text) as layer
 from holdfast.run r
-where r.finalized_at is not null and r.finalized_at > :after and r.finalized_at <= :upto;
+where r.finalized_at is not null and r.finalized_at > :after and r.finalized_at <= :upto
+order by r.finalized_at, r.id;
 
 -- name: ended_turns :many
 select t.ended_at as at, r.agent_name as source, t.model as kind, t.mode, t.state, r.tenant, t.input_tokens, t.output_tokens,
@@ -34,7 +36,8 @@ select t.ended_at as at, r.agent_name as source, t.model as kind, t.mode, t.stat
     cast(null as text) as layer
 from holdfast.turn t
 cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
-where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto;
+where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto
+order by t.ended_at;
 
 -- name: ended_calls :many
 -- A call waited until its job was claimed.
@@ -47,7 +50,8 @@ select c.finished_at as at, r.agent_name as source, c.name as kind, '' as mode, 
     cast(null as text) as layer
 from holdfast.tool_call c
 cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
-where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto;
+where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto
+order by c.finished_at, c.id;
 
 -- name: runs_in :many
 -- Of a session that is about to be removed, what ended after the mark.

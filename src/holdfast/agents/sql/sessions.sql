@@ -33,9 +33,14 @@ where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as t
 order by created_at desc, id desc limit :limit;
 
 -- name: count_sessions :one
-select count(*) as n from holdfast.session
-where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
-    and json_contains(metadata, :metadata);
+select count(*) as n from (select s.parent, s.metadata from holdfast.session s
+    order by s.created_at desc, s.id desc limit :look) as f
+where (cast(:parent as text) is null or f.parent = :parent) and json_contains(f.metadata, :metadata);
+
+-- name: count_sessions_of :one
+select count(*) as n from (select s.parent, s.metadata from holdfast.session s where s.tenant = :tenant
+    order by s.tenant desc, s.created_at desc, s.id desc limit :look) as f
+where (cast(:parent as text) is null or f.parent = :parent) and json_contains(f.metadata, :metadata);
 
 -- name: metadata_values :many
 -- What most sessions have comes first. A page begins behind a count and a value.

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from holdfast.agents.values.runs import CallRecord
+from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Sight
+from holdfast.values import Page
 
 routes = Routes("calls")
+
+
+@routes.get("/calls")
+async def list_tool_calls(
+    seen: Sight,
+    page: Paged,
+    name: str | None = None,
+    state: str | None = None,
+    since: datetime | None = None,
+    tenant: str | None = None,
+) -> Page[CallRecord]:
+    """List tool calls that have ended, the last first; with `state` pending or running, open ones."""
+    whose = seen.chosen(tenant)
+    return await seen.runs.calls(name=name, state=state, since=since, tenant=whose, **page.place)
 
 
 @routes.get("/calls/{id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -40,10 +41,11 @@ async def list_jobs(
     queue: str | None = None,
     kind: str | None = None,
     tenant: str | None = None,
+    since: datetime | None = None,
 ) -> Page[JobRecord]:
     """List jobs, newest first. A page may be short and still have a `next`."""
-    whose = seen.chosen(tenant)
-    return await seen.hf.jobs.list(state=state, queue=queue, kind=kind, tenant=whose, **page.place, look=10_000)
+    wanted: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": seen.chosen(tenant)}
+    return await seen.hf.jobs.list(**wanted, since=since, **page.place, look=10_000)
 
 
 @routes.post("/jobs/retry")

@@ -1,4 +1,4 @@
-"""Pages over HTTP: `?after=&limit=` in, `{"items", "next", "looked"}` out."""
+"""Pages over HTTP: `?after=&limit=` in, `{"items", "next", "looked"}` out, with `?count=1` also `total`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 T = TypeVar("T")
 
 DEFAULT, MOST = 50, 1_000
+MOST_COUNTED = 10_000
 _LONGEST_CURSOR = 8_192
 
 
@@ -37,6 +38,7 @@ async def paging(
 
 
 Paged = Annotated[Paging, Depends(paging)]
+Count = Annotated[bool, Query(description="Also say how many there are on all pages, up to 10,000, as `total`.")]
 
 
 class PageOf(BaseModel, Generic[T]):
@@ -45,3 +47,4 @@ class PageOf(BaseModel, Generic[T]):
     items: list[T]
     next: str | None
     looked: int
+    total: int | None = None

@@ -22,7 +22,7 @@ from holdfast.agents.values.sessions import Message
 from holdfast.errors import ResultTimeout
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel import stored_json
@@ -106,6 +106,7 @@ async def list_runs(
     mode: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    count: Count = False,
 ) -> Page[RunRecord]:
     """List runs, newest first. `agent` is a name or an id, `session` a key or an id."""
     chosen = seen.chosen(tenant)
@@ -113,6 +114,7 @@ async def list_runs(
     how: dict[str, Any] = {"state": state, "mode": mode, "since": since, "until": until}
     found = await seen.runs.list(**where, **how, **page.place)
     if not seen.pinned:
+        found.total = await seen.runs.count(**where, **how) if count else None
         return found
     return Page([run for run in found if await seen.shows(run.session)], next=found.next, looked=found.looked)
 

@@ -13,7 +13,7 @@ from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import RunRecord
 from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
 from holdfast.errors import UsageError
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body, NewRun, start
 from holdfast.http.api.seen import Sight
@@ -61,11 +61,20 @@ class Preserving(Body):
 
 @routes.get("/sessions")
 async def list_sessions(
-    seen: Sight, page: Paged, metadata: str | None = None, parent: str | None = None, tenant: str | None = None
+    seen: Sight,
+    page: Paged,
+    metadata: str | None = None,
+    parent: str | None = None,
+    tenant: str | None = None,
+    count: Count = False,
 ) -> Page[SessionRecord]:
     """List sessions, newest first. `metadata` is a JSON object that theirs contain."""
     wanted = seen.with_pinned(_object(metadata, "metadata"))
-    return await seen.sessions.list(metadata=wanted, parent=parent, tenant=seen.chosen(tenant), **page.place)
+    chosen = seen.chosen(tenant)
+    found = await seen.sessions.list(metadata=wanted, parent=parent, tenant=chosen, **page.place)
+    if count:
+        found.total = await seen.sessions.count(metadata=wanted, parent=parent, tenant=chosen, cap=MOST_COUNTED)
+    return found
 
 
 def _object(text: str | None, what: str) -> dict[str, Any]:

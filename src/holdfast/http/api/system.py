@@ -12,6 +12,7 @@ from holdfast import tallies
 from holdfast.access.audit import AuditRecord
 from holdfast.access.tokens import TokenRecord
 from holdfast.agents.doctor import examine_app
+from holdfast.agents.search import ids_from, search_agents
 from holdfast.app import core_of
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
@@ -19,6 +20,7 @@ from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.search import search_jobs
 from holdfast.tallies import Part, StatOptions, Step, Subject
 from holdfast.values import Page
 from holdfast.values.settings import shown_setting
@@ -98,6 +100,19 @@ async def list_failures(
     database, now_us = await core.opened(), core.ports.clock.wall_us()
     wanted = {"subject": of, "kind": kind, "tenant": whose}
     return list(await tallies.failures(database.transact, now_us, **wanted, since=since, limit=limit))
+
+
+@routes.get("/system/search")
+async def search(
+    seen: Sight,
+    q: Annotated[str, Query(min_length=2, max_length=255)],
+    limit: Annotated[int, Query(ge=1, le=50)] = 10,
+) -> list[dict[str, str]]:
+    """Find by how an id, a session's key, or the name of an agent, a queue or a worker begins; `limit` of each noun."""
+    database = await core_of(seen.hf).opened()
+    found = await database.transact(search_agents, q, seen.tenant, limit)
+    jobs = await database.transact(search_jobs, ids_from(q), q, seen.tenant, limit)
+    return [{"noun": noun, "id": row.id, "name": row.name} for noun, row in [*found, *jobs]]
 
 
 @routes.get("/system/settings")

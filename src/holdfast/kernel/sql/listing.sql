@@ -4,6 +4,10 @@
 -- The next older job, or the job that many further back. Reads only the primary key.
 select seq from holdfast.job where seq < :before order by seq desc limit 1 offset :skipped;
 
+-- name: job_at :one
+-- The job with this number, or the next older one, and when it was created.
+select seq, created_at as at from holdfast.job where seq <= :seq order by seq desc limit 1;
+
 -- name: list_jobs :many
 -- Between two seqs, because there may be no job that matches.
 select :columns
@@ -61,3 +65,20 @@ select g.id,
     cast((select j.id from holdfast.job j where j.id < cast(g.id as uuid) order by j.id desc limit 1) as text) as before,
     cast((select j.id from holdfast.job j where j.id > cast(g.id as uuid) order by j.id limit 1) as text) as after
 from rows(:ids) as g (id text);
+
+-- name: jobs_from :many
+-- By how an id begins: a bounded part of the index, in which the tenant's are looked for.
+select f.id, f.kind as name from (select cast(j.id as text) as id, j.kind, j.tenant from holdfast.job j
+    where j.id >= cast(:low as uuid) and j.id <= cast(:high as uuid) order by j.id limit :look) as f
+where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.id limit :limit;
+
+-- name: queues_called :many
+-- A queue has a row for each set of capabilities that its jobs ask for; there are few.
+select distinct r.queue as id, r.queue as name from holdfast.route r
+where substr(r.queue, 1, length(:text)) = :text order by 1 limit :limit;
+
+-- name: workers_called :many
+-- The last one of each id. Workers that are gone are removed after some time.
+select w.id, max(w.name) as name from holdfast.worker w
+where substr(w.name, 1, length(:text)) = :text or substr(w.id, 1, length(:text)) = :text
+group by w.id order by max(w.seq) desc limit :limit;

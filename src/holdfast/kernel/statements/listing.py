@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from holdfast.kernel.listing_rows import CreatedJob, Match
 from holdfast.kernel.rows import Beside, JobRow, Seq
 from holdfast.kernel.sql import Many, One, Statements
 
 
 class ListingSql(Statements, file="listing.sql"):
     seq_before: One[Seq]
+    job_at: One[CreatedJob]
     list_jobs: Many[JobRow]
     ended_in_state: Many[Seq]
     later_in_state: Many[Seq]
@@ -15,3 +17,6 @@ class ListingSql(Statements, file="listing.sql"):
     find_running: Many[Seq]
     jobs_by_seq: Many[JobRow]
     jobs_beside: Many[Beside]
+    jobs_from: Many[Match]
+    queues_called: Many[Match]
+    workers_called: Many[Match]

@@ -68,6 +68,7 @@ create index failure_group_tenant on failure_group (tenant, last_at desc, id des
 
 create index tool_call_listed on tool_call (finished_at desc, id desc) where finished_at is not null;
 create index tool_call_failed on tool_call (name, finished_at desc, id desc) where state = 'failed';
+create index session_prefix on session (key) where key is not null;
 
 -- What is not there any more was counted when it was removed, by days.
 insert into tally (subject, grain, tenant, at, source, kind, mode, state, number, input_tokens, output_tokens,
@@ -83,6 +84,7 @@ select subject, 'day', '', at, source, kind, mode, state, sum(number), sum(input
 from tally where grain = 'tenant_day' group by subject, at, source, kind, mode, state;
 
 -- down
+drop index session_prefix;
 drop index tool_call_failed;
 drop index tool_call_listed;
 drop table failure_group;

@@ -1,0 +1,17 @@
+"""Rows of lists and searches."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Match(NamedTuple):
+    """What a search found. `name` is how people call it."""
+
+    id: str
+    name: str
+
+
+class CreatedJob(NamedTuple):
+    seq: int
+    at: int
