@@ -224,13 +224,16 @@
   // A stream: what a model writes appears as it is written. One for each tab, closed while nobody looks.
   const box = $("[data-stream]");
   if (box) {
-    let source = null, last = box.dataset.after || "", follow = false, asked = 0;
+    const lasting = "session" in box.dataset;  // a session has another run after this one
+    let source = null, last = box.dataset.after || "", follow = false, asked = 0, turns = Number(box.dataset.turns || 0);
     const text = () => $("[data-text]", box);
     const soon = () => { clearTimeout(asked); asked = setTimeout(() => $$("[data-live]").forEach((each) => refresh(each)), 300); };
     const said = (event) => {
       if (event.lastEventId) last = event.lastEventId;
       const data = JSON.parse(event.data), where = text();
+      if (event.type === "run_created") turns = 0;
       if (event.type === "text_delta" && where) {
+        if (data.turn <= turns) return;  // it is on the page already
         where.hidden = false;
         where.append(data.text);
         if (where.textContent.length > 200000) where.textContent = where.textContent.slice(-100000);
@@ -239,10 +242,11 @@
         if (where && ["turn_ended", "turn_restarted", "run_ended", "message_added"].includes(event.type)) { where.textContent = ""; where.hidden = true; }
         soon();
       }
-      if (event.type === "run_ended") close();
+      if (event.type === "turn_ended") turns = Math.max(turns, data.turn);
+      if (event.type === "run_ended") { turns = 0; if (!lasting) close(); }
     };
-    const kinds = ["run_created", "run_state_changed", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
-      "tool_called", "tool_ended", "tools_completed", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
+    const kinds = ["run_created", "run_state", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
+      "tool_called", "tool_ended", "tools_complete", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
     const open = () => {
       if (source || document.hidden || box.dataset.ended) return;
       source = new EventSource(`${box.dataset.stream}${last ? `?after=${encodeURIComponent(last)}` : ""}`);
@@ -258,7 +262,12 @@
       if (follow) box.scrollIntoView({ block: "end" });
     });
     open();
+    if (lasting && !location.hash && $("[data-compose]")) scrollTo({ top: document.body.scrollHeight });
   }
+  document.addEventListener("keydown", (event) => {
+    const form = event.target.closest("[data-compose]");
+    if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
+  });
   tick();
   local();
 })();
