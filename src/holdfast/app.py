@@ -420,7 +420,7 @@ class Holdfast(Renamed):
         return await self._core.why(id)
 
     def web(self, **options: Unpack[WebAccess]) -> AsgiApp:
-        """The JSON API as an ASGI app, mountable under any path: `app.mount("/ops", hf.web(who=current_user))`.
+        """Pages and JSON API as an ASGI app, for any path: `app.mount("/ops", hf.web(who=current_user))`.
 
         `who` is given a request and returns a `Principal`, or None for nobody; without it, tokens and logins count.
         `tenant` binds all who come to one tenant, `metadata` to sessions that have these. `read_only` refuses changes.

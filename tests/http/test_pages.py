@@ -49,6 +49,8 @@ async def test_every_page_answers_and_obeys_its_policy(hf: Holdfast) -> None:
         answer = await browser(hf).get(filled_in(route.path, run.id), a=run.id, b=run.id)
         expected = 404 if "{" in route.path else 422 if route.path == "/jobs/cancel" else 200  # all jobs: say which
         assert answer.status in (200, expected), (route.path, answer.status, answer.body[-2000:])
+        if route.path == "/money.csv":
+            continue
         assert answer.headers["content-type"] == "text/html; charset=utf-8", route.path
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
@@ -153,6 +155,7 @@ async def test_runs_are_cancelled_retried_and_forked_from_their_page(hf: Holdfas
     forked = await send(ann, f"/runs/{run.id}/fork", at="", prompt="Pay nothing.", model="")
     assert forked.status == 303, forked.body
     assert (await send(ann, f"/runs/{run.id}/fork", at="two")).status == 422
+    assert (await send(ann, f"/runs/{run.id}/cancel", reason="x" * 2_001)).status == 422
     assert (await send(ann, f"/runs/{other}/interrupt")).status == 303
 
 

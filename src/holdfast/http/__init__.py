@@ -1,4 +1,4 @@
-"""HTTP: `sse` streams a run from any ASGI program, `web` is the JSON API, mountable under any path.
+"""HTTP: `sse` streams a run from any ASGI program, `web` is the pages and the JSON API, mountable under any path.
 
 `sse` loads no framework. `web` needs the extra `http`, and is loaded when it is asked for.
 """

@@ -51,7 +51,7 @@ def web(
     gateway: InProcessGateway | str | None = None,
     hosts: Collection[str] | None = None,
 ) -> AsgiApp:
-    """The JSON API as an ASGI app: `app.mount("/ops", hf.web(who=current_user))`.
+    """The pages and the JSON API as an ASGI app: `app.mount("/ops", hf.web(who=current_user))`.
 
     `who` is given a request and returns a `Principal`, or None for nobody; without it only tokens and logins count.
     `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only` refuses

@@ -34,7 +34,8 @@ limit :limit;
 -- name: stretches :many
 -- When workers had these jobs: the attempts that ended, and those under way, which have no outcome.
 select s.job, s.outcome, s.error, s.started_at, s.ended_at,
-    coalesce((select w.name from holdfast.worker w where w.seq = s.worker), cast(s.worker as text)) as worker
+    coalesce((select w.name || ':' || cast(w.pid as text) from holdfast.worker w where w.seq = s.worker),
+        cast(s.worker as text)) as worker
 from (
     select a.job, a.worker, a.outcome, a.error, a.started_at, a.ended_at
     from holdfast.attempt a where a.job = any(cast(:seqs as bigint[]))

@@ -160,25 +160,25 @@
 
   // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
   // what one reads are announced first.
-  let failing = 0;
+  let failing = 0, busy = false;
   const away = (is) => { const it = $(".offline"); if (it) it.hidden = !is; };
-  const refresh = async (part, all = false) => {
-    if (part.dataset.busy || $("dialog[open]") || document.hidden) return;
-    part.dataset.busy = "1";
+  const refresh = async (all = false) => {
+    const parts = $$("[data-live]");
+    if (!parts.length || busy || $("dialog[open]") || document.hidden) return;
+    busy = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html", "hx-request": "true" }, redirect: "follow" });
       if (answer.headers.get("hx-redirect")) { location.reload(); return; }
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       setClock(page.documentElement.dataset.now);
-      const fresh = page.getElementById(part.id);
-      if (fresh) morph(part, fresh, all);
+      for (const part of parts) { const fresh = page.getElementById(part.id); if (fresh) morph(part, fresh, all); }
       const inbox = $(".nav .count", page), shown = $(".nav .count");
       if (inbox && shown) put(shown, inbox.textContent);
       failing = 0;
       away(false);
     } catch { failing += 1; if (failing > 1) away(true); }
-    finally { delete part.dataset.busy; tick(); }
+    finally { busy = false; tick(); }
   };
   const morph = (part, fresh, all) => {
     if (!("Idiomorph" in window)) { part.replaceChildren(...fresh.childNodes); return; }
@@ -198,7 +198,7 @@
     callbacks: {
       beforeAttributeUpdated: (name, node) => !(
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
-        name === "data-busy" || (name === "checked")),
+        name === "checked"),
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
     },
   });
@@ -210,27 +210,31 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "button primary small";
-      button.addEventListener("click", () => { scrollTo({ top: 0 }); pill.remove(); refresh(part, true); });
+      button.addEventListener("click", () => { scrollTo({ top: 0 }); pill.remove(); refresh(true); });
       pill.append(button);
       part.prepend(pill);
     }
     put($("button", pill), `${count} new`);
   };
-  for (const part of $$("[data-live]")) setInterval(() => refresh(document.getElementById(part.id) || part), Number(part.dataset.live) * 1000);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) $$("[data-live]").forEach((each) => refresh(each)); });
+  const pace = Math.min(...$$("[data-live]").map((each) => Number(each.dataset.live)));
+  if (Number.isFinite(pace)) setInterval(() => refresh(), pace * 1000);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
   const again = $("[data-again]");
   if (again) setTimeout(() => location.reload(), Number(again.dataset.again) * 1000);
 
   // A stream: what a model writes appears as it is written. One for each tab, closed while nobody looks.
   const box = $("[data-stream]");
   if (box) {
-    let source = null, last = box.dataset.after || "", follow = false, asked = 0;
+    const lasting = "session" in box.dataset;  // a session has another run after this one
+    let source = null, last = box.dataset.after || "", follow = false, asked = 0, turns = Number(box.dataset.turns || 0);
     const text = () => $("[data-text]", box);
-    const soon = () => { clearTimeout(asked); asked = setTimeout(() => $$("[data-live]").forEach((each) => refresh(each)), 300); };
+    const soon = () => { clearTimeout(asked); asked = setTimeout(() => refresh(), 300); };
     const said = (event) => {
       if (event.lastEventId) last = event.lastEventId;
       const data = JSON.parse(event.data), where = text();
+      if (event.type === "run_created") turns = 0;
       if (event.type === "text_delta" && where) {
+        if (data.turn <= turns) return;  // it is on the page already
         where.hidden = false;
         where.append(data.text);
         if (where.textContent.length > 200000) where.textContent = where.textContent.slice(-100000);
@@ -239,10 +243,15 @@
         if (where && ["turn_ended", "turn_restarted", "run_ended", "message_added"].includes(event.type)) { where.textContent = ""; where.hidden = true; }
         soon();
       }
-      if (event.type === "run_ended") close();
+      if (event.type === "turn_ended") turns = Math.max(turns, data.turn);
+      if (event.type === "run_ended") {
+        turns = 0;
+        if (!lasting) { box.dataset.ended = "1"; close(); }
+        setTimeout(() => refresh(), 1000);
+      }
     };
-    const kinds = ["run_created", "run_state_changed", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
-      "tool_called", "tool_ended", "tools_completed", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
+    const kinds = ["run_created", "run_state", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
+      "tool_called", "tool_ended", "tools_complete", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
     const open = () => {
       if (source || document.hidden || box.dataset.ended) return;
       source = new EventSource(`${box.dataset.stream}${last ? `?after=${encodeURIComponent(last)}` : ""}`);
@@ -258,7 +267,12 @@
       if (follow) box.scrollIntoView({ block: "end" });
     });
     open();
+    if (lasting && !location.hash && $("[data-compose]")) scrollTo({ top: document.body.scrollHeight });
   }
+  document.addEventListener("keydown", (event) => {
+    const form = event.target.closest("[data-compose]");
+    if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
+  });
   tick();
   local();
 })();

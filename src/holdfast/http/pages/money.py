@@ -41,6 +41,7 @@ class MoneyView:
     turns: int
     tokens: int
     drawing: str
+    first_day: str
     by: str
     parts: tuple[Tab, ...]
     since: str
@@ -61,13 +62,15 @@ async def show_money(
     rows = sorted(
         await show_used(seen, [part], since=begin, tenant=tenant or None), key=lambda each: each.cost_nano, reverse=True
     )
+    by_day = _by_day(seen, days, begin)
     shown = [Tab(each, each.capitalize()) for each in PARTS if each != "tenant" or seen.tenant is None]
     return MoneyView(
         rows=rows[:200],
         total=sum((each.cost for each in rows), Decimal()),
         turns=sum(each.turns for each in rows),
         tokens=sum(_tokens(each) for each in rows),
-        drawing=bars(_by_day(seen, days, begin), "Cost by day, in USD", unit="$"),
+        drawing=bars(by_day, "Cost by day, in USD", unit="$"),
+        first_day=by_day[0][0],
         by=part,
         parts=tuple(shown),
         since=since_,

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.agents.api.run import Run
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import Forking, Reason, cancel_run, fork_run, list_events, retry_run
 from holdfast.http.api.seen import Sight
@@ -25,6 +27,7 @@ from holdfast.values.jobs import ReasonRecord
 pages = Pages()
 
 _SHOWN = 200  # messages, turns and calls on one page
+_LOOK_BACK = 1_000  # events
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class RunView:
     origin: tuple[str, int] | None
     open_runs: int
     open_calls: int
+    written_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,18 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
         origin=await handle.forked_from(),
         open_runs=len([each for each in family if each.state not in ENDED]),
         open_calls=len([each for each in calls if each.finished_at is None]),
+        written_after=run.events if run.state in ENDED else await _turn_began(handle, run.events),
     )
+
+
+async def _turn_began(run: Run[Any], last: int) -> int:
+    """The event from which on a page has to listen to have all that the model has written in this turn."""
+    marks = [
+        event.seq
+        for event in await run.events(max(0, last - _LOOK_BACK), limit=_LOOK_BACK)
+        if isinstance(event, TurnStarted | TurnRestarted | TurnEnded)
+    ]
+    return max(marks, default=last)
 
 
 @pages.page("/runs/{id}/events", "events.html")

@@ -16,10 +16,11 @@ from urllib.parse import quote
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.http.api.problems import on_bad_request, response_to
 from holdfast.http.pages.asset_files import PATH, serve_asset
 from holdfast.http.pages.index import PAGES
@@ -30,6 +31,7 @@ from holdfast.http.pages.rendering import render
 from holdfast.http.pages.routes import Go, PageRoute
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
+from holdfast.shown_text import shown
 
 Answering = Callable[[Request], Awaitable[Response]]
 Told = Callable[[Request, Exception], Awaitable[Response]]
@@ -69,10 +71,19 @@ def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
 def _viewing(route: PageRoute) -> Callable[..., Awaitable[Response]]:
     @functools.wraps(route.function)
     async def answer(*args: Any, **options: Any) -> Response:
-        value = await route.function(*args, **options)
+        try:
+            value = await route.function(*args, **options)
+        except ValidationError as problem:
+            raise UsageError(_misfit(problem)) from None
         return value if isinstance(value, Response) else Viewed(value)
 
     return answer
+
+
+def _misfit(problem: ValidationError) -> str:
+    """What was written in a form and does not fit what the API takes."""
+    places = [(".".join(map(str, each["loc"])), each["msg"]) for each in problem.errors()[:5]]
+    return "; ".join(f"{place}: {shown(said)}" for place, said in places) + "."
 
 
 def _paged(gate: Gate, route: PageRoute, for_programs: Answering) -> type[APIRoute]:
@@ -82,14 +93,14 @@ def _paged(gate: Gate, route: PageRoute, for_programs: Answering) -> type[APIRou
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             answer = super().get_route_handler()
 
-            async def shown(request: Request) -> Response:
+            async def rendered(request: Request) -> Response:
                 return await _rendered(request, gate, route, await answer(request))
 
             async def guarded(request: Request) -> Response:
                 if route.path == "/" and not wants_page(request):
                     return await for_programs(request)
                 try:
-                    response = await gate.pass_through(request, route, TABLE.get(route.name), shown)
+                    response = await gate.pass_through(request, route, TABLE.get(route.name), rendered)
                 except HoldfastError as problem:
                     response = response_to(problem)
                 except RequestValidationError as problem:
