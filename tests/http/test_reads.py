@@ -13,7 +13,7 @@ from tests.http.client import Client
 from tests.http.planted import ask, endless, plant
 from tests.http.test_api import API, guide
 from tests.http.test_security import as_principal
-from tests.support.apps import MakeApp
+from tests.support.apps import MakeApp, eventually
 
 pytestmark = pytest.mark.both
 
@@ -59,7 +59,11 @@ async def test_a_query_that_takes_too_long_is_ended(make_app: MakeApp, monkeypat
         assert (answer.status, answer.json["error"]) == (503, "QueryTooLong"), answer.body
         assert "Ask for less" in answer.json["remedy"]
         assert answer.headers["retry-after"]
-    assert (await client.get(f"{API}/runs")).status == 200
+
+    async def others_are_answered() -> bool:  # a busy machine may need longer than that for any query
+        return (await client.get(f"{API}/runs")).status == 200
+
+    await eventually(others_are_answered)
 
 
 async def test_a_store_in_memory_is_read_within_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

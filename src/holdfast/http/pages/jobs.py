@@ -21,7 +21,7 @@ from holdfast.http.api.jobs import (
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import Reason
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.filters import Chip, Tab, chips
+from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.kernel.states import TERMINAL, State
@@ -86,9 +86,11 @@ async def show_jobs(
     queue: str | None = None,
     kind: str | None = None,
     tenant: str | None = None,
+    since: str | None = None,
 ) -> JobsView:
-    filters = {"queue": queue or None, "kind": kind or None, "tenant": tenant or None}
-    found = await list_jobs(seen, page, state=state or None, **filters)
+    wanted: dict[str, Any] = {"queue": queue or None, "kind": kind or None, "tenant": tenant or None}
+    found = await list_jobs(seen, page, state=state or None, since=from_when(seen, since), **wanted)
+    filters = {**wanted, "since": since or None}
     return JobsView(found, TABS, state or "", chips(filters), filters)
 
 
