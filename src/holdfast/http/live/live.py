@@ -74,12 +74,11 @@ class Live:
                 await waiting.put(frame(None, "sample", as_json(sample)))
 
         tasks = [asyncio.create_task(each()) for each in (topics, samples)]
+        getting = asyncio.ensure_future(waiting.get())
         try:
             while True:
-                getting = asyncio.ensure_future(waiting.get())
                 await asyncio.wait({getting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
-                    getting.cancel()
                     for task in tasks:
                         if task.done():
                             task.result()
@@ -87,11 +86,12 @@ class Live:
                 parts = [getting.result()]
                 while not waiting.empty():
                     parts.append(waiting.get_nowait())
+                getting = asyncio.ensure_future(waiting.get())
                 yield b"".join(parts)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (getting, *tasks):
+                each.cancel()
+            await asyncio.gather(getting, *tasks, return_exceptions=True)
 
     async def _fits(self, event: TopicEvent, wanted: dict[str, str | None], agents: dict[str, str]) -> bool:
         """Whether an event is of the agent, the session and the run that are asked for.
