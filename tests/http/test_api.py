@@ -291,3 +291,8 @@ async def test_bad_input_is_a_problem_with_a_remedy(
     assert (answer.status, answer.json["error"]) == expected, answer.body
     assert answer.headers["content-type"] == "application/problem+json"
     assert all(answer.json[name] for name in ("detail", "retry", "remedy"))
+
+
+async def test_a_body_that_is_not_text_is_wrong_usage(admin: Client) -> None:
+    answer = await admin.call("POST", f"{API}/sessions", raw=b"\xff\xfe\x00")
+    assert (answer.status, answer.json["error"], answer.json["retry"]) == (422, "UsageError", "never"), answer.body

@@ -22,7 +22,7 @@ from holdfast.asgi import AsgiApp
 from holdfast.errors import HoldfastError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
-from holdfast.http.api.answers import answering, json_response, model_of
+from holdfast.http.api.answers import answering, json_response, model_of, other_answers, success_of
 from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint
 from holdfast.http.gateway import routes as gateway_routes
@@ -102,8 +102,9 @@ def _serve(app: FastAPI, gate: Gate, endpoint: Endpoint) -> None:
         answering(endpoint),
         methods=[endpoint.method],
         tags=[endpoint.noun],
-        status_code=201 if endpoint.creates else 200,
+        status_code=success_of(endpoint),
         response_model=model_of(endpoint),
+        responses={**problems.RESPONSES, **other_answers(endpoint)},
         name=endpoint.name,
         operation_id=endpoint.function.__name__,
     )
@@ -124,13 +125,23 @@ def _guarded(gate: Gate, endpoint: Endpoint) -> type[APIRoute]:
     return Guarded
 
 
+def description_of(app: FastAPI) -> dict[str, Any]:
+    """openapi.json: with the shape of problems, and by what a request says who asks."""
+    told = app.openapi()
+    parts = told.setdefault("components", {})
+    parts.setdefault("schemas", {}).setdefault("Problem", problems.Problem.model_json_schema())
+    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    told["security"] = [{"token": []}]
+    return told
+
+
 def _add_descriptions(app: FastAPI, gate: Gate) -> None:
     """What there is: the description of the API for who is known, and whether we live for everybody."""
 
     async def described(request: Request) -> Response:
         if await gate.principal(request) is None:
             raise unknown()
-        return json_response(app.openapi())
+        return json_response(description_of(app))
 
     async def known(request: Request) -> Response:
         principal: Principal | None = await gate.principal(request)

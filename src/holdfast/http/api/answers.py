@@ -51,6 +51,29 @@ def without_secrets(told: Any) -> Any:
     return told
 
 
+def success_of(endpoint: Endpoint) -> int:
+    """The status of an answer that is no problem."""
+    if endpoint.method == "DELETE" and model_of(endpoint) is None:
+        return 204
+    return 201 if endpoint.creates else 200
+
+
+def other_answers(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
+    """For openapi.json: what else may come that is no problem, and in which form."""
+    last = endpoint.path.rpartition("/")[2]
+    if last in ("stream", "events") and model_of(endpoint) is None:
+        frames = {"description": "Server-sent events.", "content": {"text/event-stream": {}}}
+        return {200: frames, 204: {"description": "There is nothing after what was seen last."}}
+    if last == "export":
+        return {200: {"description": "A SQLite file.", "content": {"application/vnd.sqlite3": {}}}}
+    if last == "result":
+        return {202: {"description": "The run has not ended yet.", "content": {"application/json": {}}}}
+    if endpoint.creates:
+        again = "The answer to the first request with this Idempotency-Key."
+        return {200: {"description": again, "content": {"application/json": {}}}}
+    return {}
+
+
 def model_of(endpoint: Endpoint) -> Any:
     """The type of the answer, for openapi.json."""
     declared = get_type_hints(endpoint.function, include_extras=True).get("return")

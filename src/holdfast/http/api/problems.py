@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +33,38 @@ log = logging.getLogger("holdfast.http")
 
 _RETRY_AFTER = 5
 _FIX = "Correct the request: the same request gets the same answer."
+
+
+class Problem(BaseModel):
+    """What went wrong: `error` is the class, `retry` whether to ask again, `remedy` what to do about it."""
+
+    type: str
+    title: str
+    status: int
+    error: str
+    detail: str
+    retry: str
+    remedy: str
+
+
+_CASES = {
+    401: "Nobody is known by this token or login.",
+    403: "The role or the scope does not allow it, or another site may have sent it.",
+    404: "There is no such thing, or not for this principal.",
+    405: "Not by this method.",
+    409: "The store refuses it as things stand.",
+    413: "The body is too large.",
+    422: "The request is wrong.",
+    429: "Too many requests or streams; `Retry-After` says when.",
+    431: "The headers are too long.",
+    500: "A fault of ours, which the log of the server has.",
+    502: "A provider failed.",
+    503: "The database is away, or took too long; `Retry-After` says when.",
+}
+_SHAPE = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": _SHAPE} for status, text in _CASES.items()
+}
 
 
 def status_of(problem: HoldfastError) -> int:
@@ -90,6 +123,8 @@ async def on_bad_request(_: Request, problem: Exception) -> Response:
 async def on_http(_: Request, problem: Exception) -> Response:
     """What the router says: there is no such path, or not by this method."""
     assert isinstance(problem, HTTPException)
+    if problem.status_code == 400:  # a body that is not text: as wrong as one that does not fit the types
+        return problem_response(422, members("UsageError", str(problem.detail), "never", _FIX))
     kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(problem.status_code, "UsageError")
     said = members(kind, str(problem.detail), "never", "Look at openapi.json for what there is.")
     return problem_response(problem.status_code, said, dict(problem.headers or {}))

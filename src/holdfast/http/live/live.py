@@ -73,12 +73,11 @@ class Live:
                 await waiting.put(self._sample_frame(sample))
 
         tasks = [asyncio.create_task(each()) for each in (topics, samples)]
+        getting = asyncio.ensure_future(waiting.get())
         try:
             while True:
-                getting = asyncio.ensure_future(waiting.get())
                 await asyncio.wait({getting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
-                    getting.cancel()
                     for task in tasks:
                         if task.done():
                             task.result()
@@ -86,11 +85,12 @@ class Live:
                 parts = [getting.result()]
                 while not waiting.empty():
                     parts.append(waiting.get_nowait())
+                getting = asyncio.ensure_future(waiting.get())
                 yield b"".join(parts)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (getting, *tasks):
+                each.cancel()
+            await asyncio.gather(getting, *tasks, return_exceptions=True)
 
     def _sample_frame(self, sample: Sample) -> bytes:
         """The frame of a sample, made once for all who read it."""

@@ -1,0 +1,142 @@
+"""What openapi.json says, tried: requests made from it get an answer that it describes, and nobody unknown gets one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.stateful import run_state_machine_as_test
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from holdfast import Holdfast
+from holdfast.access.principals import Role
+from holdfast.http.app import framework
+from holdfast.http.security.caps import Rate
+from holdfast.http.security.gate import Gate, WebOptions
+from holdfast.http.security.shield import Shield
+from tests.http.one_loop import OneLoop
+from tests.http.test_api import guide
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    ignored_auth,
+]
+WHO: list[tuple[Role, str | None]] = [
+    ("viewer", None),
+    ("operator", None),
+    ("admin", None),
+    ("operator", "acme"),
+    ("admin", "evil"),
+]
+
+
+class Served:
+    """An app with some work in it, and a token for each role and tenant."""
+
+    def __init__(self, hf: Holdfast, loop: OneLoop) -> None:
+        self.hf = hf
+        gate = Gate(hf, WebOptions())
+        gate.rate = Rate(_Still(), burst=1e9, a_second=1, what="requests")
+        gate.logins = Rate(_Still(), burst=1e9, a_second=1, what="logins")
+        self.app = loop.app(Shield(framework(gate), None))
+        self.tokens: dict[tuple[Role, str | None], str] = {}
+
+    async def begin(self) -> None:
+        agent = guide(self.hf)
+        for role, tenant in WHO:
+            made = await self.hf.access.tokens.create(role, role=role, tenant=tenant)
+            self.tokens[role, tenant] = made.secret
+        for tenant in (None, "acme", "evil"):
+            await agent.enqueue("Hello", tenant=tenant or "", session="chat")
+
+    def schema(self) -> Any:
+        return schemathesis.openapi.from_asgi("/openapi.json", self.app, headers=self.headers("admin", None))
+
+    def headers(self, role: Role, tenant: str | None) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.tokens[role, tenant]}"}
+
+
+class _Still:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_us(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with OneLoop().running() as loop:
+        hf = Holdfast(f"sqlite:///{tmp_path_factory.mktemp('schema') / 'store.db'}", embedded=False)
+        served = Served(hf, loop)
+        loop.run(served.begin())
+        yield served
+        loop.run(hf.close())
+
+
+def quietly(examples: int, **more: Any) -> Any:
+    """So many examples, the same ones each time."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
+
+
+def try_all(served: Served, examples: int, asking: list[tuple[Role, str | None]], rounds: int) -> None:
+    """Every operation, some examples each, by those who ask in turn."""
+    operations = [found.ok() for found in served.schema().get_all_operations()]
+    assert len(operations) > 100
+    for turn in range(rounds):
+        for number, operation in enumerate(operations):
+            try_one(operation, examples, served.headers(*asking[(number + turn) % len(asking)]))
+
+
+def try_one(operation: Any, examples: int, headers: dict[str, str]) -> None:
+    def once(case: Any) -> None:
+        case.call_and_validate(headers=headers, checks=CHECKS)
+
+    quietly(examples)(given(case=operation.as_strategy())(once))()
+
+
+def test_every_operation_answers_as_described(served: Served) -> None:
+    """By the three roles and two tenants in turn; an answer to somebody unknown would be found too."""
+    try_all(served, examples=1, asking=WHO, rounds=1)
+
+
+@pytest.mark.long
+def test_every_operation_answers_everybody_as_described(served: Served) -> None:
+    try_all(served, examples=2, asking=WHO, rounds=3)
+
+
+@pytest.mark.long
+def test_what_one_operation_made_another_one_finds(served: Served) -> None:
+    machine: Any = served.schema().as_state_machine()
+    headers = served.headers("admin", None)
+
+    class Asking(machine):  # type: ignore[misc]
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"headers": headers}
+
+        def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+            case.validate_response(response, checks=CHECKS[:4])
+
+    run_state_machine_as_test(Asking, settings=quietly(25, stateful_step_count=8))
