@@ -31,7 +31,7 @@ UV      := .cache/uv/bin/uv
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -132,6 +132,9 @@ assets: ## vendor what pages load from npm, at exact versions, with licences and
 
 demo: $(READY) ## agents that survive the death of their workers
 	$(BIN)/holdfast demo
+
+screenshots: $(READY) ## the pictures of the pages in docs/images, taken again
+	$(BIN)/python tools/screenshots.py
 
 lock: $(UV) ## renew requirements.lock from pyproject.toml
 	$(UV) pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \

@@ -27,7 +27,20 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_every_example_is_run_here() -> None:
     programs = {"quickstart", "jobs", "images", "family", "transactions", "nightly", "pool", "article"}
-    agents = {"chat", "fleet", "newsroom", "notes", "tickets", "ops", "web", "support", "resume", "compaction", "fork"}
+    agents = {
+        "chat",
+        "fleet",
+        "newsroom",
+        "notes",
+        "tickets",
+        "ops",
+        "web",
+        "support",
+        "resume",
+        "compaction",
+        "fork",
+        "admin",
+    }
     guides = {"approval", "overnight", "budgets", "testing_agent", "testing_programs", "universal_agent"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == programs | agents | guides
 
@@ -196,6 +209,19 @@ async def test_ops(tmp_path: Path) -> None:
             assert reader.status == 404
         async with request(port, "/ops/api/v1/system") as reader:
             assert reader.status == 401
+
+
+async def test_admin(tmp_path: Path) -> None:
+    async with _served("admin:app", tmp_path) as port:
+        async with request(port, "/admin/queues", accept="text/html") as reader:
+            assert (reader.status, reader.headers["location"]) == (303, "/admin/login?next=%2fqueues")
+        for name, status in (("ann", 200), ("bob", 404)):
+            async with request(port, f"/login?name={name}") as reader:
+                cookie = reader.headers["set-cookie"].partition(";")[0]
+            async with request(port, "/admin/queues", cookie=cookie, accept="text/html") as reader:
+                assert reader.status == status
+        async with request(port, "/login?name=eve") as reader:
+            assert reader.status == 403
 
 
 @pytest.mark.long

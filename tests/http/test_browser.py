@@ -80,6 +80,7 @@ class Site:
         self.ask(self.hf.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def __call__(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
