@@ -114,9 +114,14 @@ async def test_what_a_deleted_session_did_stays_counted(hf: Holdfast, monkeypatc
         await agent.run("Hello", session=key)
         if key == "counted":
             await count_all(hf, monkeypatch)
+    used = await hf.budgets.used("agent", "model", "mode", "tenant", "day")
+    assert [row.turns for row in used] == [4]
     for key in ("counted", "not counted"):
         await hf.sessions.delete(key)
+        assert await hf.budgets.used("agent", "model", "mode", "tenant", "day") == used
     await count_all(hf, monkeypatch)
+    assert await hf.budgets.used("agent", "model", "mode", "tenant", "day") == used
+    assert [row.turns for row in await hf.budgets.used(tenant="")] == [4]
     for of, expected in (("runs", 2), ("turns", 4), ("calls", 2)):
         (found,) = await hf.runs.stats(of=of, step="all")  # type: ignore[arg-type]
         assert found.count == expected

@@ -5,14 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 from holdfast.agents import queries, run_pages
-from holdfast.agents.money.api import usage_of_all
+from holdfast.agents.money.usage import Span, usage_of_all
 from holdfast.agents.people.inquiries import list_inquiries
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
 from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 
 _MOST = 10_000
-_PARTS = ("tenant", "agent", "model", "mode", "day")
 
 
 async def open_inquiries(database: Database, run: str | None) -> list[Inquiry]:
@@ -34,8 +33,7 @@ async def _tree(database: Database, run: str) -> set[str]:
 
 
 async def spent(database: Database, tenant: str | None) -> Decimal:
-    flags = {f"by_{part}": 0 for part in _PARTS}
-    rows = await database.transact(usage_of_all, flags, 0, queries.LAST, tenant)
+    rows = await database.transact(usage_of_all, (), Span(0, queries.LAST), tenant)
     return sum((Decimal(row.cost_nano) for row in rows), Decimal(0)) / 1_000_000_000
 
 

@@ -15,6 +15,7 @@ from holdfast.agents.definition import nano_of
 from holdfast.agents.money.budgets import DAY_US
 from holdfast.agents.money.money_rows import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.money.statements import BudgetsSql
+from holdfast.agents.money.usage import Span, usage_of_all
 from holdfast.agents.queries import find_session
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, NotFound, UsageError
@@ -28,7 +29,6 @@ Policy = Literal["end", "ask", "wait"]
 Part = Literal["tenant", "agent", "model", "mode", "day"]
 
 _PARTS: tuple[Part, ...] = ("tenant", "agent", "model", "mode", "day")
-_MOST = 100_000
 _DEFAULT = ("session", "each tenant")  # how the default of tenants is stored
 
 
@@ -151,10 +151,10 @@ class BudgetsList(Reaching):
             if part not in _PARTS:
                 raise UsageError(f"usage can be grouped by {', '.join(_PARTS)}, not by {part!r}.")
         now = self._app.runtime().ports.clock.wall_us()
-        flags = {f"by_{part}": int(part in by) for part in _PARTS}
         first = now - 30 * DAY_US if since is None else _us(since)
         whose = tenant if self._tenant is None else self._tenant
-        rows = await self._transact(usage_of_all, flags, first, now + 1 if until is None else _us(until), whose)
+        asked = Span(first, now + 1 if until is None else _us(until))
+        rows = await self._transact(usage_of_all, by, asked, whose)
         return [_used(row) for row in rows]
 
     @property
@@ -252,10 +252,3 @@ def _us(moment: object) -> int:
 def _used(row: UsedRow) -> Used:
     day = date(1970, 1, 1) + timedelta(days=row.day) if row.day else None
     return Used(**{**row._asdict(), "day": day})
-
-
-@reading
-async def usage_of_all(
-    tx: Transaction, flags: dict[str, int], since: int, until: int, tenant: str | None
-) -> list[UsedRow]:
-    return await tx.many(BudgetsSql.usage, **flags, since=since, until=until, tenant=tenant, limit=_MOST)

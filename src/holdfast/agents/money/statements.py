@@ -42,4 +42,5 @@ class BudgetsSql(Statements, package=_PACKAGE, file="budgets.sql", rows=_ROWS):
     lapsed: Many[TurnKey]
     prune_uses: Exec
     note_wait: Exec
-    usage: Many[UsedRow]
+    usage_of_turns: Many[UsedRow]
+    usage_of_compactions: Many[UsedRow]

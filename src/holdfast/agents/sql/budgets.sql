@@ -157,9 +157,8 @@ delete from holdfast.budget_use where reserved_nano = 0 and exists (select 1 fro
 -- What the run waits for. This stays until the run ends for another reason.
 update holdfast.run set limited = :words where id = :run and finalized_at is null;
 
--- name: usage :many
--- Usage of turns that ended in a period, of compactions, and of removed turns and compactions, which are counted by
--- whole days. `by_…` say by what to group.
+-- name: usage_of_turns :many
+-- Usage of turns that ended in a period. `by_…` say by what to group.
 select u.tenant, u.agent, u.model, u.mode, u.day, cast(sum(u.turns) as bigint) as turns,
     cast(sum(u.input_tokens) as bigint) as input_tokens, cast(sum(u.output_tokens) as bigint) as output_tokens,
     cast(sum(u.cache_write_tokens) as bigint) as cache_write_tokens,
@@ -174,21 +173,22 @@ from (
     from holdfast.turn t join holdfast.run r on r.id = t.run
     where t.ended_at >= :since and t.ended_at < :until and t.state = 'completed'
         and (cast(:tenant as text) is null or r.tenant = :tenant)
-    union all
-    select case when :by_tenant = 1 then s.tenant else '' end, case when :by_agent = 1 then '(compaction)' else '' end,
-        case when :by_model = 1 then c.model else '' end, case when :by_mode = 1 then 'streaming' else '' end,
-        case when :by_day = 1 then c.ended_at / 86400000000 else 0 end, 0, c.input_tokens, c.output_tokens,
+) as u
+group by u.tenant, u.agent, u.model, u.mode, u.day;
+
+-- name: usage_of_compactions :many
+-- Of those that are there: one that failed may be tried again, and its row then says what all tries used.
+select u.tenant, u.agent, u.model, u.mode, u.day, cast(sum(u.turns) as bigint) as turns,
+    cast(sum(u.input_tokens) as bigint) as input_tokens, cast(sum(u.output_tokens) as bigint) as output_tokens,
+    cast(sum(u.cache_write_tokens) as bigint) as cache_write_tokens,
+    cast(sum(u.cache_read_tokens) as bigint) as cache_read_tokens, cast(sum(u.cost_nano) as bigint) as cost_nano
+from (
+    select case when :by_tenant = 1 then s.tenant else '' end as tenant,
+        case when :by_agent = 1 then '(compaction)' else '' end as agent,
+        case when :by_model = 1 then c.model else '' end as model, case when :by_mode = 1 then 'streaming' else '' end as mode,
+        case when :by_day = 1 then c.ended_at / 86400000000 else 0 end as day, 0 as turns, c.input_tokens, c.output_tokens,
         c.cache_write_tokens, c.cache_read_tokens, c.cost_nano
     from holdfast.compaction c join holdfast.session s on s.id = c.session
     where c.ended_at >= :since and c.ended_at < :until and (cast(:tenant as text) is null or s.tenant = :tenant)
-    union all
-    select case when :by_tenant = 1 then d.tenant else '' end, case when :by_agent = 1 then d.agent else '' end,
-        case when :by_model = 1 then d.model else '' end, case when :by_mode = 1 then d.mode else '' end,
-        case when :by_day = 1 then d.day else 0 end, d.turns, d.input_tokens, d.output_tokens, d.cache_write_tokens,
-        d.cache_read_tokens, d.cost_nano
-    from holdfast.usage_total d
-    where d.day >= cast(:since as bigint) / 86400000000 and d.day <= (cast(:until as bigint) - 1) / 86400000000
-        and (cast(:tenant as text) is null or d.tenant = :tenant)
 ) as u
-group by u.tenant, u.agent, u.model, u.mode, u.day
-order by u.day desc, cost_nano desc, u.tenant, u.agent, u.model, u.mode limit :limit;
+group by u.tenant, u.agent, u.model, u.mode, u.day;

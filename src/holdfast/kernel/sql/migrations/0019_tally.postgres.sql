@@ -70,18 +70,18 @@ create index tool_call_listed on holdfast.tool_call (finished_at desc, id desc) 
 create index tool_call_failed on holdfast.tool_call (name, finished_at desc, id desc) where state = 'failed';
 create index session_prefix on holdfast.session (key collate "C") where key is not null;
 
--- What is not there any more was counted when it was removed, by days.
+-- What is not there any more was counted when it was removed, by days. The first hour of a day has all of it.
 insert into holdfast.tally (subject, grain, tenant, at, source, kind, mode, state, number, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_nano)
-select case agent when '(compaction)' then 'compactions' else 'turns' end, 'tenant_day', tenant, day * 86400000000, agent,
+select case agent when '(compaction)' then 'compactions' else 'turns' end, g.grain, tenant, day * 86400000000, agent,
     model, mode, case agent when '(compaction)' then 'done' else 'completed' end, turns, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_nano
-from holdfast.usage_total;
+from holdfast.usage_total cross join (select 'tenant_day' as grain union all select 'tenant_hour') as g;
 insert into holdfast.tally (subject, grain, tenant, at, source, kind, mode, state, number, input_tokens, output_tokens,
     cache_write_tokens, cache_read_tokens, cost_nano)
-select subject, 'day', '', at, source, kind, mode, state, sum(number), sum(input_tokens), sum(output_tokens),
+select subject, substr(grain, 8), '', at, source, kind, mode, state, sum(number), sum(input_tokens), sum(output_tokens),
     sum(cache_write_tokens), sum(cache_read_tokens), sum(cost_nano)
-from holdfast.tally where grain = 'tenant_day' group by subject, at, source, kind, mode, state;
+from holdfast.tally where grain in ('tenant_day', 'tenant_hour') group by subject, grain, at, source, kind, mode, state;
 
 -- down
 drop index holdfast.session_prefix;
