@@ -37,7 +37,7 @@ from holdfast.jobs import ENQUEUE_DEFAULTS, EnqueueOptions, Job, JobFunction
 from holdfast.machines.api import ExecutionHandle, ExecutionOptions, Machine, MachineOptions
 from holdfast.machines.hooks import MachineHooks
 from holdfast.machines.problems import BadMachine
-from holdfast.pools.listing import Demand, Pools
+from holdfast.pools.listing import Pools, QueueDemand
 from holdfast.resp.options import RespServing
 from holdfast.results import Usage
 from holdfast.sync import Sync
@@ -169,7 +169,7 @@ MODELS: list[tuple[str, Any]] = [
 POOLS: list[tuple[str, Any]] = [
     *((f"holdfast.pools.{name}", getattr(pools, name)) for name in pools.__all__),
     ("hf.pools", Pools),
-    ("holdfast.pools.listing.Demand", Demand),
+    ("holdfast.pools.listing.Demand", QueueDemand),
 ]
 POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
 ENDINGS: list[tuple[str, Any]] = [

@@ -11,7 +11,7 @@ import time
 from itertools import count
 
 from bench.contenders.protocol import Order, async_gate, main, say
-from holdfast.agw.link import Address, Answer, Link, read_reply, request
+from holdfast.agw.link import Answer, GatewayAddress, Link, read_reply, request
 
 KEY = "a key that all workers of the benchmark have"
 GATEWAY = "gateway"
@@ -21,7 +21,7 @@ _AT_ONCE = 100  # connections that are opened at the same time
 
 
 async def connect(order: Order, number: int) -> Link:
-    link = await Link.open(Address("127.0.0.1", int(order.url)))
+    link = await Link.open(GatewayAddress("127.0.0.1", int(order.url)))
     if order.what == GATEWAY:
         worker = {"worker_id": f"w{number}", "hostname": "bench", "agw_version": "1", "max_concurrent_jobs": 100}
         await link.call("AUTH", f"w{number}", KEY)

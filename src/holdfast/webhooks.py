@@ -52,7 +52,7 @@ class NotSigned(UsageError):
     """A delivery that nobody who knows the secret has signed, or not lately."""
 
 
-class Taken(TypedDict):
+class TakenDelivery(TypedDict):
     """What became of a delivery: the id of the job, run or execution, and whether this delivery made it."""
 
     id: str | None
@@ -90,7 +90,7 @@ class Webhook:
         matches = [hmac.compare_digest(each.encode(), made.encode()) for each in given for made in right]
         return any(matches)
 
-    async def take(self, delivery: Delivery) -> Taken:
+    async def take(self, delivery: Delivery) -> TakenDelivery:
         """Enqueue what the delivery asks for, once."""
         made = delivery.body if self.using is None else self.using(delivery.body)
         key = f"webhook/{self.name}/{delivery.id}"

@@ -22,7 +22,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.models.facts import facts_for
 from holdfast.models.script import Script, say
 from holdfast.models.simulator.conversation import check_conversation
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 from tests.support.compaction import SUMMARY, sent_now
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
@@ -237,12 +237,12 @@ def test_a_server_tools_use_and_result_stay_together_across_ours() -> None:
     ]
     assert parts.compactable == []
     check(rows_of([said], set()))
-    with pytest.raises(Refused, match="unexpected `tool_use_id` found in `web_search_tool_result`"):
+    with pytest.raises(RequestRefused, match="unexpected `tool_use_id` found in `web_search_tool_result`"):
         check(rows_of([[said[0], said[3]]], set()))
     for after in ([("answer", [text("Lost.")])], [("prompt", [text("Lost?")])]):
         sent = [
             {"role": "assistant" if kind == "answer" else "user", "content": blocks}
             for kind, blocks in [*said[:3], *after]
         ]
-        with pytest.raises(Refused, match="without a corresponding `web_search_tool_result`"):
+        with pytest.raises(RequestRefused, match="without a corresponding `web_search_tool_result`"):
             check_conversation({"messages": sent}, facts_for("scripted:"))

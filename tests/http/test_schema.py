@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from holdfast import Holdfast
 from holdfast.access.principals import Role
 from holdfast.http.app import framework
-from holdfast.http.security.caps import Rate
+from holdfast.http.security.caps import RateCap
 from holdfast.http.security.gate import Gate, WebOptions
 from holdfast.http.security.shield import Shield
 from tests.http.one_loop import OneLoop
@@ -48,8 +48,8 @@ class Served:
     def __init__(self, hf: Holdfast, loop: OneLoop) -> None:
         self.hf = hf
         gate = Gate(hf, WebOptions())
-        gate.rate = Rate(_Still(), burst=1e9, a_second=1, what="requests")
-        gate.logins = Rate(_Still(), burst=1e9, a_second=1, what="logins")
+        gate.rate = RateCap(_Still(), burst=1e9, a_second=1, what="requests")
+        gate.logins = RateCap(_Still(), burst=1e9, a_second=1, what="logins")
         self.app = loop.app(Shield(framework(gate), None))
         self.tokens: dict[tuple[Role, str | None], str] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.machines.graph import Machine
 from holdfast.machines.load import load
-from holdfast.machines.stepping import About, Effect, Event, Place, Stepper, failure_of
+from holdfast.machines.stepping import About, Effect, MachineEvent, Place, Stepper, failure_of
 
 SEED = Path(__file__).parent / "seed"
 Answer = Callable[[Place, Effect], Any]
@@ -26,7 +26,7 @@ def seed(name: str) -> Machine:
     return load(file.read_text(), str(file))
 
 
-def play(machine: Machine, answer: Answer, input: Mapping[str, Any] | None = None) -> tuple[Place, list[Event]]:
+def play(machine: Machine, answer: Answer, input: Mapping[str, Any] | None = None) -> tuple[Place, list[MachineEvent]]:
     """Until it has ended. An answer that is an exception is what the effect raised."""
     stepper = Stepper(machine, input or {}, About("execution"))
     moved = stepper.begin()
@@ -43,5 +43,5 @@ def play(machine: Machine, answer: Answer, input: Mapping[str, Any] | None = Non
     return moved.to, events
 
 
-def states_of(events: list[Event]) -> list[str]:
+def states_of(events: list[MachineEvent]) -> list[str]:
     return [event.state for event in events if event.name == "entered"]

@@ -17,10 +17,10 @@ from holdfast.machines.stepping import (
     About,
     Act,
     Effect,
-    Event,
     Launch,
+    MachineEvent,
     Place,
-    Run,
+    RunMachines,
     Stepper,
     Wait,
     failure_of,
@@ -49,7 +49,7 @@ def test_the_worker_of_the_document_ends_without_work_and_takes_errors() -> None
     seen: list[Any] = []
 
     def answer(at: Place, effect: Effect) -> Any:
-        if isinstance(effect, Run):
+        if isinstance(effect, RunMachines):
             return ValueError("it broke")
         assert isinstance(effect, Act)
         seen.append((effect.action, effect.contexts[0].get("error"), effect.contexts[0].get("worker_id")))
@@ -91,7 +91,7 @@ def test_the_first_transition_that_holds_is_taken_and_none_is_an_error() -> None
     ended, events = play(machine, lambda *_: None, {"n": 1})
     assert ended.failure is not None
     assert ended.failure.type == "NoTransition"
-    assert events[-1] == Event("ended", "start", 1, "NoTransition")
+    assert events[-1] == MachineEvent("ended", "start", 1, "NoTransition")
 
 
 def test_errors_are_taken_by_class_then_by_default() -> None:
@@ -139,10 +139,10 @@ def test_foreach_gives_a_list_in_order_or_a_mapping_by_key() -> None:
           transitions: [{to: done}]
         done: {type: final, output: {all: "{{ context.all }}"}}
         """
-    runs: list[Run] = []
+    runs: list[RunMachines] = []
 
     def answer(at: Place, effect: Effect) -> Any:
-        assert isinstance(effect, Run)
+        assert isinstance(effect, RunMachines)
         runs.append(effect)
         return [each.input["who"] for each in effect.wanted]
 
@@ -194,7 +194,7 @@ def test_wait_for_gives_the_payload_as_output() -> None:
 
     ended, events = play(machine, answer)
     assert (ended.result, channels) == ({"by": "ann"}, ["ok/execution"])
-    assert Event("waiting", "start", 1, "ok/execution") in events
+    assert MachineEvent("waiting", "start", 1, "ok/execution") in events
 
 
 def test_from_dialect_one_on_braces_are_texts_and_paths_keep_types() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models import Folding, InputDelta, ModelFailure, Reply, TextDelta, ThinkingDelta
+from holdfast.models import FoldedInput, FoldedText, FoldedThinking, Folding, ModelFailure, Reply
 
 START: dict[str, Any] = {
     "type": "message_start",
@@ -110,7 +110,7 @@ def test_deltas_are_told_as_they_come() -> None:
         *END,
     ]
     told = [delta for event in events if (delta := folding.feed(event))]
-    assert told == [ThinkingDelta(0, "a"), TextDelta(1, "b"), InputDelta(2, "{}")]
+    assert told == [FoldedThinking(0, "a"), FoldedText(1, "b"), FoldedInput(2, "{}")]
     assert folding.complete
 
 

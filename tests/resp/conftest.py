@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agw.link import Address, Answer, Link, Refusal, request
+from holdfast.agw.link import Answer, GatewayAddress, GatewayRefusal, Link, request
 from holdfast.app import core_of
 from holdfast.resp.options import RespOptions
 from holdfast.resp.principals import from_table
@@ -56,7 +56,7 @@ class Client:
     async def __call__(self, *arguments: str | bytes) -> Answer:
         try:
             return await self.link.call(*arguments)
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             return f"-{refusal}"
 
     async def text(self, *arguments: str | bytes) -> str:
@@ -106,7 +106,7 @@ async def connect(server: RespServer) -> AsyncIterator[Connect]:
     opened: list[Client] = []
 
     async def open(name: str | None = "w1", port: int | None = None) -> Client:
-        client = Client(await Link.open(Address("127.0.0.1", port or server.port)))
+        client = Client(await Link.open(GatewayAddress("127.0.0.1", port or server.port)))
         opened.append(client)
         if name is not None:
             assert await client("AUTH", KEYS[name]) == "OK"

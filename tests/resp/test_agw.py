@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.agw import worker as agw
 from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.link import Address
-from holdfast.agw.tools import Toolbox, find_tools
+from holdfast.agw.link import GatewayAddress
+from holdfast.agw.tools import UnixTools, find_tools
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
 from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
@@ -52,8 +52,8 @@ Make = Callable[..., AgwWorker]
 
 def made(port: int, name: str = "w1", ports: Ports | None = None, **options: Any) -> AgwWorker:
     given: dict[str, Any] = {"max_jobs": 2, "pop_seconds": 0.3, **options}
-    settings = WorkerOptions(Address("127.0.0.1", port), KEYS[name], name, **given)
-    return AgwWorker(settings, Toolbox(find_tools(TOOLS)), ProcessLimits(grace=0.2), ports or Ports())
+    settings = WorkerOptions(GatewayAddress("127.0.0.1", port), KEYS[name], name, **given)
+    return AgwWorker(settings, UnixTools(find_tools(TOOLS)), ProcessLimits(grace=0.2), ports or Ports())
 
 
 @asynccontextmanager
@@ -165,8 +165,8 @@ async def test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer() -> 
 
 
 async def test_a_wrong_key_is_not_tried_for_ever(server: RespServer) -> None:
-    options = WorkerOptions(Address("127.0.0.1", server.port), "00" * 32, "w1")
-    worker = AgwWorker(options, Toolbox({}), ProcessLimits(), Ports())
+    options = WorkerOptions(GatewayAddress("127.0.0.1", server.port), "00" * 32, "w1")
+    worker = AgwWorker(options, UnixTools({}), ProcessLimits(), Ports())
     with pytest.raises(UsageError, match="Invalid authentication key"):
         await worker.run()
 

@@ -16,7 +16,7 @@ from holdfast.resp import keys, principals
 from holdfast.resp.call import Command
 from holdfast.resp.frames import BEFORE_AUTH
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import Principal, digest_of, from_table, shared
+from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
 from holdfast.resp.table import TABLE
 from tests.resp.conftest import KEYS, Connect, Raw, Serve, request
@@ -29,7 +29,7 @@ SECRET = "5e" * 32
 
 async def add_key(hf: Holdfast, name: str, key: str = SECRET, **options: tuple[str, ...]) -> None:
     database = await core_of(hf).opened()
-    principal = Principal(name, digest_of(key.encode()), (name,), stored=True, **options)  # type: ignore[arg-type]
+    principal = KeyPrincipal(name, digest_of(key.encode()), (name,), stored=True, **options)  # type: ignore[arg-type]
     await database.transact(keys.add_key, principal)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.agw.link import Address, Link, read_reply
+from holdfast.agw.link import GatewayAddress, Link, read_reply
 from holdfast.resp.principals import shared
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve, request
@@ -27,7 +27,7 @@ def statements(monkeypatch: pytest.MonkeyPatch, dialect: str) -> Statements:
 
 async def parked(server: RespServer, number: int) -> tuple[Link, asyncio.Task[object]]:
     """A connection of a worker of its own that waits for ever."""
-    link = await Link.open(Address("127.0.0.1", server.port))
+    link = await Link.open(GatewayAddress("127.0.0.1", server.port))
     assert await link.call("AUTH", f"p{number}", KEY) == "OK"
     assert str(await link.call("WORKER.REGISTER", worker(f"p{number}"))).startswith("OK")
     return link, asyncio.create_task(link.call("BRPOP", "queue:in", "0"))

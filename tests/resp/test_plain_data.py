@@ -13,7 +13,7 @@ import pytest
 import redis.asyncio
 
 from holdfast import Holdfast
-from holdfast.agw.link import Address, Link
+from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.resp import keyspace
 from holdfast.resp.keyspace import Name
@@ -76,7 +76,7 @@ def redis_port() -> Iterator[int]:
 
 @pytest.fixture
 async def real(redis_port: int) -> AsyncIterator[Client]:
-    client = Client(await Link.open(Address("127.0.0.1", redis_port)))
+    client = Client(await Link.open(GatewayAddress("127.0.0.1", redis_port)))
     await client("FLUSHALL")
     yield client
     await client.close()

@@ -14,22 +14,22 @@ import pytest
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import REPORTED, Executed, execute
 from holdfast.agw.processes import adopt_strays
-from holdfast.agw.tools import Toolbox, find_tools, read_card
+from holdfast.agw.tools import UnixTools, find_tools, read_card
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
-from holdfast.resp.plan import BadPlan, Plan, read_plan
+from holdfast.resp.plan import BadPlan, UnixPlan, read_plan
 from tests.support.apps import eventually
 
 TOOLS = ("sort", "uniq", "cat", "printf", "head", "sh", "env", "pwd", "sleep", "false", "setsid", "yes", "touch")
 
 
-def plan(*tasks: dict[str, Any]) -> Plan:
+def plan(*tasks: dict[str, Any]) -> UnixPlan:
     numbered = [{"task_number": number, **task} for number, task in enumerate(tasks, 1)]
     return read_plan({"plan_id": "p", "tasks": numbered})
 
 
-async def ran(plan: Plan, input: object = None, limits: ProcessLimits | None = None) -> Executed:
-    return await execute(plan, input, Toolbox(find_tools(TOOLS)), limits or ProcessLimits(), SystemClock())
+async def ran(plan: UnixPlan, input: object = None, limits: ProcessLimits | None = None) -> Executed:
+    return await execute(plan, input, UnixTools(find_tools(TOOLS)), limits or ProcessLimits(), SystemClock())
 
 
 def alive(marker: str) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from holdfast.brokers.hub import Hub, Kept, Key
+from holdfast.brokers.hub import Hub, KeptLease, Key
 from holdfast.brokers.routes import Takes
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -46,7 +46,7 @@ class SimBroker:
     seq: int = 0
     draining: bool = False
     idle_from: float | None = None
-    holds: dict[Key, Kept] = field(default_factory=dict)
+    holds: dict[Key, KeptLease] = field(default_factory=dict)
     reserved: int = 0
     incarnation: str = ""
 
@@ -95,7 +95,7 @@ class BrokerProcess(Process):
                 pass
             await self.node.clock.sleep(0.5)
 
-    async def _errand(self, hub: Hub, kept: Kept) -> str:
+    async def _errand(self, hub: Hub, kept: KeptLease) -> str:
         lasts = kept.owner.ttl_us / 1e6 * self._chance.choice((0.0, 0.1, 0.9, 2.5))
         await self.node.clock.sleep(lasts)
         if self._chance.random() < 0.3:

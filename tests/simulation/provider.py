@@ -19,7 +19,7 @@ from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import ScriptedTurn, call, calls, last_user_text, refuse, say, truncate, turns_since_user
 from holdfast.models.simulator.conversation import check_conversation
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 from holdfast.models.wire import count_tokens, to_events
 from tests.simulation.agent_audit import AgentAudit
 from tests.simulation.audit import Violation
@@ -148,7 +148,7 @@ class SimProvider:
         """I15: the provider never has a reason to refuse a request for its form."""
         try:
             check_conversation(body, facts_for(body["model"]))
-        except Refused as refused:
+        except RequestRefused as refused:
             self._store.fail(Violation("I15 (no request is refused for its form)", f"{name}: {refused}"))
 
     def _events(self, key: tuple[str, int], events: list[Wire]) -> list[Wire]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.kernel.database import Transaction
-from holdfast.resp.claims import Ask, Claimed, claim_asked
+from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.jobs import Reporter, update
 from tests.simulation.mutants import Mutant, replace
@@ -14,7 +14,7 @@ from tests.simulation.mutants import Mutant, replace
 HALF_A_DAY_US = 43_200_000_000
 
 
-async def _take_out(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Claimed:
+async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
     """The job has left its queue, and no lease brings it back."""
     return await claim_asked(tx, asks, ttl_us=HALF_A_DAY_US)
 

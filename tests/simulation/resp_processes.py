@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast import Holdfast
-from holdfast.agw.link import Link, Refusal
+from holdfast.agw.link import GatewayRefusal, Link
 from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
@@ -128,7 +128,7 @@ class RespProcess(Struck):
             while True:
                 try:
                     await self.act()
-                except (OSError, TimeoutError, Refusal):
+                except (OSError, TimeoutError, GatewayRefusal):
                     await self._hang_up()
                 await self.node.clock.sleep(self._chance.choice((0.2, 1.0, 3.0)))
         except asyncio.CancelledError:
@@ -207,7 +207,7 @@ class RespWorker(RespProcess):
                 link = link or await self.dial()
                 async with asyncio.timeout(10):
                     await link.call("WORKER.HEARTBEAT", self._machine.name)
-            except (OSError, TimeoutError, Refusal):
+            except (OSError, TimeoutError, GatewayRefusal):
                 link = None
             await self.node.clock.sleep(self.network.dead_after.total_seconds() / 4)
 
@@ -233,7 +233,7 @@ class RespWorker(RespProcess):
         while True:
             try:
                 await self.call(*report)
-            except Refusal as refusal:
+            except GatewayRefusal as refusal:
                 if not str(refusal).startswith("TRYAGAIN"):
                     return False
             except (OSError, TimeoutError):
@@ -247,7 +247,7 @@ class RespWorker(RespProcess):
             self.beating.cancel()
         try:
             await self.call("WORKER.UNREGISTER", self._machine.name, "FORCE", within=5)
-        except (OSError, TimeoutError, Refusal):
+        except (OSError, TimeoutError, GatewayRefusal):
             return
 
 

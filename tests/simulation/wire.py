@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from holdfast.agw.link import Link
-from holdfast.resp.connection import Connection
+from holdfast.resp.connection import RespConnection
 from tests.simulation.store import Store
 
 
@@ -40,7 +40,7 @@ class Wire:
 
     def _open(self, accept: Callable[[], asyncio.BaseProtocol], address: str) -> None:
         protocol = accept()
-        if isinstance(protocol, Connection):
+        if isinstance(protocol, RespConnection):
             self._near = Near(self, protocol, address)
             protocol.connection_made(self._near)
 
@@ -125,7 +125,7 @@ class Far:
 class Near(asyncio.Transport):
     """The transport that a gateway's connection is given."""
 
-    def __init__(self, wire: Wire, protocol: Connection, address: str) -> None:
+    def __init__(self, wire: Wire, protocol: RespConnection, address: str) -> None:
         super().__init__({"peername": (address, 1)})
         self._wire = wire
         self._protocol = protocol

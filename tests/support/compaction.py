@@ -13,7 +13,7 @@ from holdfast.models import Model, ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, call, say, think
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.wire import KEY
 
@@ -40,7 +40,7 @@ class Strict:
         self.requests.append(request)
         try:
             check_request(request.body(), key=KEY, account="")
-        except Refused as refused:
+        except RequestRefused as refused:
             raise ModelFailure("bad_request", f"refused: {refused}", bought="no") from refused
         async for event in self.models[request.model].stream(request, answered):
             yield event

@@ -24,7 +24,7 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import SchemaTooOld, StoreBusy
 from holdfast.jobs import JobFunction
-from holdfast.kernel.drivers.sqlite_hints import Hints, runtime_folder, tell
+from holdfast.kernel.drivers.sqlite_hints import SqliteHints, runtime_folder, tell
 from tests.support.apps import MakeApp
 from tests.transactions.conftest import Query
 from tests.transactions.libraries import (
@@ -243,7 +243,7 @@ async def test_on_a_file_the_wake_up_is_sent_once_and_after_the_commit(
 ) -> None:
     folder = runtime_folder(tmp_path / "store.db")
     loop, heard = asyncio.get_running_loop(), asyncio.Queue[str]()
-    ear = Hints(folder)
+    ear = SqliteHints(folder)
     ear.listen(loop, heard.put_nowait)
     connection = file_connection(library.url)
     connection.execute("begin")

@@ -10,9 +10,9 @@ from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
 from holdfast.agents.lane_rows import ClosedLane
 from holdfast.agents.values.lanes import closed_lane_of
 from holdfast.cli.top import _as_dict, pressed
-from holdfast.cli.top.cells import ASCII, Span, ansi, bar, clip, columns, fit, spark, text
+from holdfast.cli.top.cells import ASCII, Cell, ansi, bar, clip, columns, fit, spark, text
 from holdfast.cli.top.frame import PANELS, FrameLook, frame, plain_frame
-from holdfast.cli.top.sample import Sample
+from holdfast.cli.top.sample import StoreSample
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow, QueueRow
 from holdfast.kernel.ids import JobId
@@ -42,7 +42,7 @@ def failure(number: int, message: str = "no such page") -> Change:
     return Change(number, JobId(str(number)), "shop.fetch", "pages", "failed", NOW - number * SECOND, error)
 
 
-def sample(**changes: object) -> Sample:
+def sample(**changes: object) -> StoreSample:
     lane = LaneRow("job:shop.fetch", 2, None, 1, 0, NOW + SECOND, 2, 9)
     made = {
         "database": "sqlite shop.db",
@@ -56,10 +56,10 @@ def sample(**changes: object) -> Sample:
         "failures": [failure(number) for number in range(1, 41)],
         "history": {"mail": [0, 1, 4, 8], "pages": [1] * 60},
     }
-    return Sample(**{**made, **changes})  # type: ignore[arg-type]
+    return StoreSample(**{**made, **changes})  # type: ignore[arg-type]
 
 
-def shown(given: Sample, look: FrameLook) -> list[str]:
+def shown(given: StoreSample, look: FrameLook) -> list[str]:
     return [text(line) for line in frame(given, look)]
 
 
@@ -152,7 +152,7 @@ def test_a_sparkline_is_as_high_as_its_highest() -> None:
 def test_a_bar_shows_any_use_and_when_it_is_full() -> None:
     assert text(bar(1, 1_000, 5)) == "█░░░░"
     assert text(bar(0, 10, 5)) == "░░░░░"
-    assert bar(12, 10, 5)[0] == Span("█████", "warn")
+    assert bar(12, 10, 5)[0] == Cell("█████", "warn")
     assert text(bar(0, 0, 3)) == "░░░"
 
 
@@ -162,9 +162,9 @@ def test_text_is_fitted_by_columns_not_characters() -> None:
     assert fit("a long name", 6) == "a lon…"
     assert columns(fit("画像処理", 5)) == 5
     assert fit("x", 0) == ""
-    assert clip([Span("abc"), Span("def", "bad")], 4) == [Span("abc"), Span("d", "bad")]
-    assert ansi([Span("a"), Span("b", "bad")]) == "a\x1b[1;31mb\x1b[0m"
-    assert ansi([Span("a", "good"), Span("b", "chosen")], colored=False) == "a\x1b[1;7mb\x1b[0m"
+    assert clip([Cell("abc"), Cell("def", "bad")], 4) == [Cell("abc"), Cell("d", "bad")]
+    assert ansi([Cell("a"), Cell("b", "bad")]) == "a\x1b[1;31mb\x1b[0m"
+    assert ansi([Cell("a", "good"), Cell("b", "chosen")], colored=False) == "a\x1b[1;7mb\x1b[0m"
 
 
 def test_a_lane_that_waits_for_a_person_is_seen_first() -> None:

@@ -19,7 +19,7 @@ _PATIENCE_US = durations.microseconds("1m")
 _AGE_US = durations.microseconds("7d")
 
 
-class Answered(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """What was answered before, as JSON."""
 
     status: int
@@ -29,7 +29,7 @@ class Answered(NamedTuple):
 class Requests(View):
     """`hf.access.requests`."""
 
-    async def take(self, owner: str, key: str, digest: str) -> Answered | None:
+    async def take(self, owner: str, key: str, digest: str) -> AnsweredRequest | None:
         """None: do the request, then call `answered` or `free`. `RequestConflict`: the key was for another one."""
         return await self._ask(take_request, owner, codec.stored_key(key), digest)
 
@@ -41,7 +41,7 @@ class Requests(View):
         await self._ask(free_request, owner, codec.stored_key(key))
 
 
-async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> Answered | None:
+async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> AnsweredRequest | None:
     named = {"owner": owner, "key": key}
     await tx.run(RequestsSql.prune_requests, age_us=_AGE_US)
     if await tx.one(RequestsSql.take_request, **named, digest=digest, patience_us=_PATIENCE_US) is not None:
@@ -51,7 +51,7 @@ async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> An
         raise RequestConflict(key, "it was sent with another request before. Use another key for other work.")
     if there.status is None or there.answer is None:
         raise RequestConflict(key, "the request that brought it is not answered yet. Ask again in a moment.")
-    return Answered(there.status, there.answer)
+    return AnsweredRequest(there.status, there.answer)
 
 
 async def answer_request(tx: Transaction, owner: str, key: str, status: int, answer: str) -> None:

@@ -25,7 +25,7 @@ from holdfast.workers.signatures import Signature
 log = logging.getLogger("holdfast.agents")
 
 
-class Serving:
+class ServedAgents:
     def __init__(
         self,
         registry: Registry,

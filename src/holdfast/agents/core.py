@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.agents.adoption import Serving
+from holdfast.agents.adoption import ServedAgents
 from holdfast.agents.batches.job import BatchJobs
 from holdfast.agents.compaction.automatic import compact_definition
 from holdfast.agents.compaction.compactor import Compactor
@@ -64,7 +64,7 @@ class AgentsCore(Core):
         self.keys = Keys(self.book, self.registry)
         self._streams: weakref.WeakKeyDictionary[Runtime, Streams] = weakref.WeakKeyDictionary()
         self.closing += [self._close_streams, self.loop.close, self.book.close]
-        serving = Serving(self.registry, self.loop.play, self.compacting, self.serve_beside, self.keys)
+        serving = ServedAgents(self.registry, self.loop.play, self.compacting, self.serve_beside, self.keys)
         announced, cap = (lambda: self.settings.announced), (lambda: self.settings.tool_output_cap)
         notify = self.people.notifies
         self.layer = AgentLayer(self.keys, serving, announced=announced, notify=notify, output_cap=cap)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.agents import lanes, leftovers, tallies
-from holdfast.agents.adoption import Serving
+from holdfast.agents.adoption import ServedAgents
 from holdfast.agents.batches import steps
 from holdfast.agents.keys import Keys
 from holdfast.agents.retention import cleanup as retaining
@@ -26,7 +26,7 @@ class AgentLayer(AgentJobs, Layer):
     def __init__(
         self,
         keys: Keys,
-        serving: Serving,
+        serving: ServedAgents,
         *,
         announced: Callable[[], str],
         notify: Callable[[], bool],

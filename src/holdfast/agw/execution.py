@@ -11,10 +11,10 @@ from typing import Any
 
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.processes import Ran, ToolCall, run_tool
-from holdfast.agw.tools import Toolbox
+from holdfast.agw.tools import UnixTools
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
-from holdfast.resp.plan import Plan, Task
+from holdfast.resp.plan import UnixPlan, UnixTask
 
 REPORTED = 65_536  # bytes of each stream that a result has
 
@@ -31,7 +31,7 @@ class Executed:
         return "failed" if self.error else "completed"
 
 
-async def execute(plan: Plan, input: object, toolbox: Toolbox, limits: ProcessLimits, clock: Clock) -> Executed:
+async def execute(plan: UnixPlan, input: object, toolbox: UnixTools, limits: ProcessLimits, clock: Clock) -> Executed:
     """Run a plan. Whatever it, its input or a tool does wrong fails this job and nothing else."""
     try:
         commands = [(task, toolbox.path_of(task.command), task.arguments(input)) for task in plan.tasks]
@@ -58,7 +58,7 @@ async def execute(plan: Plan, input: object, toolbox: Toolbox, limits: ProcessLi
     return Executed(tuple(results))
 
 
-def result_of(task: Task, ran: Ran) -> dict[str, Any]:
+def result_of(task: UnixTask, ran: Ran) -> dict[str, Any]:
     """A task's result as it is reported: text where the bytes are UTF-8, else base64, and what was cut off says so."""
     return {
         "task_number": task.number,

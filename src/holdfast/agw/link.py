@@ -11,11 +11,11 @@ Answer: TypeAlias = "int | bytes | str | list[Answer] | None"
 _LONGEST_LINE = 1 << 16
 
 
-class Refusal(Exception):
+class GatewayRefusal(Exception):
     """The gateway refused the request, with this text."""
 
 
-class Address(NamedTuple):
+class GatewayAddress(NamedTuple):
     host: str
     port: int
     tls: bool = False
@@ -29,7 +29,7 @@ class Link:
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, address: Address) -> Link:
+    async def open(cls, address: GatewayAddress) -> Link:
         context = ssl.create_default_context() if address.tls else None
         return cls(*await asyncio.open_connection(address.host, address.port, ssl=context, limit=_LONGEST_LINE))
 
@@ -67,7 +67,7 @@ async def read_reply(reader: asyncio.StreamReader) -> Answer:
         case b"+":
             return rest.decode()
         case b"-":
-            raise Refusal(rest.decode(errors="replace"))
+            raise GatewayRefusal(rest.decode(errors="replace"))
         case b":":
             return int(rest)
         case b"$":
@@ -81,7 +81,7 @@ async def read_reply(reader: asyncio.StreamReader) -> Answer:
 async def _element(reader: asyncio.StreamReader) -> Answer:
     try:
         return await read_reply(reader)
-    except Refusal as refusal:  # one of several replies: the others follow
+    except GatewayRefusal as refusal:  # one of several replies: the others follow
         return f"-{refusal}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Tally:
+class JobTally:
     completed: int = 0
     failed: int = 0
     spent_ms: int = 0
@@ -24,7 +24,7 @@ class Tally:
         self.spent_ms += duration_ms
 
 
-def stats(tally: Tally, active: int, uptime: float) -> dict[str, Any]:
+def stats(tally: JobTally, active: int, uptime: float) -> dict[str, Any]:
     ended = tally.completed + tally.failed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

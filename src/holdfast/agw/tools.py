@@ -18,7 +18,7 @@ class NotAllowed(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Toolbox:
+class UnixTools:
     """`cards` are what agentic units say of themselves when they are called with --describe."""
 
     paths: Mapping[str, str]

@@ -20,10 +20,10 @@ from typing import Any
 
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import Executed, execute
-from holdfast.agw.link import Address, Link, Refusal
+from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link
 from holdfast.agw.processes import adopt_strays
-from holdfast.agw.stats import Tally, platform_name, stats
-from holdfast.agw.tools import Toolbox
+from holdfast.agw.stats import JobTally, platform_name, stats
+from holdfast.agw.tools import UnixTools
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.resp.plan import read_plan
@@ -36,7 +36,7 @@ FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    address: Address
+    address: GatewayAddress
     key: str
     worker_id: str
     queues: tuple[str, ...] = ("ready",)
@@ -50,7 +50,7 @@ class WorkerOptions:
 class AgwWorker:
     """`await worker.run()` until `worker.stop()`, which drains."""
 
-    def __init__(self, options: WorkerOptions, toolbox: Toolbox, limits: ProcessLimits, ports: Ports) -> None:
+    def __init__(self, options: WorkerOptions, toolbox: UnixTools, limits: ProcessLimits, ports: Ports) -> None:
         self._options, self._toolbox, self._limits, self._ports = options, toolbox, limits, ports
         self._stopping = asyncio.Event()
         self._free = asyncio.Semaphore(options.max_jobs)
@@ -59,7 +59,7 @@ class AgwWorker:
         self._registered = asyncio.Event()
         self._came_back = False  # this process has registered before
         self._interval = options.heartbeat_seconds or 30.0
-        self._tally = Tally()
+        self._tally = JobTally()
         self._begun = ports.clock.monotonic()
 
     @property
@@ -77,8 +77,8 @@ class AgwWorker:
             began = self._ports.clock.monotonic()
             try:
                 await self._session()
-            except (OSError, Refusal) as problem:
-                if isinstance(problem, Refusal) and not self._is_passing(problem):
+            except (OSError, GatewayRefusal) as problem:
+                if isinstance(problem, GatewayRefusal) and not self._is_passing(problem):
                     raise UsageError(f"the gateway refuses this worker: {problem}.") from None
                 if self._ports.clock.monotonic() - began > LAST_PAUSE:
                     pause = FIRST_PAUSE
@@ -89,7 +89,7 @@ class AgwWorker:
         await self._drain()
 
     @staticmethod
-    def _is_passing(refusal: Refusal) -> bool:
+    def _is_passing(refusal: GatewayRefusal) -> bool:
         """Whether it may be otherwise in a moment: the store was away, or we were given up for dead."""
         return str(refusal).startswith(("TRYAGAIN", "ERR Worker not registered"))
 
@@ -196,7 +196,7 @@ class AgwWorker:
             if executed.error:
                 ended["error"] = executed.error
             await self._deliver(id, {**ended, "attempt": job["attempt"], "duration_ms": took})
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             log.warning("the result of job %s is not wanted: %s", id, refusal)
         finally:
             del self._jobs[id]
@@ -223,7 +223,7 @@ class AgwWorker:
                 if self._control is link:
                     self._registered.clear()
                     await link.close()
-            except Refusal as refusal:
+            except GatewayRefusal as refusal:
                 if not str(refusal).startswith("TRYAGAIN"):
                     raise
                 await self._sleep(FIRST_PAUSE)
@@ -242,7 +242,7 @@ class AgwWorker:
         await asyncio.gather(*leaving, return_exceptions=True)
         if self._control is None or not self._registered.is_set():
             return
-        with contextlib.suppress(OSError, Refusal):
+        with contextlib.suppress(OSError, GatewayRefusal):
             await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
         await self._control.close()
 

@@ -10,7 +10,7 @@ from typing import Literal, Self, TypedDict, overload
 from weakref import WeakKeyDictionary
 
 from holdfast import durations, validation
-from holdfast.brokers.hub import Hub, Kept, Key
+from holdfast.brokers.hub import Hub, KeptLease, Key
 from holdfast.brokers.lease import BrokerLease
 from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.brokers.routes import Takes
@@ -114,7 +114,7 @@ class Broker:
         self.seq = 0
         self.draining = False
         self.idle_from: float | None = None
-        self.holds: dict[Key, Kept] = {}
+        self.holds: dict[Key, KeptLease] = {}
         self.reserved = 0
         self.incarnation = ""
 

@@ -64,12 +64,12 @@ class Member(Protocol):
     ttl_us: int
     draining: bool
     idle_from: float | None
-    holds: dict[Key, Kept]
+    holds: dict[Key, KeptLease]
     reserved: int  # slots for what may come of statements that are under way
     incarnation: str  # the next one, kept until its registration is answered
 
 
-class Kept(Holding):
+class KeptLease(Holding):
     """A lease that a broker holds. A call that ends it waits for `settled`: the job's state, None when it was lost."""
 
     def __init__(self, lease: Lease, claimed_at: float, fence_at: float, owner: Member) -> None:
@@ -100,7 +100,7 @@ class Hub:
         self._code = code_version(database.dialect)
         self._ceiling_us = microseconds(settings.lease_ceiling)
         self._members: dict[int, Member] = {}
-        self._kept: dict[Key, Kept] = {}
+        self._kept: dict[Key, KeptLease] = {}
         self.routes = BrokerRoutes(database, settings)
         self.waiters = Waiters(database, ports, self.routes, accept=self._accept, give_back=self._give_back)
         self.telling = WorkerTelemetry(ports, self.id)
@@ -231,7 +231,7 @@ class Hub:
 
     # Leases
 
-    async def claim(self, broker: Member, n: int, seconds: float) -> list[Kept]:
+    async def claim(self, broker: Member, n: int, seconds: float) -> list[KeptLease]:
         if broker.draining:
             return []
         if seconds <= 0 and not self._member.linked:
@@ -252,7 +252,7 @@ class Hub:
         leases = await self.waiters.wait(waiter, seconds)
         return [kept for lease in leases if (kept := self._kept.get(_key(lease))) is not None]
 
-    async def take(self, broker: Member, id: JobId) -> Kept | None:
+    async def take(self, broker: Member, id: JobId) -> KeptLease | None:
         if _room(broker) < 1:
             return None
         _reserve(broker, 1)
@@ -263,7 +263,7 @@ class Hub:
             taking.add_done_callback(self._unwanted)
             raise
 
-    async def _take(self, broker: Member, id: JobId) -> Kept | None:
+    async def _take(self, broker: Member, id: JobId) -> KeptLease | None:
         sent_at = self.ports.clock.monotonic()
         judge = partial(serves, queues=broker.takes.queues, capabilities=broker.takes.capabilities)
         try:
@@ -272,12 +272,12 @@ class Hub:
         finally:
             _reserve(broker, -1)
 
-    def _unwanted(self, taking: asyncio.Task[Kept | None]) -> None:
+    def _unwanted(self, taking: asyncio.Task[KeptLease | None]) -> None:
         """Who wanted it has gone."""
         if not taking.cancelled() and taking.exception() is None and (kept := taking.result()) is not None:
             self._give_back(kept.lease)
 
-    async def renew(self, kept: Kept, ttl_us: int) -> None:
+    async def renew(self, kept: KeptLease, ttl_us: int) -> None:
         self._check_open(kept)
         if kept.settled is not None:  # it has ended, by our own hand
             raise LeaseLost(kept.lease.id, kept.lease.fence)
@@ -289,13 +289,13 @@ class Hub:
             raise LeaseLost(kept.lease.id, kept.lease.fence)
         self._on_renewed(kept, renewed, sent_at, ttl_us)
 
-    async def end(self, kept: Kept, outcome: Ends) -> str:
+    async def end(self, kept: KeptLease, outcome: Ends) -> str:
         return await self._put(kept, as_written(kept.lease, outcome, None, self.settings, self.ports.random))
 
-    async def release(self, kept: Kept) -> str:
+    async def release(self, kept: KeptLease) -> str:
         return await self._put(kept, release(kept.lease))
 
-    async def _put(self, kept: Kept, ending: Ending) -> str:
+    async def _put(self, kept: KeptLease, ending: Ending) -> str:
         """Write an end under the lease's token; returns the state of the job. A refused write is counted.
 
         The same end again is the same answer. After another end the lease is lost.
@@ -312,27 +312,27 @@ class Hub:
             raise LeaseLost(kept.lease.id, kept.lease.fence)
         return state
 
-    def _hand_in(self, kept: Kept, ending: Ending) -> None:
+    def _hand_in(self, kept: KeptLease, ending: Ending) -> None:
         kept.ending = True
         kept.written = ending
         kept.settled = asyncio.get_running_loop().create_future()
         self._endings.put(kept.lease, ending)
 
-    def _check_open(self, kept: Kept) -> None:
+    def _check_open(self, kept: KeptLease) -> None:
         if self.closed:
             raise UsageError(f"the app that held job {kept.lease.id} for a broker was closed, which handed it back.")
 
-    def _accept(self, lease: Lease, sent_at: float) -> Kept | None:
+    def _accept(self, lease: Lease, sent_at: float) -> KeptLease | None:
         self._duties.stirred = True
         owner = self._members.get(lease.worker)
         if owner is None:  # it was given up, and has another number now
             self._endings.put(lease, release(lease))
             return None
-        kept = Kept(lease, sent_at, self._fence(owner, sent_at, sent_at, owner.ttl_us), owner)
+        kept = KeptLease(lease, sent_at, self._fence(owner, sent_at, sent_at, owner.ttl_us), owner)
         self._keep(kept)
         return kept
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: KeptLease) -> None:
         self._kept[_key(kept.lease)] = kept.owner.holds[_key(kept.lease)] = kept
         kept.owner.idle_from = None
 
@@ -353,20 +353,20 @@ class Hub:
         if kept.settled is not None and not kept.settled.done():
             kept.settled.set_result(state)
 
-    def _forget(self, kept: Kept) -> None:
+    def _forget(self, kept: KeptLease) -> None:
         self._kept.pop(_key(kept.lease), None)
         kept.owner.holds.pop(_key(kept.lease), None)
         if not kept.owner.holds:
             kept.owner.idle_from = self.ports.clock.monotonic()
         self.waiters.work.set()  # it has room again
 
-    def _lose(self, kept: Kept) -> None:
+    def _lose(self, kept: KeptLease) -> None:
         if not kept.lost.is_set():
             self.telling.lost(kept)
         kept.lost.set()
         self._forget(kept)
 
-    async def report(self, kept: Kept, text: str) -> None:
+    async def report(self, kept: KeptLease, text: str) -> None:
         self._check_open(kept)
         await self._database.transact(report_progress, kept.lease, text)
 
@@ -417,7 +417,7 @@ class Hub:
             if (lost := self._kept.get((held.seq, held.epoch, held.token))) is not None and not lost.ending:
                 self._lose(lost)
 
-    def _on_renewed(self, kept: Kept, row: Renewed, sent_at: float, ttl_us: int) -> None:
+    def _on_renewed(self, kept: KeptLease, row: Renewed, sent_at: float, ttl_us: int) -> None:
         kept.until = row.lease_until
         kept.fence_at = max(kept.fence_at, self._fence(kept.owner, sent_at, kept.claimed_at, ttl_us))
         kept.cancel_requested = row.cancel_requested_at is not None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from holdfast.brokers import bytes_form
-from holdfast.brokers.hub import Hub, Kept
+from holdfast.brokers.hub import Hub, KeptLease
 from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.durations import Duration
 from holdfast.errors import LeaseLost
@@ -23,7 +23,7 @@ class BrokerLease:
     `LeaseLost` from any of its calls means that somebody else may have the job: stop, and drop the result.
     """
 
-    def __init__(self, hub: Hub, kept: Kept) -> None:
+    def __init__(self, hub: Hub, kept: KeptLease) -> None:
         self._hub = hub
         self._kept = kept
         lease = kept.lease

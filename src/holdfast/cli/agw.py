@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.link import Address
+from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ToolCall, run_tool
-from holdfast.agw.tools import CARD_CAP, Toolbox, find_tools, read_card
+from holdfast.agw.tools import CARD_CAP, UnixTools, find_tools, read_card
 from holdfast.agw.worker import AgwWorker, WorkerOptions
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.clock import Ports
@@ -61,7 +61,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     if not separator or not port.isdigit():
         raise UsageError(f"--connect is HOST:PORT, not {connect!r}.")
     options = WorkerOptions(
-        Address(host.strip("[]"), int(port), tls),
+        GatewayAddress(host.strip("[]"), int(port), tls),
         key,
         worker_id or f"worker-{socket.gethostname()}"[:64].replace(".", "-"),
         queues=_names(queues),
@@ -78,7 +78,7 @@ async def _work(options: WorkerOptions, tools: tuple[str, ...], units: tuple[str
     paths = find_tools([*tools, *units])
     await _try_sandbox(limits, ports)
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
-    worker = AgwWorker(options, Toolbox(paths, units, cards), limits, ports)
+    worker = AgwWorker(options, UnixTools(paths, units, cards), limits, ports)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
     await worker.run()

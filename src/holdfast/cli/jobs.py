@@ -25,7 +25,7 @@ from holdfast.cli.options import (
 from holdfast.cli.queues import require_queue, say_if_absent
 from holdfast.cli.renamed import warn
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Look, Row, print_table
+from holdfast.cli.tables import Column, Row, TableLook, print_table
 from holdfast.cli.tail import tail
 from holdfast.errors import UsageError
 from holdfast.kernel.cancel import Cancelled
@@ -110,7 +110,7 @@ def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one job with all its details, attempts and children."""
 
-    async def found(app: Holdfast) -> tuple[JobRecord, Sequence[AttemptRecord], Sequence[Child], list[Row], Look]:
+    async def found(app: Holdfast) -> tuple[JobRecord, Sequence[AttemptRecord], Sequence[Child], list[Row], TableLook]:
         row = await app.jobs.get(await whole(app, id, "job"))
         attempts = await app.jobs.attempts(row.id)
         rows: list[Row] = [(a.token, a.worker, a.outcome, a.started_at, a.ended_at) for a in attempts]

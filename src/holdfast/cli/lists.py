@@ -11,7 +11,7 @@ import click
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import ask, print_json, print_page, say_more
 from holdfast.cli.short_ids import shortest
-from holdfast.cli.tables import Column, Look, Row, heading, on_terminal, print_table, terminal_width
+from holdfast.cli.tables import Column, Row, TableLook, heading, on_terminal, print_table, terminal_width
 from holdfast.cli.target import database_label
 from holdfast.kernel import queries
 from holdfast.kernel.ids import is_id
@@ -48,10 +48,10 @@ def print_list(
 ) -> Sequence[T]:
     """Ask for a list and print it, as JSON or as a table. `filtered`: the options leave some out."""
 
-    async def looked(app: Holdfast) -> tuple[Sequence[T], list[Row], Look]:
+    async def looked(app: Holdfast) -> tuple[Sequence[T], list[Row], TableLook]:
         rows = await question(app)
         shown = [] if as_json else [cells(row) for row in rows]
-        return rows, shown, Look() if as_json else await look_at(app, listing.columns, shown, wide=wide)
+        return rows, shown, TableLook() if as_json else await look_at(app, listing.columns, shown, wide=wide)
 
     rows, shown, look = ask(url, looked)
     if as_json:
@@ -63,7 +63,7 @@ def print_list(
     return rows
 
 
-def print_listed(listing: Listing, rows: Sequence[Row], look: Look, *, filtered: bool = False) -> None:
+def print_listed(listing: Listing, rows: Sequence[Row], look: TableLook, *, filtered: bool = False) -> None:
     """Print a list below a line that names the database."""
     if rows and look.terminal:
         click.secho(heading(listing.title, look), dim=True)
@@ -72,15 +72,15 @@ def print_listed(listing: Listing, rows: Sequence[Row], look: Look, *, filtered:
         click.echo(_NO_MATCH if filtered else listing.advice, err=True)
 
 
-async def look_at(app: Holdfast, columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> Look:
+async def look_at(app: Holdfast, columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> TableLook:
     """How to show these rows: on a terminal, with ids as short as this database allows."""
     if not on_terminal():
-        return Look()
+        return TableLook()
     wanted: dict[str, list[str]] = {}
     for at, column in enumerate(columns):
         if column.of and not wide:
             wanted.setdefault(column.of, []).extend(str(row[at]) for row in rows if is_id(row[at]))
-    return Look(
+    return TableLook(
         terminal=True,
         wide=wide,
         width=terminal_width(),

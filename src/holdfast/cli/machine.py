@@ -14,7 +14,7 @@ from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.cli.lists import look_at, wide_option
 from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Look, Row, print_table
+from holdfast.cli.tables import Column, Row, TableLook, print_table
 from holdfast.cli.target import app_for, settings_for
 from holdfast.errors import UsageError
 from holdfast.kernel.states import State
@@ -24,12 +24,12 @@ from holdfast.machines.bundle import Bundle, gather
 from holdfast.machines.drawing.mermaid import mermaid
 from holdfast.machines.drawing.svg import svg
 from holdfast.machines.files import Finder, load_file
-from holdfast.machines.hooks import Registry
+from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_hooks, named_pair
 from holdfast.machines.orders import KIND, LAYER
 from holdfast.machines.problems import BadMachine, Findings, Problem
 from holdfast.machines.run import play_here, read_input
-from holdfast.machines.stepping import Event
+from holdfast.machines.stepping import MachineEvent
 from holdfast.values.jobs import JobRecord
 
 _EXECUTIONS = (
@@ -148,7 +148,7 @@ async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any
         if bundle.main != order.machine:
             raise UsageError(f"execution {id} is of machine {order.machine!r}, and {file} is {bundle.main!r}.")
         click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)
-    machines, registry = machines_of(app), Registry(hooks)
+    machines, registry = machines_of(app), HookRegistry(hooks)
     for machine in bundle.machines.values():
         machines.serve(machine, registry, row.queue)
     if file is None and row.state not in ("failed", "cancelled"):
@@ -174,7 +174,7 @@ class _Execution(NamedTuple):
 def ls(*, url: str | None, name: str | None, state: str | None, limit: int, wide: bool, as_json: bool) -> None:
     """List executions, newest first, with the state of the machine that each is in."""
 
-    async def found(app: Holdfast) -> tuple[list[_Execution], list[Row], Look]:
+    async def found(app: Holdfast) -> tuple[list[_Execution], list[Row], TableLook]:
         executions = [await _located(app, job) for job in await _jobs(app, name, state, limit)]
         rows: list[Row] = [
             (each.job.id, each.job.kind.removeprefix(KIND), each.job.state, each.at, each.step, each.job.created_at)
@@ -215,7 +215,7 @@ async def _located(app: Holdfast, job: JobRecord) -> _Execution:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
 
-    async def found(app: Holdfast) -> tuple[dict[str, Any], list[Event], list[Row], Look]:
+    async def found(app: Holdfast) -> tuple[dict[str, Any], list[MachineEvent], list[Row], TableLook]:
         job = await app.jobs.get(await whole(app, id, "job"))
         events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
         told = values.as_json(await executions.detailed(core_of(app), job))

@@ -12,7 +12,7 @@ import click
 from holdfast.cli.options import run_until_interrupted
 from holdfast.errors import UsageError
 from holdfast.models.script import Script
-from holdfast.models.simulator import Provider, Rule, read_rules
+from holdfast.models.simulator import FaultRule, Provider, read_rules
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -62,7 +62,7 @@ def command(  # noqa: PLR0913  # one for each option
     run_until_interrupted(run())
 
 
-def _rules(path: Path | None) -> list[Rule]:
+def _rules(path: Path | None) -> list[FaultRule]:
     if path is None:
         return []
     try:

@@ -21,7 +21,7 @@ from holdfast.cli.options import (
     rough,
     url_option,
 )
-from holdfast.cli.tables import Column, Either, Look, Row, print_table
+from holdfast.cli.tables import Column, Either, Row, TableLook, print_table
 from holdfast.cli.target import repeated
 from holdfast.durations import microseconds
 from holdfast.durations import show as show_duration
@@ -94,7 +94,7 @@ class QueueView(NamedTuple):
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its policy, its counts, its lanes, how long its oldest job waits, and who serves it."""
 
-    async def viewed(app: Holdfast) -> tuple[QueueView, list[Row], Look]:
+    async def viewed(app: Holdfast) -> tuple[QueueView, list[Row], TableLook]:
         view = await _view(app, name)
         shown = [_lane(lane) for lane in view.lanes]
         return view, shown, await look_at(app, _LANES, shown)

@@ -24,7 +24,7 @@ from holdfast.resp import keys, principals
 from holdfast.resp.client import PopForm
 from holdfast.resp.keys import StoredKey
 from holdfast.resp.options import DEFAULT_BIND, RespOptions
-from holdfast.resp.principals import Principal, check_worker_id, digest_of, new_key
+from holdfast.resp.principals import KeyPrincipal, check_worker_id, digest_of, new_key
 from holdfast.resp.server import RespServer
 from holdfast.values.times import moment
 
@@ -91,7 +91,7 @@ async def _serve(app: Holdfast, options: RespOptions) -> None:
         await stopped.wait()
 
 
-def _shared(name: str | None) -> Principal | None:
+def _shared(name: str | None) -> KeyPrincipal | None:
     if name is None:
         return None
     if not (key := os.environ.get(name)):
@@ -125,7 +125,7 @@ def add(  # noqa: PLR0917  the options of the command
     check_worker_id(name)
     key = new_key()
     limits: dict[str, Any] = {"queues": queues or None, "commands": tuple(map(str.upper, commands)) or None}
-    principal = Principal(name, digest_of(key.encode()), workers or (name,), **limits, tenant=tenant)
+    principal = KeyPrincipal(name, digest_of(key.encode()), workers or (name,), **limits, tenant=tenant)
 
     async def store(app: Holdfast) -> None:
         await core_of(app).runtime().database.transact(keys.add_key, principal)

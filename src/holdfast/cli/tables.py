@@ -71,7 +71,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TableLook:
     """For whom a table is. Without a terminal, the rest means nothing."""
 
     terminal: bool = False
@@ -101,7 +101,7 @@ def terminal_width() -> int:
     return get_terminal_size().columns
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Row], look: Look, *, empty: str) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Row], look: TableLook, *, empty: str) -> None:
     """Print a table; `empty` if it has no rows."""
     if not rows:
         click.echo(empty)
@@ -115,7 +115,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], look: Look, *, e
         console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
 
 
-def heading(title: str, look: Look) -> str:
+def heading(title: str, look: TableLook) -> str:
     """What a list is of, and on a terminal of which database; the end of a long name says most."""
     if not look.terminal:
         return title
@@ -126,7 +126,7 @@ def heading(title: str, look: Look) -> str:
     return f"{title} in {database}"
 
 
-def cell_text(column: Column, cell: object, look: Look) -> str:
+def cell_text(column: Column, cell: object, look: TableLook) -> str:
     """A cell as it is shown, before it is cut."""
     if isinstance(cell, Either):
         return "".join(cell_text(column, part, look) for part in cell.parts) if look.short else _one_line(cell.plain)
@@ -169,7 +169,7 @@ def _print_plain(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
 # On a terminal
 
 
-def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look: Look) -> list[Text]:
+def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look: TableLook) -> list[Text]:
     """The lines of a table; none is wider than the terminal, unless the look is wide."""
     from rich.cells import cell_len
     from rich.text import Text
@@ -282,7 +282,7 @@ def _style(column: Column, text: str) -> str:
     return ""
 
 
-def _console(look: Look) -> Console:
+def _console(look: TableLook) -> Console:
     from rich.console import Console
 
     colors: Literal["auto"] | None = "auto" if is_colored(sys.stdout) else None

@@ -21,7 +21,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Either, Look, Row, print_table
+from holdfast.cli.tables import Column, Either, Row, TableLook, print_table
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord
 
@@ -69,7 +69,7 @@ def command() -> None:
 def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
     """List workers, newest first."""
 
-    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRecord], Sequence[DutyRecord], list[Row], Look]:
+    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRecord], Sequence[DutyRecord], list[Row], TableLook]:
         rows, duties = await all_of(app.workers.list, all=every), await app.workers.duties()
         shown = [_cells(row, duties) for row in rows]
         return rows, duties, shown, await look_at(app, _WORKERS.columns, shown, wide=wide)
@@ -88,7 +88,7 @@ def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one worker, the jobs it holds and its duties."""
 
-    async def found(app: Holdfast) -> tuple[WorkerView, list[Row], Look]:
+    async def found(app: Holdfast) -> tuple[WorkerView, list[Row], TableLook]:
         row = await app.workers.get(await whole(app, id, "worker"))
         jobs, duties = await app.workers.held(row), await app.workers.duties()
         shown: list[Row] = [(job.id, job.kind, job.queue, job.at) for job in jobs]

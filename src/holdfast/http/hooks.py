@@ -17,7 +17,7 @@ from holdfast.http.api.routes import Endpoint
 from holdfast.http.security.denials import Denied, absent, forbidden, too_large
 from holdfast.http.security.gate import Gate, address_of
 from holdfast.http.security.texts import check_texts
-from holdfast.webhooks import LARGEST, Delivery, NotSigned, Taken, Webhook
+from holdfast.webhooks import LARGEST, Delivery, NotSigned, TakenDelivery, Webhook
 
 
 async def take_delivery(request: Request, gate: Gate) -> Response:
@@ -56,7 +56,7 @@ def _read(hook: Webhook, request: Request, raw: bytes, now_us: int) -> Delivery:
         raise Denied(401, "NotSigned", str(problem), remedy) from None
 
 
-async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Request, raw: bytes) -> Taken:
+async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Request, raw: bytes) -> TakenDelivery:
     """What became of it, with what was to be done in the audit before it, and what came of it after."""
     audit, path = gate.hf.access.audit, request.url.path
     by = Principal(f"webhook {hook.name}", "operator", hook.tenant or None)

@@ -26,7 +26,7 @@ _IDLE = [state for state in _LIVE if state != State.RUNNING]
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class LaunchLimit:
     """What `on_launch` returns: `most` machines may be alive in `queue`, with those that live `beside` it.
 
     The queue begins with `OWN_QUEUES`: only a process that is started for it takes what is in it.
@@ -43,7 +43,7 @@ class Admission:
 
 
 async def admit(
-    tx: Transaction, lease: Lease, asked: Admission, jobs: Sequence[tuple[NewJob, Route]], step: str
+    tx: Transaction, lease: Lease, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]], step: str
 ) -> str:
     """Enqueue as many of these as may start; returns their ids, as JSON, and stores them as a step."""
     await _lock(tx, asked)
@@ -51,17 +51,17 @@ async def admit(
     return await store_step(tx, lease, step, json.dumps(await _enqueue_some(tx, asked, jobs)))
 
 
-async def let_in(tx: Transaction, asked: Admission, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+async def let_in(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
     """Enqueue as many of these as may start, for somebody who has no lease; returns their ids."""
     await _lock(tx, asked)
     return await _enqueue_some(tx, asked, jobs)
 
 
-async def _lock(tx: Transaction, asked: Admission) -> None:
+async def _lock(tx: Transaction, asked: LaunchLimit) -> None:
     await lock_channel(tx, own_channel(f"launch {asked.queue}"))
 
 
-async def _enqueue_some(tx: Transaction, asked: Admission, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+async def _enqueue_some(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
     there = await launched(tx, asked.queue)
     silent = [str(row.id) for row in there if row.id not in asked.beside]
     gone = set() if asked.gone is None else set(asked.gone(silent))  # few, and read elsewhere: nothing waits for this

@@ -14,28 +14,28 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import hold
 from holdfast.machines import family
-from holdfast.machines.asking import Asking, Question, more_wanted, pause_of, winner_of
+from holdfast.machines.asking import AgentAsker, Question, more_wanted, pause_of, winner_of
 from holdfast.machines.checkpoints import checkpoint_name
 from holdfast.machines.family import Outcome
-from holdfast.machines.graph import Machine, State
-from holdfast.machines.stepping import Ask, EffectFailed, failure_of
+from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.stepping import AskAgent, EffectFailed, failure_of
 from holdfast.outcomes import Snooze
 from holdfast.workers.context import JobContext
 
-Settle = Callable[[State, Sequence[JobId]], Awaitable[list[Outcome | None]]]
+Settle = Callable[[Stage, Sequence[JobId]], Awaitable[list[Outcome | None]]]
 
 
 class Answers:
     """The answers of one state; `settled` says how its runs ended, or parks the machine until they have."""
 
-    def __init__(self, ctx: JobContext, asking: Asking, ports: Ports, number: int, settled: Settle) -> None:
+    def __init__(self, ctx: JobContext, asking: AgentAsker, ports: Ports, number: int, settled: Settle) -> None:
         self._ctx = ctx
         self._asking = asking
         self._ports = ports
         self._number = number  # of the checkpoint that comes next
         self._settled = settled
 
-    async def ask(self, machine: Machine, state: State, effect: Ask) -> Any:
+    async def ask(self, machine: Machine, state: Stage, effect: AskAgent) -> Any:
         """Ask the agent, once or as often as `execution` says; each answer is a run of its own."""
         execution, tries = state.execution, 0
         named = machine.agents.get(effect.agent, effect.agent)
@@ -60,7 +60,7 @@ class Answers:
                 continue
             return self._answered(state, votes, failed)
 
-    def _answered(self, state: State, votes: Sequence[str], failed: Sequence[Outcome]) -> Any:
+    def _answered(self, state: Stage, votes: Sequence[str], failed: Sequence[Outcome]) -> Any:
         execution = state.execution
         if not votes:
             raise EffectFailed(failed[-1].failure)
@@ -71,7 +71,7 @@ class Answers:
             return {**codec.decode(winner), "votes": votes.count(winner), "candidates": len(votes)}
         return codec.decode(votes[-1])
 
-    async def _answers(self, state: State, ids: Sequence[JobId], question: Question) -> list[Outcome]:
+    async def _answers(self, state: Stage, ids: Sequence[JobId], question: Question) -> list[Outcome]:
         """How the runs under these ids ended; they are started first."""
         for number, id in enumerate(ids):
             step = checkpoint_name(self._number, f"agent {number}")
@@ -84,7 +84,7 @@ class Answers:
         outcomes = [each for each in ended if each is not None]
         return outcomes[-1:] if state.execution.type in ("default", "retry") else outcomes
 
-    async def _pause(self, state: State, *, failed: Outcome, tries: int) -> None:
+    async def _pause(self, state: Stage, *, failed: Outcome, tries: int) -> None:
         """Wait before the next try, or fail when there is none."""
         pause = pause_of(state.execution, tries, self._ports.random.random())
         if pause is None:

@@ -24,12 +24,12 @@ from holdfast.machines.engine import Engine
 from holdfast.machines.files import Finder, load_file
 from holdfast.machines.graph import AgentDefinition
 from holdfast.machines.graph import Machine as Graph
-from holdfast.machines.hooks import Registry
+from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.layer import MachineLayer, machine_definition
 from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.profiles import model_of
-from holdfast.machines.stepping import Event, Place
+from holdfast.machines.stepping import MachineEvent, Place
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Machines:
         validation.option_names(options, MachineOptions, "machine")
         hooks, machines, queue = options.get("hooks"), options.get("machines"), options.get("queue", QUEUE)
         found = Findings()
-        registry = hooks if isinstance(hooks, Registry) else Registry(hooks)
+        registry = hooks if isinstance(hooks, HookRegistry) else HookRegistry(hooks)
         graph = load_file(path)
         bundle = gather(graph, Finder({**self._declared, **(machines or {})}).find, found)
         for each in bundle.machines.values():
@@ -91,7 +91,7 @@ class Machines:
             raise NotFound(f"this program has no machine {name[:80]!r}.")
         return self.declared[name]
 
-    def serve(self, graph: Graph, hooks: Registry, queue: str, *, declared: bool = True) -> None:
+    def serve(self, graph: Graph, hooks: HookRegistry, queue: str, *, declared: bool = True) -> None:
         """Let workers of this program play this machine."""
         self.engine.register(graph.name, hooks, declared=declared)
         self._layer.attend(hooks)
@@ -179,7 +179,7 @@ class ExecutionHandle(Job[T]):
         """Where the machine is by its last checkpoint; None: it has not begun."""
         return (await self._read())[1]
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[MachineEvent]:
         """What happens to it, from its beginning until it has ended."""
         seen, pause = -1, _FIRST_LOOK
         while True:
@@ -194,7 +194,7 @@ class ExecutionHandle(Job[T]):
             pause = _FIRST_LOOK if fresh else min(pause * 1.5, _LAST_LOOK)
             await self._core.ports.clock.sleep(pause)
 
-    async def history(self) -> list[Event]:
+    async def history(self) -> list[MachineEvent]:
         """What has happened to it so far."""
         return [event for each in (await self._read())[2] for event in each.events]
 

@@ -34,7 +34,7 @@ class Question:
     loop: ToolLoop
 
 
-class Asking(Protocol):
+class AgentAsker(Protocol):
     """Who asks agents for a machine."""
 
     async def start(self, ctx: JobContext, id: JobId, step: str, question: Question) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.machines.expressions import Expression
-from holdfast.machines.graph import Machine, State
+from holdfast.machines.graph import Machine, Stage
 from holdfast.machines.problems import Findings
 from holdfast.machines.templates import Template
 from holdfast.validation import nearest
@@ -23,7 +23,7 @@ def check_graph(machine: Machine, found: Findings) -> None:
     _check_fields(machine, found)
 
 
-def _check_targets(machine: Machine, state: State, found: Findings) -> None:
+def _check_targets(machine: Machine, state: Stage, found: Findings) -> None:
     for transition in state.transitions:
         if transition.to not in machine.states:
             found.unknown(transition.at, "state", transition.to, machine.states)
@@ -41,7 +41,7 @@ def _check_targets(machine: Machine, state: State, found: Findings) -> None:
             break
 
 
-def _check_parts(state: State, found: Findings) -> None:
+def _check_parts(state: Stage, found: Findings) -> None:
     done = [state.calls, state.launches, state.action]
     if state.foreach is not None and not any(done):
         found.add(state.at, f"{state.name!r} has foreach, and no machine, launch or action to do for each item.")
@@ -92,7 +92,7 @@ def _check_fields(machine: Machine, found: Findings) -> None:
                 )
 
 
-def _read(state: State) -> Iterator[str]:
+def _read(state: Stage) -> Iterator[str]:
     """The fields of the context that a state reads."""
     values: list[Any] = [state.input, state.foreach, state.launch_input, state.wait_for, state.output, state.key]
     values += [value for _, value in state.to_context]

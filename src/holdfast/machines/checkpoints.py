@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.kernel import codec
-from holdfast.machines.stepping import Event, Failure, Moved, Place, patch
+from holdfast.machines.stepping import MachineEvent, Place, StateFailure, Stepped, patch
 
 _PREFIX = "machine "
 
@@ -24,10 +24,10 @@ class Told(NamedTuple):
     """A checkpoint's number, and the events that it holds."""
 
     number: int
-    events: tuple[Event, ...]
+    events: tuple[MachineEvent, ...]
 
 
-def record(before: Place | None, moved: Moved) -> dict[str, Any]:
+def record(before: Place | None, moved: Stepped) -> dict[str, Any]:
     """What is stored of a move."""
     changed, removed = patch({} if before is None else before.context, moved.to.context)
     to = moved.to
@@ -62,7 +62,7 @@ def replayed(before: Place | None, stored: Mapping[str, Any]) -> Place:
         context=context,
         output=stored.get("output"),
         result=stored.get("result"),
-        failure=None if failure is None else Failure(tuple(failure["classes"]), failure["message"]),
+        failure=None if failure is None else StateFailure(tuple(failure["classes"]), failure["message"]),
         over=stored.get("over", False),
     )
 
@@ -74,7 +74,7 @@ def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[Place | None, list[Tol
     for name, result in sorted((name, result) for name, result in steps if _is_checkpoint(name)):
         stored = codec.decode(result)
         place = replayed(place, stored)
-        told.append(Told(int(name.removeprefix(_PREFIX)), tuple(Event(**each) for each in stored["events"])))
+        told.append(Told(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"])))
     return place, told
 
 

@@ -62,7 +62,7 @@ def read_document(text: str, file: str) -> Node:
     """The one document of a file. `BadMachine` when it is no YAML, or more than the caps allow."""
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise BadMachine([Problem(Position(file, 1, 1), f"the file has more than {MOST_BYTES:,} bytes.")])
-    return _Reader(file).read(text)
+    return _DocumentReader(file).read(text)
 
 
 class _Open:
@@ -75,7 +75,7 @@ class _Open:
         self.nodes: list[Node] = []
 
 
-class _Reader:
+class _DocumentReader:
     def __init__(self, file: str) -> None:
         self._file = file
         self._anchors: dict[str, tuple[Node, int, int]] = {}  # with how many nodes, and how deep

@@ -21,14 +21,14 @@ from holdfast.kernel.leases import hold
 from holdfast.kernel.queries import find_job
 from holdfast.kernel.waiting import check_channel
 from holdfast.machines import family
-from holdfast.machines.admission import Admission, admit
+from holdfast.machines.admission import LaunchLimit, admit
 from holdfast.machines.answers import Answers
-from holdfast.machines.asking import Asking
+from holdfast.machines.asking import AgentAsker
 from holdfast.machines.bundle import Bundle, unpack
 from holdfast.machines.checkpoints import checkpoint_name, record, replayed
 from holdfast.machines.family import Outcome
-from holdfast.machines.graph import Machine, State
-from holdfast.machines.hooks import HookSet, Registry
+from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.hooks import HookRegistry, HookSet
 from holdfast.machines.orders import OWN_PROCESS, Order, Way, first_order, new_job, read_order
 from holdfast.machines.program import Program
 from holdfast.machines.program import playing as playing_program
@@ -37,18 +37,18 @@ from holdfast.machines.stepping import (
     PROBLEMS,
     About,
     Act,
-    Ask,
+    AskAgent,
     Effect,
     EffectFailed,
-    Failure,
     Hook,
     Launch,
-    Moved,
     Place,
-    Run,
+    RunMachines,
+    StateFailure,
+    Stepped,
     Stepper,
     Wait,
-    Wanted,
+    WantedRun,
     failure_of,
 )
 from holdfast.outcomes import Cancel, Discard, Fail, Park, Settled, Snooze
@@ -70,21 +70,21 @@ class TooDeep(Exception):
 class Engine:
     """Plays machines for the worker of one program."""
 
-    def __init__(self, asking: Asking, ports: Callable[[], Ports]) -> None:
+    def __init__(self, asking: AgentAsker, ports: Callable[[], Ports]) -> None:
         self._asking = asking
         self._ports = ports
-        self._hooks: dict[str, Registry] = {}
+        self._hooks: dict[str, HookRegistry] = {}
         self._bundles: dict[str, Bundle] = {}
         self.app: str | None = None  # MODULE:APP, by which other processes find the program
         self.play = self._play  # one function for all machines: definitions are compared by it
 
-    def register(self, machine: str, hooks: Registry, *, declared: bool) -> None:
+    def register(self, machine: str, hooks: HookRegistry, *, declared: bool) -> None:
         """Let a machine have these hooks. One that the program has not `declared` itself has those of the machine that
         runs it, and these only if that one is not here."""
         if declared or machine not in self._hooks:
             self._hooks[machine] = hooks
 
-    def hooks_of(self, machine: str) -> Registry | None:
+    def hooks_of(self, machine: str) -> HookRegistry | None:
         """The hooks that a machine of the program has; None: it has declared none."""
         return self._hooks.get(machine)
 
@@ -93,7 +93,7 @@ class Engine:
         asked = read_order(order)
         playing_program.set(Program(ctx.settings.url, self.app))
         bundle = await self._bundle(ctx, asked)
-        hooks = self._hooks.get(asked.by) or self._hooks.get(asked.machine) or Registry()
+        hooks = self._hooks.get(asked.by) or self._hooks.get(asked.machine) or HookRegistry()
         playing = Playing(ctx, asked, bundle, hooks, asking=self._asking, ports=self._ports())
         try:
             return await _attended(playing, hooks.of(bundle.machines[asked.machine], None), asked)
@@ -120,7 +120,7 @@ class Playing:
     """One attempt at one machine."""
 
     def __init__(
-        self, ctx: JobContext, order: Order, bundle: Bundle, hooks: Registry, *, asking: Asking, ports: Ports
+        self, ctx: JobContext, order: Order, bundle: Bundle, hooks: HookRegistry, *, asking: AgentAsker, ports: Ports
     ) -> None:
         self._ctx = ctx
         self._order = order
@@ -161,7 +161,7 @@ class Playing:
             self._number += 1
         return place
 
-    async def _store(self, before: Place | None, moved: Moved) -> Place:
+    async def _store(self, before: Place | None, moved: Stepped) -> Place:
         text = codec.encode(
             record(before, moved), what=f"what state {moved.to.state!r} has to store", cap=self._ctx.settings.result_cap
         )
@@ -175,7 +175,7 @@ class Playing:
         about = About(self._ctx.id, self._order.parent, self._order.depth)
         return Stepper(self._machine, self._order.input, about, methods)
 
-    async def _move(self, place: Place) -> Moved:
+    async def _move(self, place: Place) -> Stepped:
         """Do what is to be done next, and say where that leads."""
         stepper = self._stepper(place.state)
         try:
@@ -186,7 +186,7 @@ class Playing:
             return stepper.failed(place, problem.failure)
         return stepper.succeeded(place, output)
 
-    async def _recover(self, moved: Moved) -> Moved:
+    async def _recover(self, moved: Stepped) -> Stepped:
         """When nothing in the machine takes an error, its hooks may."""
         place, failure = moved.to, moved.to.failure
         hooks = self._registry.of(self._machine, place.state)
@@ -201,7 +201,7 @@ class Playing:
         if not isinstance(to, str):
             return moved
         found = stepper.recovered(place, to)
-        return Moved(found.to, (*moved.events[:-1], *found.events))
+        return Stepped(found.to, (*moved.events[:-1], *found.events))
 
     async def _perform(self, place: Place, effect: Effect) -> Any:
         state = self._machine.states[place.state]
@@ -212,23 +212,23 @@ class Playing:
                 return await self._act(state, effect)
             case Wait():
                 return await self._wait(state, effect)
-            case Run():
+            case RunMachines():
                 return await self._run(state, effect)
             case Launch():
                 return await self._launch(place, state, effect)
-            case Ask():
+            case AskAgent():
                 answers = Answers(self._ctx, self._asking, self._ports, self._number, self._settled)
                 return await answers.ask(self._machine, state, effect)
 
-    def _timeout(self, state: State) -> float | None:
+    def _timeout(self, state: Stage) -> float | None:
         return self._machine.settings.timeout if state.timeout is None else state.timeout
 
-    def _hooks(self, state: State | None) -> HookSet:
+    def _hooks(self, state: Stage | None) -> HookSet:
         return self._registry.of(self._machine, None if state is None else state.name)
 
     # What hooks do
 
-    async def _hook(self, state: State, effect: Hook) -> Any:
+    async def _hook(self, state: Stage, effect: Hook) -> Any:
         method, context = HOOKED[effect.part], dict(effect.context)
         async with _of_the_program(self._timeout(state)):
             match effect.part:
@@ -243,7 +243,7 @@ class Playing:
                 case _:
                     return await self._hooks(state).first(method, state.name, effect.to, context) or effect.to
 
-    async def _act(self, state: State, effect: Act) -> Any:
+    async def _act(self, state: Stage, effect: Act) -> Any:
         hooks = self._hooks(state)
         if not effect.each:
             async with _of_the_program(self._timeout(state)):
@@ -253,7 +253,7 @@ class Playing:
             outputs.append(await self._act_for(number, hooks, state, effect.action, context))
         return outputs if effect.keys is None else dict(zip(effect.keys, outputs, strict=True))
 
-    async def _act_for(self, number: int, hooks: HookSet, state: State, action: str, context: dict[str, Any]) -> Any:
+    async def _act_for(self, number: int, hooks: HookSet, state: Stage, action: str, context: dict[str, Any]) -> Any:
         """One item: what it put out is stored at once, so that it is not done again."""
         step = checkpoint_name(self._number, f"item {number}")
         stored = await self._ctx.ledger.find_step(step)
@@ -271,7 +271,7 @@ class Playing:
 
     # What waits without a worker
 
-    async def _wait(self, state: State, effect: Wait) -> Any:
+    async def _wait(self, state: Stage, effect: Wait) -> Any:
         """The signal is taken and stored in one transaction; only then is its state left."""
         try:
             check_channel(effect.channel)
@@ -289,7 +289,7 @@ class Playing:
             raise EffectFailed(_timed_out(state))
         raise Parking(Park(effect.channel, None if left is None else f"{left}us"))
 
-    async def _time_left(self, state: State, now: int) -> int | None:
+    async def _time_left(self, state: Stage, now: int) -> int | None:
         """Microseconds until this state's time is over, by the clock of the store; None: it has no end."""
         timeout = self._timeout(state)
         if timeout is None:
@@ -302,7 +302,7 @@ class Playing:
     async def _now(self) -> int:
         return (await self._ctx.database.transact(hold, self._ctx.lease)).now
 
-    async def _run(self, state: State, effect: Run) -> Any:
+    async def _run(self, state: Stage, effect: RunMachines) -> Any:
         """Start the children once, then wait for all, or for the first that succeeds."""
         step = checkpoint_name(self._number, "machine")
         ids = family.child_ids(self._ctx, step, len(effect.wanted))
@@ -318,7 +318,7 @@ class Playing:
         outputs = [_shown(each) for each in ended]
         return outputs if effect.labels is None else dict(zip(effect.labels, outputs, strict=True))
 
-    async def _settled(self, state: State, ids: Sequence[JobId], *, first: bool = False) -> list[Outcome | None]:
+    async def _settled(self, state: Stage, ids: Sequence[JobId], *, first: bool = False) -> list[Outcome | None]:
         """How these children ended. Those that are still open, and not awaited any more, are cancelled."""
         ended = await family.outcomes(self._ctx, ids)
         still_open = [id for id, outcome in zip(ids, ended, strict=True) if outcome is None]
@@ -337,7 +337,7 @@ class Playing:
             return await self._settled(state, ids, first=first)
         raise Parking(Park(None, None if left is None else f"{left}us"))
 
-    def _child(self, wanted: Wanted) -> Order:
+    def _child(self, wanted: WantedRun) -> Order:
         if self._order.depth >= MOST_DEPTH:
             problem = TooDeep(f"machines run each other, {MOST_DEPTH} deep.")
             raise EffectFailed(failure_of(problem))
@@ -350,7 +350,7 @@ class Playing:
         by = self._order.by or self._machine.name
         return {"by": by, "parent": self._ctx.id, "depth": self._order.depth + 1}
 
-    def _called(self, wanted: Wanted) -> str:
+    def _called(self, wanted: WantedRun) -> str:
         try:
             return self._bundle.called(self._machine.name, wanted.name)
         except UsageError as problem:
@@ -362,7 +362,7 @@ class Playing:
         way = replace(way, requires=(OWN_PROCESS,)) if queue else way
         return new_job(id, order, way, self._ctx.settings)
 
-    async def _launch(self, place: Place, state: State, effect: Launch) -> Any:
+    async def _launch(self, place: Place, state: Stage, effect: Launch) -> Any:
         """Start machines that are on their own from then on."""
         if self._order.depth >= MOST_LAUNCHES:
             problem = TooDeep(f"machines launch each other, {MOST_LAUNCHES:,} one after the other.")
@@ -379,16 +379,16 @@ class Playing:
         await family.launch(self._ctx, (self._job(id, order) for id, order in orders_of))
         return {"count": len(ids), "execution_ids": list(ids[:_TOLD_IDS])}
 
-    async def _admission(self, place: Place, state: State, effect: Launch) -> Admission | None:
+    async def _admission(self, place: Place, state: Stage, effect: Launch) -> LaunchLimit | None:
         if "on_launch" not in self._hooks(state).methods:
             return None
         names = [each.name for each in effect.wanted]
         async with _of_the_program(self._timeout(state)):
             context = self._stepper(place.state).seen(place)
-            asked: Admission | None = await self._hooks(state).first("on_launch", names, context)
+            asked: LaunchLimit | None = await self._hooks(state).first("on_launch", names, context)
         return asked
 
-    async def _admit(self, state: State, asked: Admission, jobs: Sequence[Any]) -> Any:
+    async def _admit(self, state: Stage, asked: LaunchLimit, jobs: Sequence[Any]) -> Any:
         """Who may start is decided once, also if this state is played again; who starts them may come twice."""
         step = checkpoint_name(self._number, "admitted")
         stored = await self._ctx.ledger.find_step(step)
@@ -438,7 +438,7 @@ def _plain(value: Any) -> Any:
     return codec.decode(_text(value))
 
 
-def _timed_out(state: State) -> Failure:
+def _timed_out(state: Stage) -> StateFailure:
     return failure_of(TimeoutError(f"state {state.name!r} has timed out."))
 
 

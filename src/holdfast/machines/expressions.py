@@ -56,18 +56,18 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Variable:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Subscript:
     of: Tree
     key: Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class LengthOf:
     of: Tree
 
 
@@ -84,7 +84,7 @@ class Binary:
     right: Tree
 
 
-Tree = Literal | Name | Item | Length | Unary | Binary
+Tree = Literal | Variable | Subscript | LengthOf | Unary | Binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class _Parser:
         while self._take("|"):
             if not self._take(*FILTERS):
                 raise self._wrong("the filter length")
-            tree = Length(tree)
+            tree = LengthOf(tree)
         return tree
 
     def _path(self) -> Tree:
@@ -234,10 +234,10 @@ class _Parser:
             if sign == ".":
                 if self._next.kind != "name":
                     raise self._wrong("the name of a field")
-                tree = Item(tree, Literal(self._next.text))
+                tree = Subscript(tree, Literal(self._next.text))
                 self._at += 1
             else:
-                tree = Item(tree, self._either())
+                tree = Subscript(tree, self._either())
                 self._close("]")
         return tree
 
@@ -260,7 +260,7 @@ class _Parser:
             return Literal(_WORDS[token.text])
         if self._next.text == "(":
             raise BadExpression(f"conditions call nothing; {token.text!r} is no filter.", token.column)
-        return Name(token.text)
+        return Variable(token.text)
 
     def _close(self, sign: str) -> None:
         if not self._take(sign):
@@ -281,13 +281,13 @@ def _number(token: _Token) -> int | float:
 def names_of(tree: Tree) -> set[str]:
     """The names that stand at the beginning of its paths."""
     match tree:
-        case Name():
+        case Variable():
             return {tree.name}
         case Literal():
             return set()
-        case Item():
+        case Subscript():
             return names_of(tree.of) | names_of(tree.key)
-        case Length() | Unary():
+        case LengthOf() | Unary():
             return names_of(tree.of)
         case Binary():
             return names_of(tree.left) | names_of(tree.right)
@@ -295,11 +295,11 @@ def names_of(tree: Tree) -> set[str]:
 
 def _fields(tree: Tree) -> set[str]:
     match tree:
-        case Item(Name("context"), Literal(str() as field)):
+        case Subscript(Variable("context"), Literal(str() as field)):
             return {field}
-        case Item():
+        case Subscript():
             return _fields(tree.of) | _fields(tree.key)
-        case Length() | Unary():
+        case LengthOf() | Unary():
             return _fields(tree.of)
         case Binary():
             return _fields(tree.left) | _fields(tree.right)
@@ -311,11 +311,11 @@ def _value(tree: Tree, names: Mapping[str, Any]) -> Any:  # noqa: PLR0911  one f
     match tree:
         case Literal():
             return tree.value
-        case Name():
+        case Variable():
             return names.get(tree.name)
-        case Item():
+        case Subscript():
             return _item(_value(tree.of, names), _value(tree.key, names))
-        case Length():
+        case LengthOf():
             return _length(_value(tree.of, names))
         case Unary("not"):
             return not _value(tree.of, names)

@@ -20,7 +20,7 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_children, own_channel, park, wake_some
-from holdfast.machines.stepping import Failure
+from holdfast.machines.stepping import StateFailure
 from holdfast.outcomes import Park
 from holdfast.workers.context import JobContext, Parking
 
@@ -39,9 +39,9 @@ class Outcome:
     error: str = ""
 
     @property
-    def failure(self) -> Failure:
+    def failure(self) -> StateFailure:
         """Of a child that did not succeed."""
-        return Failure((self.error_type, "ChildFailed", "Exception"), self.error)
+        return StateFailure((self.error_type, "ChildFailed", "Exception"), self.error)
 
 
 def child_ids(ctx: JobContext, what: str, count: int) -> list[JobId]:

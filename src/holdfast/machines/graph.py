@@ -31,7 +31,7 @@ Value = Any  # a plain value in which a Template or a Path may stand for one
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class GraphTransition:
     to: str
     condition: Expression | None
     at: Position
@@ -47,7 +47,7 @@ class HookSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MachineCall:
     """One machine to run; `input` None: the state's own."""
 
     name: str
@@ -75,20 +75,20 @@ class ToolLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Stage:
     name: str
     at: Position
     type: str = ""
     action: str | None = None
     hooks: tuple[HookSpec, ...] | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[MachineCall, ...] = ()
     several: bool = False  # `machine` is a list: results by name, and errors among them
     input: Value = None
     mode: str = "settled"
     foreach: Value | None = None
     item: str = "item"
     key: Template | Path | None = None
-    launches: tuple[Call, ...] = ()
+    launches: tuple[MachineCall, ...] = ()
     launch_input: Value = None
     agent: str | None = None
     execution: Execution = field(default_factory=Execution)
@@ -98,7 +98,7 @@ class State:
     to_context: tuple[tuple[str, Value], ...] = ()
     on_error: tuple[tuple[str, str], ...] = ()  # by class name; "default" is any other
     output: Value = None
-    transitions: tuple[Transition, ...] = ()
+    transitions: tuple[GraphTransition, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -123,7 +123,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GraphSettings:
     max_steps: int = DEFAULT_STEPS
     timeout: float | None = None
     heartbeat_interval: float | None = None
@@ -147,8 +147,8 @@ class Machine:
     text: str
     initial: str
     context: Value
-    states: Mapping[str, State]
-    settings: Settings
+    states: Mapping[str, Stage]
+    settings: GraphSettings
     hooks: tuple[HookSpec, ...]
     lifecycle: tuple[HookSpec, ...]
     machines: Mapping[str, str]  # the file or the name of each, by the name that states use

@@ -59,7 +59,7 @@ class NoSuchAction(Exception):
     """No hooks of a state have an `on_action`."""
 
 
-class Registry:
+class HookRegistry:
     """The hooks of a program, by name: classes, functions that make them, or objects."""
 
     def __init__(self, given: Any = None) -> None:

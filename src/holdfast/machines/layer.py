@@ -10,7 +10,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ended, Moved, Route
 from holdfast.machines.engine import Engine
 from holdfast.machines.family import wake_parents
-from holdfast.machines.hooks import Registry
+from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.orders import KIND, LAYER
 from holdfast.workers.definitions import Definition
 from holdfast.workers.layer import Layer
@@ -30,9 +30,9 @@ class MachineLayer(Layer):
     slots = (MACHINES,)
 
     def __init__(self) -> None:
-        self._hooks: list[Registry] = []
+        self._hooks: list[HookRegistry] = []
 
-    def attend(self, hooks: Registry) -> None:
+    def attend(self, hooks: HookRegistry) -> None:
         """Tell these hooks when the process stops."""
         if hooks not in self._hooks:
             self._hooks.append(hooks)

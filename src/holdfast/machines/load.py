@@ -13,15 +13,15 @@ from holdfast.machines.check import check_graph
 from holdfast.machines.documents import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_document
 from holdfast.machines.graph import (
     AgentDefinition,
-    Call,
     Execution,
+    GraphSettings,
+    GraphTransition,
     HookSpec,
     Machine,
+    MachineCall,
     Path,
-    Settings,
-    State,
+    Stage,
     ToolLoop,
-    Transition,
     Value,
 )
 from holdfast.machines.language import TABLES, Key
@@ -165,7 +165,7 @@ class _Loader:
             agents=self._agents(data.get("agents")),
         )
 
-    def _initial(self, states: dict[str, State], node: Node) -> str:
+    def _initial(self, states: dict[str, Stage], node: Node) -> str:
         """The state marked initial; else `start`, else the first."""
         marked = [state for state in states.values() if state.type == "initial"]
         for again in marked[1:]:
@@ -174,7 +174,7 @@ class _Loader:
             self._found.add(node.at, "a machine needs at least one state.")
         return marked[0].name if marked else "start" if "start" in states else next(iter(states), "")
 
-    def _state(self, entry: Entry) -> State:
+    def _state(self, entry: Entry) -> Stage:
         node = entry.node
         assert isinstance(node, Mapping)
         item = _text(node.get("as")) or "item"
@@ -186,7 +186,7 @@ class _Loader:
         on_error = node.get("on_error")
         machine = node.get("machine")
         key = self._value(node.get("key"), (*names, "output"))
-        return State(
+        return Stage(
             name=entry.name,
             at=entry.at,
             type=_text(node.get("type")) or "",
@@ -221,13 +221,13 @@ class _Loader:
         name = _text(node)
         return () if name is None else (("default", name),)
 
-    def _transitions(self, node: Node | None) -> tuple[Transition, ...]:
+    def _transitions(self, node: Node | None) -> tuple[GraphTransition, ...]:
         made = []
         for item in node.items if isinstance(node, Sequence) else ():
             to = _text(item.get("to")) if isinstance(item, Mapping) else None
             if isinstance(item, Mapping) and to is not None:
                 place = item.get("to") or item
-                made.append(Transition(to, self._condition(item.get("condition")), place.at))
+                made.append(GraphTransition(to, self._condition(item.get("condition")), place.at))
         return tuple(made)
 
     def _condition(self, node: Node | None) -> expressions.Expression | None:
@@ -244,7 +244,7 @@ class _Loader:
             self._found.unknown(node.at, "name in conditions called", name, expressions.NAMES)
         return made
 
-    def _calls(self, node: Node | None, names: tuple[str, ...]) -> tuple[Call, ...]:
+    def _calls(self, node: Node | None, names: tuple[str, ...]) -> tuple[MachineCall, ...]:
         made = []
         for item in node.items if isinstance(node, Sequence) else [node] if node is not None else []:
             if isinstance(item, Mapping):
@@ -254,9 +254,9 @@ class _Loader:
                         self._found.unknown(entry.at, "key for a machine called", entry.name, ("name", "input"))
                 if name is None:
                     self._found.add(item.at, "a machine in a list has a name.")
-                made.append(Call(name or "", self._value(item.get("input"), names), item.at))
+                made.append(MachineCall(name or "", self._value(item.get("input"), names), item.at))
             elif (text := _text(item)) is not None:
-                made.append(Call(text, None, item.at))
+                made.append(MachineCall(text, None, item.at))
             else:
                 self._found.add(item.at, "a machine is named by a text.")
         return tuple(made)
@@ -301,10 +301,10 @@ class _Loader:
                 agents[entry.name] = text
         return agents
 
-    def _settings(self, node: Node | None) -> Settings:
+    def _settings(self, node: Node | None) -> GraphSettings:
         get: Callable[[str], Node | None] = node.get if isinstance(node, Mapping) else lambda name: None
         steps, interval = _number(get("max_steps")), _number(get("heartbeat_interval"))
-        return Settings(
+        return GraphSettings(
             **({"max_steps": int(steps)} if steps else {}),
             timeout=_number(get("timeout")),
             heartbeat_interval=interval,

@@ -24,7 +24,7 @@ from holdfast.kernel.states import TERMINAL, State
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.bundle import Bundle
 from holdfast.machines.files import load_file
-from holdfast.machines.hooks import Registry
+from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_app, import_hooks, named_pair
 from holdfast.machines.layer import MachineLayer
 from holdfast.machines.orders import OWN_PROCESS, QUEUE, first_order
@@ -140,7 +140,7 @@ async def _stored(
     """An execution that somebody launched: it has its machines with it. Hooks of the program come first."""
     if given.execution_id is None:
         raise UsageError("say which machine: --machine FILE, or --execution-id ID of one that is stored.")
-    hooks, id = Registry(import_hooks(given.hooks)), execution_job(given.execution_id)
+    hooks, id = HookRegistry(import_hooks(given.hooks)), execution_job(given.execution_id)
     await core.opened()
     bundle = (await stored_order(core, id))[1]
     for name, graph in bundle.machines.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.machines.expressions import ExpressionError
-from holdfast.machines.graph import Machine, State, rendered
+from holdfast.machines.graph import Machine, Stage, rendered
 from holdfast.machines.templates import TemplateError
 
 # What may be done in a state, in this order. Hooks take part where they say that they do.
@@ -32,7 +32,7 @@ Context = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class MachineEvent:
     """Something that happened to a machine. `name` is started, entered, executed, left, waiting, failed or ended."""
 
     name: str
@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StateFailure:
     """Why a state, or the machine, failed. `classes` are the names that on_error may call it by, the nearest first."""
 
     classes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Failure:
 class EffectFailed(Exception):
     """What a state did has failed."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: StateFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
@@ -80,7 +80,7 @@ class Place:
     context: Context
     output: Any = None  # of the part that was done last, in this state
     result: Any = None
-    failure: Failure | None = None
+    failure: StateFailure | None = None
     over: bool = False  # max_steps was reached, and a state took the error
 
     @property
@@ -89,11 +89,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Stepped:
     """The next place, and what happened on the way there."""
 
     to: Place
-    events: tuple[Event, ...]
+    events: tuple[MachineEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRun:
     """A machine that is to be run or launched."""
 
     name: str
@@ -125,10 +125,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunMachines:
     """Run machines, and wait for all, or for the first. `labels`: results are a mapping by these, not a list."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedRun, ...]
     labels: tuple[str, ...] | None
     single: bool
     first: bool
@@ -138,11 +138,11 @@ class Run:
 class Launch:
     """Start machines, and do not wait for them."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskAgent:
     """Let an agent answer."""
 
     agent: str
@@ -156,7 +156,7 @@ class Wait:
     channel: str
 
 
-Effect = Hook | Act | Run | Launch | Ask | Wait
+Effect = Hook | Act | RunMachines | Launch | AskAgent | Wait
 
 
 class Stepper:
@@ -168,10 +168,10 @@ class Stepper:
         self._about = about
         self._hooked = frozenset(hooked)
 
-    def begin(self) -> Moved:
+    def begin(self) -> Stepped:
         """Its first place. What goes wrong here has no state that could take it, so the machine has failed."""
         at = Place(self._machine.initial, 1, "", {})
-        events = [Event("started", at.state, 0)]
+        events = [MachineEvent("started", at.state, 0)]
         try:
             context = rendered(self._machine.context, {"input": self._input})
         except (TemplateError, ExpressionError) as problem:
@@ -180,10 +180,10 @@ class Stepper:
             context.setdefault("worker_id", self._about.execution_id)
         return self._pass_on(_entered(replace(at, context=context), events))
 
-    def resume(self, state: str, context: Context) -> Moved:
+    def resume(self, state: str, context: Context) -> Stepped:
         """Begin in the middle: in this state, with this context."""
         at = Place(state, 1, "", dict(context))
-        return self._pass_on(_entered(at, [Event("started", state, 0, "resumed")]))
+        return self._pass_on(_entered(at, [MachineEvent("started", state, 0, "resumed")]))
 
     def effect(self, at: Place) -> Effect:
         """What is to be done next. `TemplateError` or `ExpressionError` when it cannot be said: then it `failed`."""
@@ -198,30 +198,30 @@ class Stepper:
             case "machine":
                 return self._run(at, state)
             case "agent":
-                return Ask(state.agent or "", rendered(state.input, self._names(at)))
+                return AskAgent(state.agent or "", rendered(state.input, self._names(at)))
             case "transition":
                 return Hook(at.part, self.seen(at), at.output, to=self._chosen(at))
             case _:
                 return Hook(at.part, self.seen(at), at.output)
 
-    def succeeded(self, at: Place, output: Any) -> Moved:
+    def succeeded(self, at: Place, output: Any) -> Stepped:
         """The part was done, with this output."""
-        events = [Event("executed", at.state, at.step, at.part)]
+        events = [MachineEvent("executed", at.state, at.step, at.part)]
         try:
             moved = self._continue(self._taken(at, output), at.part, events)
         except PROBLEMS as problem:
             moved = self._failed(at, failure_of(problem), events)
         return self._pass_on(moved)
 
-    def failed(self, at: Place, failure: Failure) -> Moved:
+    def failed(self, at: Place, failure: StateFailure) -> Stepped:
         """The part failed: the state that `on_error` names takes it, or the machine fails."""
         return self._pass_on(self._failed(at, failure, []))
 
-    def recovered(self, at: Place, to: str) -> Moved:
+    def recovered(self, at: Place, to: str) -> Stepped:
         """The machine failed, and its hooks chose the state that takes the error."""
         if at.failure is None or to not in self._machine.states:
             message = f"the hooks want to recover in state {to!r}, which is not there."
-            return _ended(replace(at, failure=Failure((NoTransition.__name__,), message)), [])
+            return _ended(replace(at, failure=StateFailure((NoTransition.__name__,), message)), [])
         try:
             return self._pass_on(self._follow(replace(at, failure=None), to, []))
         except MaxStepsExceeded as problem:
@@ -242,13 +242,13 @@ class Stepper:
 
     # Inside
 
-    def _state(self, at: Place) -> State:
+    def _state(self, at: Place) -> Stage:
         return self._machine.states[at.state]
 
     def _names(self, at: Place, **more: Any) -> dict[str, Any]:
         return {"context": self.seen(at), "input": self._input, "output": at.output, **more}
 
-    def _pass_on(self, moved: Moved) -> Moved:
+    def _pass_on(self, moved: Stepped) -> Stepped:
         """Pass through the states in which nothing is to be done."""
         at, events = moved.to, list(moved.events)
         while at.part == _PASSING:
@@ -258,10 +258,10 @@ class Stepper:
                 moved = self._failed(at, failure_of(problem), [])
             at = moved.to
             events += moved.events
-        return Moved(at, tuple(events))
+        return Stepped(at, tuple(events))
 
-    def _failed(self, at: Place, failure: Failure, events: Sequence[Event]) -> Moved:
-        told = [*events, Event("failed", at.state, at.step, f"{failure.type}: {failure.message}")]
+    def _failed(self, at: Place, failure: StateFailure, events: Sequence[MachineEvent]) -> Stepped:
+        told = [*events, MachineEvent("failed", at.state, at.step, f"{failure.type}: {failure.message}")]
         over = at.over or failure.type == MaxStepsExceeded.__name__
         on_error = self._state(at).on_error
         to = next((to for name in (*failure.classes, "default") for known, to in on_error if known == name), None)
@@ -273,7 +273,7 @@ class Stepper:
         except MaxStepsExceeded as problem:
             return self._failed(at, failure_of(problem), told)
 
-    def _continue(self, at: Place, done: str, events: list[Event]) -> Moved:
+    def _continue(self, at: Place, done: str, events: list[MachineEvent]) -> Stepped:
         """After `done`: the next part of this state, or the next state."""
         state, parts = self._state(at), self._parts(at)
         later = ORDER[ORDER.index(done) + 1 :] if done else ORDER
@@ -282,9 +282,9 @@ class Stepper:
             at = replace(at, output=rendered(state.output, self._names(at)) if state.output is not None else {})
         if part == "wait_for":
             channel = str(rendered(state.wait_for, self._names(at)))
-            events = [*events, Event("waiting", at.state, at.step, channel)]
+            events = [*events, MachineEvent("waiting", at.state, at.step, channel)]
         if part:
-            return Moved(replace(at, part=part), tuple(events))
+            return Stepped(replace(at, part=part), tuple(events))
         if state.is_final:
             return _ended(replace(at, part="", result=at.output), events)
         return self._follow(at, at.output if done == "transition" else self._chosen(at), events)
@@ -297,7 +297,7 @@ class Stepper:
             hooked.discard("start")
         return {*state.parts(), *hooked}
 
-    def _follow(self, at: Place, to: str, events: Sequence[Event]) -> Moved:
+    def _follow(self, at: Place, to: str, events: Sequence[MachineEvent]) -> Stepped:
         if to not in self._machine.states:
             raise NoTransition(f"the hooks want to continue in state {to!r}, which is not there.")
         most = self._machine.settings.max_steps
@@ -306,7 +306,7 @@ class Stepper:
             if at.over:
                 return _ended(replace(at, part="", failure=failure_of(problem)), events)
             raise problem
-        left = [*events, Event("left", at.state, at.step, to)]
+        left = [*events, MachineEvent("left", at.state, at.step, to)]
         return _entered(replace(at, state=to, step=at.step + 1), left)
 
     def _chosen(self, at: Place) -> str:
@@ -335,7 +335,7 @@ class Stepper:
             return replace(at, context=_merged(at.context, output))
         return at
 
-    def _items(self, at: Place, state: State) -> list[Any]:
+    def _items(self, at: Place, state: Stage) -> list[Any]:
         items = rendered(state.foreach, self._names(at))
         if not isinstance(items, list):
             raise TemplateError(f"foreach of state {state.name!r} gives {type(items).__name__}, not a list.")
@@ -343,7 +343,7 @@ class Stepper:
             raise TemplateError(f"foreach of state {state.name!r} has more than {MOST_ITEMS:,} items.")
         return items
 
-    def _keys(self, at: Place, state: State, items: list[Any]) -> tuple[str, ...] | None:
+    def _keys(self, at: Place, state: Stage, items: list[Any]) -> tuple[str, ...] | None:
         if state.key is None:
             return None
         keys = []
@@ -354,7 +354,7 @@ class Stepper:
             raise TemplateError(f"key of state {state.name!r} gives the same key for two items.")
         return tuple(keys)
 
-    def _act(self, at: Place, state: State) -> Act:
+    def _act(self, at: Place, state: Stage) -> Act:
         seen, action = self.seen(at), state.action or ""
         if state.foreach is None:
             return Act(action, (seen,), None, each=False)
@@ -362,21 +362,23 @@ class Stepper:
         contexts = tuple({**seen, state.item: item, "index": index} for index, item in enumerate(items))
         return Act(action, contexts, self._keys(at, state, items), each=True)
 
-    def _run(self, at: Place, state: State) -> Run:
+    def _run(self, at: Place, state: Stage) -> RunMachines:
         wanted, items = self._all_wanted(at, state, launching=False)
         labels = self._keys(at, state, items) if items is not None else _labels(wanted) if state.several else None
-        return Run(wanted, labels, single=items is None and not state.several, first=state.mode == "any")
+        return RunMachines(wanted, labels, single=items is None and not state.several, first=state.mode == "any")
 
-    def _all_wanted(self, at: Place, state: State, *, launching: bool) -> tuple[tuple[Wanted, ...], list[Any] | None]:
+    def _all_wanted(
+        self, at: Place, state: Stage, *, launching: bool
+    ) -> tuple[tuple[WantedRun, ...], list[Any] | None]:
         calls, given = (state.launches, state.launch_input) if launching else (state.calls, state.input)
         if state.foreach is None:
             names = self._names(at)
-            return tuple(Wanted(c.name, _mapping(rendered(c.input or given, names))) for c in calls), None
+            return tuple(WantedRun(c.name, _mapping(rendered(c.input or given, names))) for c in calls), None
         items, name, seen = self._items(at, state), calls[0].name, self.seen(at)
         wanted = []
         for index, item in enumerate(items):
             names = {"context": seen, "input": self._input, "output": None, state.item: item, "index": index}
-            wanted.append(Wanted(name, {state.item: item} if given is None else _mapping(rendered(given, names))))
+            wanted.append(WantedRun(name, {state.item: item} if given is None else _mapping(rendered(given, names))))
         return tuple(wanted), items
 
 
@@ -388,10 +390,10 @@ class MaxStepsExceeded(Exception):
     """A machine has entered more states than its settings allow."""
 
 
-def failure_of(problem: BaseException) -> Failure:
+def failure_of(problem: BaseException) -> StateFailure:
     """An exception as on_error sees it: by its class, and by those that it derives from."""
     classes = tuple(each.__name__ for each in type(problem).__mro__ if each not in (object, BaseException))
-    return Failure(classes, str(problem) or type(problem).__name__)
+    return StateFailure(classes, str(problem) or type(problem).__name__)
 
 
 def patch(before: Context, after: Context) -> tuple[Context, list[str]]:
@@ -403,17 +405,17 @@ def patch(before: Context, after: Context) -> tuple[Context, list[str]]:
 PROBLEMS = (TemplateError, ExpressionError, NoTransition, MaxStepsExceeded)  # of the machine itself
 
 
-def _entered(at: Place, events: Sequence[Event]) -> Moved:
-    told = (*events, Event("entered", at.state, at.step))
-    return Moved(replace(at, part=_PASSING, output=None), told)
+def _entered(at: Place, events: Sequence[MachineEvent]) -> Stepped:
+    told = (*events, MachineEvent("entered", at.state, at.step))
+    return Stepped(replace(at, part=_PASSING, output=None), told)
 
 
-def _ended(at: Place, events: Sequence[Event]) -> Moved:
+def _ended(at: Place, events: Sequence[MachineEvent]) -> Stepped:
     detail = "" if at.failure is None else at.failure.type
-    return Moved(replace(at, part="", output=None), (*events, Event("ended", at.state, at.step, detail)))
+    return Stepped(replace(at, part="", output=None), (*events, MachineEvent("ended", at.state, at.step, detail)))
 
 
-def _said(failure: Failure) -> Context:
+def _said(failure: StateFailure) -> Context:
     return {"last_error": failure.message, "last_error_type": failure.type, "error": failure.message}
 
 
@@ -428,7 +430,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _labels(wanted: Sequence[Wanted]) -> tuple[str, ...]:
+def _labels(wanted: Sequence[WantedRun]) -> tuple[str, ...]:
     """The names of machines; the second of the same name is `name_2`."""
     seen: dict[str, int] = {}
     labels = []

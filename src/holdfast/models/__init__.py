@@ -10,7 +10,7 @@ from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
 from holdfast.models.cache_markers import with_breakpoints
 from holdfast.models.facts import Facts, check, facts_for
 from holdfast.models.failures import ModelFailure
-from holdfast.models.fold import Delta, Folding, InputDelta, Reply, TextDelta, ThinkingDelta
+from holdfast.models.fold import Delta, FoldedInput, FoldedText, FoldedThinking, Folding, Reply
 from holdfast.models.open import open_model
 from holdfast.models.prices import Price, cost
 from holdfast.models.protocol import Answered, Model, Request
@@ -26,8 +26,10 @@ __all__ = [
     "Batches",
     "Delta",
     "Facts",
+    "FoldedInput",
+    "FoldedText",
+    "FoldedThinking",
     "Folding",
-    "InputDelta",
     "MemoryShelf",
     "Model",
     "ModelFailure",
@@ -36,8 +38,6 @@ __all__ = [
     "Request",
     "Script",
     "ScriptedModel",
-    "TextDelta",
-    "ThinkingDelta",
     "block",
     "call",
     "calls",

@@ -17,24 +17,24 @@ from holdfast.models.protocol import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class FoldedText:
     index: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingDelta:
+class FoldedThinking:
     index: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class InputDelta:
+class FoldedInput:
     index: int
     partial_json: str
 
 
-Delta = TextDelta | ThinkingDelta | InputDelta
+Delta = FoldedText | FoldedThinking | FoldedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +122,15 @@ class Folding:
         match delta["type"]:
             case "text_delta":
                 self._grow(index, "text", delta["text"])
-                return TextDelta(index, delta["text"])
+                return FoldedText(index, delta["text"])
             case "thinking_delta":
                 self._grow(index, "thinking", delta["thinking"])
-                return ThinkingDelta(index, delta["thinking"])
+                return FoldedThinking(index, delta["thinking"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "input_json_delta":
                 self._grow(index, "input", delta["partial_json"])
-                return InputDelta(index, delta["partial_json"])
+                return FoldedInput(index, delta["partial_json"])
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
             case _:

@@ -21,7 +21,7 @@ from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Wire
 from holdfast.models.schemas import objection
 from holdfast.models.script import Script, ScriptedTurn
-from holdfast.models.spool import Kept, Shelf
+from holdfast.models.spool import KeptBatch, Shelf
 from holdfast.models.wire import to_batch_message
 from holdfast.models.witness import Witness
 
@@ -54,7 +54,7 @@ class ScriptedBatches:
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         now = self._clock.wall_us()
-        batch = Kept(
+        batch = KeptBatch(
             id=self._free_id(),
             call=call,
             created_us=now,
@@ -90,7 +90,7 @@ class ScriptedBatches:
             except KeyError:
                 return id
 
-    def _bill(self, batch: Kept, results: Sequence[tuple[str, Wire]]) -> None:
+    def _bill(self, batch: KeptBatch, results: Sequence[tuple[str, Wire]]) -> None:
         self.witness.write(event="batch", batch=batch.id, size=len(results), call=batch.call)
         for custom_id, result in results:
             if result["type"] == "succeeded":
@@ -123,7 +123,7 @@ class ScriptedBatches:
         except KeyError:
             raise _not_found(f"the results of batch {id} are gone") from None
 
-    def _kept(self, id: str) -> Kept:
+    def _kept(self, id: str) -> KeptBatch:
         try:
             return self._shelf.get(id)
         except KeyError:

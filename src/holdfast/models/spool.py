@@ -22,7 +22,7 @@ _OLD = 2 * 24 * 3600  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptBatch:
     """What is known of a kept batch besides its results."""
 
     id: str
@@ -50,13 +50,13 @@ class Kept:
 class Shelf(Protocol):
     """Where batches are kept. Unknown ids are `KeyError`."""
 
-    def keep(self, batch: Kept, lines: Sequence[bytes]) -> None: ...
+    def keep(self, batch: KeptBatch, lines: Sequence[bytes]) -> None: ...
 
-    def get(self, id: str) -> Kept: ...
+    def get(self, id: str) -> KeptBatch: ...
 
-    def every(self) -> list[Kept]: ...
+    def every(self) -> list[KeptBatch]: ...
 
-    def cancel(self, id: str, at_us: int) -> Kept:
+    def cancel(self, id: str, at_us: int) -> KeptBatch:
         """Note that it was asked to end; the first time counts."""
 
     def lines(self, id: str) -> Iterator[bytes]: ...
@@ -66,18 +66,18 @@ class MemoryShelf:
     """A shelf of this process, for tests. Models that are given the same one see each other's batches."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Kept, list[bytes]]] = {}
+        self._kept: dict[str, tuple[KeptBatch, list[bytes]]] = {}
 
-    def keep(self, batch: Kept, lines: Sequence[bytes]) -> None:
+    def keep(self, batch: KeptBatch, lines: Sequence[bytes]) -> None:
         self._kept[batch.id] = batch, list(lines)
 
-    def get(self, id: str) -> Kept:
+    def get(self, id: str) -> KeptBatch:
         return self._kept[id][0]
 
-    def every(self) -> list[Kept]:
+    def every(self) -> list[KeptBatch]:
         return [batch for batch, _ in self._kept.values()]
 
-    def cancel(self, id: str, at_us: int) -> Kept:
+    def cancel(self, id: str, at_us: int) -> KeptBatch:
         batch, lines = self._kept[id]
         if batch.canceled_us is None:
             batch = replace(batch, canceled_us=at_us)
@@ -96,7 +96,7 @@ class Spool:
         self._own = folder is None
         self._folder = folder or Path(tempfile.gettempdir(), f"holdfast-batches-{os.getuid()}")
 
-    def keep(self, batch: Kept, lines: Sequence[bytes]) -> None:
+    def keep(self, batch: KeptBatch, lines: Sequence[bytes]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_owner()
         path = self._path(batch.id)
@@ -105,24 +105,24 @@ class Spool:
         self._write(path, [json.dumps(known).encode() + b"\n", *lines])
         self._remove_old(path.stat().st_mtime)
 
-    def get(self, id: str) -> Kept:
+    def get(self, id: str) -> KeptBatch:
         try:
             with self._path(id).open("rb") as file:
-                batch = Kept(**json.loads(file.readline()))
+                batch = KeptBatch(**json.loads(file.readline()))
         except FileNotFoundError:
             raise KeyError(id) from None
         with suppress(FileNotFoundError):
             batch = replace(batch, canceled_us=int(self._path(id, "canceled").read_text()))
         return batch
 
-    def every(self) -> list[Kept]:
-        found: list[Kept] = []
+    def every(self) -> list[KeptBatch]:
+        found: list[KeptBatch] = []
         for path in self._folder.glob("*.jsonl"):
             with suppress(KeyError):  # removed since, for its age
                 found.append(self.get(path.stem))
         return found
 
-    def cancel(self, id: str, at_us: int) -> Kept:
+    def cancel(self, id: str, at_us: int) -> KeptBatch:
         if self.get(id).canceled_us is None:
             self._write(self._path(id, "canceled"), [str(at_us).encode()])
         return self.get(id)

@@ -38,13 +38,13 @@ class Pools:
                 return await stats_of(database, row)
         raise NotFound(f"there is no pool {name[:80]!r} in this database.")
 
-    async def demand(self, queue: str, policy: WorkerPool) -> Demand:
+    async def demand(self, queue: str, policy: WorkerPool) -> QueueDemand:
         """How many workers of this policy a queue needs now, for who starts them elsewhere."""
         return await demand_of(await self._core.opened(), queue, policy.with_slots(self._core.settings.concurrency))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class QueueDemand:
     """What a queue asks for: `desired` workers, for `pending` jobs that could start and `running` ones."""
 
     queue: str
@@ -53,7 +53,7 @@ class Demand:
     desired: int
 
 
-async def demand_of(database: Database, queue: str, policy: WorkerPool) -> Demand:
+async def demand_of(database: Database, queue: str, policy: WorkerPool) -> QueueDemand:
     """Jobs that the workers of no pool could run do not count, where the store knows of any pool for the queue."""
     rows = await database.transact(pools.list_pools)
     offers = [offers_of(row) for row in rows if _serves(policy_of(row.settings), queue)]
@@ -62,7 +62,7 @@ async def demand_of(database: Database, queue: str, policy: WorkerPool) -> Deman
     if found == (0, 0):
         await _require(database, queue)
     desired = desired_workers(policy, *found, working=busy_workers(policy, found.running))
-    return Demand(queue=queue, pending=found.pending, running=found.running, desired=desired)
+    return QueueDemand(queue=queue, pending=found.pending, running=found.running, desired=desired)
 
 
 def _serves(policy: WorkerPool, queue: str) -> bool:

@@ -19,7 +19,7 @@ STEADY_US = 10_000_000  # a worker that ends sooner than this, without being ask
 _FIRST_PAUSE_US, _LAST_PAUSE_US = 1_000_000, 60_000_000
 
 
-class Trouble(NamedTuple):
+class StartTrouble(NamedTuple):
     """Starts that failed in a row. The store remembers them, so every decider waits for the same time."""
 
     failures: int = 0  # decisions to start whose workers failed
@@ -39,7 +39,7 @@ class Sizing(NamedTuple):
     desired: int
     start: int
     retire: tuple[int, ...]
-    trouble: Trouble
+    trouble: StartTrouble
 
     @property
     def resize(self) -> Resize:
@@ -59,7 +59,7 @@ def judge(policy: WorkerPool, sight: PoolSight) -> Sizing:
     return Sizing(desired, start, tuple(retire), trouble)
 
 
-def _most_starts(sight: PoolSight, trouble: Trouble) -> int:
+def _most_starts(sight: PoolSight, trouble: StartTrouble) -> int:
     """After starts that failed, one worker at a time tries whether it works again, later each time."""
     if not trouble.failures or trouble.may_be_an_accident:
         return MOST
@@ -91,7 +91,7 @@ def least_workers(policy: WorkerPool, pending: int) -> int:
     return max(policy.min, 1 if pending else 0)
 
 
-def trouble_of(past: Sequence[PastWorker]) -> Trouble:
+def trouble_of(past: Sequence[PastWorker]) -> StartTrouble:
     """The starts that failed since the last worker that was well. `past` is newest first.
 
     Workers that one decision started failed together and count once: what kills all of them is one cause.
@@ -103,12 +103,12 @@ def trouble_of(past: Sequence[PastWorker]) -> Trouble:
         elif not _is_young(worker):
             break
     if not failed:
-        return Trouble()
+        return StartTrouble()
     starts = len({worker.boot_by for worker in failed})
     pause = 0 if starts == 1 else min(_LAST_PAUSE_US, _FIRST_PAUSE_US * 2 ** (starts - 2))
     ended_at = max((worker.stopped_at or 0 for worker in failed if not _is_ahead(worker)), default=0)
     reason = next((worker.reason for worker in failed if worker.reason), "")
-    return Trouble(starts, ended_at + pause, reason, any(worker.pid for worker in failed))
+    return StartTrouble(starts, ended_at + pause, reason, any(worker.pid for worker in failed))
 
 
 def _failed(worker: PastWorker) -> bool:

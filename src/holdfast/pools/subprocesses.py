@@ -23,7 +23,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 _STEADY = 60.0
 
 
-class ChildProcess:
+class WorkerProcess:
     """One `holdfast worker` process."""
 
     def __init__(self, process: asyncio.subprocess.Process, leash: Leash) -> None:
@@ -31,7 +31,7 @@ class ChildProcess:
         self._leash = leash
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> ChildProcess:
+    async def start(cls, command: Sequence[str]) -> WorkerProcess:
         leash = Leash()
         try:
             process = await asyncio.create_subprocess_exec(*command, stdin=leash.end, start_new_session=True)
@@ -85,7 +85,7 @@ class Subprocesses:
         self._options = tuple(options)
 
     async def launch(self, place: Place) -> StartedWorker:
-        return await ChildProcess.start(self.command(place))
+        return await WorkerProcess.start(self.command(place))
 
     def command(self, place: Place) -> list[str]:
         """The command line of the worker in this place."""
@@ -121,7 +121,7 @@ class KeptProcess:
     def __init__(self, number: int, command: Sequence[str]) -> None:
         self._command = command
         self._number = number
-        self._process: ChildProcess | None = None
+        self._process: WorkerProcess | None = None
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class KeptProcess:
         return 0
 
     async def _run(self) -> int:
-        self._process = await ChildProcess.start(self._command)
+        self._process = await WorkerProcess.start(self._command)
         if self._stopping.is_set():  # the signal came while it was being started
             self._process.stop()
         code = await self._process.code()

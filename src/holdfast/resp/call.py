@@ -11,11 +11,11 @@ from functools import cache
 
 from holdfast.errors import UsageError
 from holdfast.resp.client import Client
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import RespGateway
 from holdfast.resp.replies import Reply
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A command refuses a call with this text. Nothing was changed."""
 
     def __init__(self, message: str, code: str = "ERR") -> None:
@@ -24,23 +24,23 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """One request: the arguments after the command's name."""
 
     command: str
     arguments: list[bytes]
     client: Client
-    gateway: Gateway
+    gateway: RespGateway
 
     def text(self, at: int, what: str) -> str:
         """An argument that must be text, as names and JSON are."""
         try:
             return self.arguments[at].decode()
         except UnicodeDecodeError:
-            raise Refused(f"{what} must be UTF-8 text") from None
+            raise CallRefused(f"{what} must be UTF-8 text") from None
 
 
-Answer = Callable[[Call], Awaitable[Reply]]
+Answer = Callable[[CommandCall], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,19 @@ from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql, PlansSql
 
 
-class Turn(NamedTuple):
+class QueueTurn(NamedTuple):
     """A queue that somebody waits for, and the routes on which it is served there."""
 
     queue: str
     routes: frozenset[int]
 
 
-class Ask(NamedTuple):
+class ClaimAsk(NamedTuple):
     """How many jobs a worker asks for, of its first queue, then of its second …"""
 
     epoch: Epoch
     jobs: int
-    turns: tuple[Turn, ...]
+    turns: tuple[QueueTurn, ...]
 
 
 class Claimed(NamedTuple):
@@ -37,7 +37,7 @@ class Claimed(NamedTuple):
     room: dict[Epoch, int]  # the places that each has left; who is not among them may take nothing
 
 
-async def claim_asked(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> Claimed:
+async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
     """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
     epochs = {ask.epoch for ask in asks}
     holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
@@ -54,7 +54,7 @@ async def claim_asked(tx: Transaction, asks: Sequence[Ask], *, ttl_us: int) -> C
     return claimed
 
 
-def _claimers(asks: Sequence[Ask], claimed: Claimed, turn: int, ttl_us: int) -> list[Claimer]:
+def _claimers(asks: Sequence[ClaimAsk], claimed: Claimed, turn: int, ttl_us: int) -> list[Claimer]:
     """Those who still want something, each with no more than its worker has room for."""
     room = dict(claimed.room)
     claimers: list[Claimer] = []
@@ -66,7 +66,7 @@ def _claimers(asks: Sequence[Ask], claimed: Claimed, turn: int, ttl_us: int) -> 
     return claimers
 
 
-def _give(lease: Lease, asks: Sequence[Ask], claimed: Claimed, turn: int) -> None:
+def _give(lease: Lease, asks: Sequence[ClaimAsk], claimed: Claimed, turn: int) -> None:
     """To the first who asked for it: several connections of one worker may wait for different queues."""
     for ask, given in zip(asks, claimed.leases, strict=True):
         named = turn < len(ask.turns) and ask.turns[turn].queue == lease.queue

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from holdfast.resp.deliveries import Popped
-from holdfast.resp.principals import Principal
+from holdfast.resp.principals import KeyPrincipal
 from holdfast.resp.rows import Epoch
 
 PopForm = Literal["bulk", "array"]
@@ -18,7 +18,7 @@ class Client:
     address: str
     pop_form: PopForm  # how BRPOP replies: the value, as AGX documents it, or [key, value] as Redis does
     protocol: int = 2
-    principal: Principal | None = None
+    principal: KeyPrincipal | None = None
     name: str = ""
     library: str = ""
     library_version: str = ""

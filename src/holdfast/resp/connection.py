@@ -15,7 +15,7 @@ from holdfast.resp import frames
 from holdfast.resp.client import Client
 from holdfast.resp.dispatch import NOAUTH, dispatch, is_together, is_waiting
 from holdfast.resp.frames import BadFrame, Frames
-from holdfast.resp.gateway import INLET, Gateway
+from holdfast.resp.gateway import INLET, RespGateway
 from holdfast.resp.replies import Failure, Reply, encode
 
 log = logging.getLogger("holdfast.resp")
@@ -25,8 +25,8 @@ _TOGETHER = 200  # requests that are answered together
 _LOW, _HIGH = 64 << 10, 256 << 10
 
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, gateway: Gateway, client: Client, left: Callable[[Connection], None]) -> None:
+class RespConnection(asyncio.BufferedProtocol):
+    def __init__(self, gateway: RespGateway, client: Client, left: Callable[[RespConnection], None]) -> None:
         self._gateway = gateway
         self.client = client
         self._left = left

@@ -35,7 +35,7 @@ class Sent(NamedTuple):
         return Epoch(self.lease.worker, self.incarnation)
 
 
-class Delivery(NamedTuple):
+class JobDelivery(NamedTuple):
     sent: Sent
     names: tuple[tuple[str, str | bytes], ...]
     client: int
@@ -43,7 +43,7 @@ class Delivery(NamedTuple):
 
 class Deliveries:
     def __init__(self) -> None:
-        self._held: dict[Held, Delivery] = {}
+        self._held: dict[Held, JobDelivery] = {}
         self._named: dict[tuple[str, str | bytes], dict[Held, None]] = {}  # by worker, and public id or element
         self._owned: dict[str, dict[Held, None]] = {}
         self._clients: dict[int, dict[Held, None]] = {}
@@ -64,7 +64,7 @@ class Deliveries:
             elif before is not None:  # a report names no element
                 names = before.names
             sent = Sent(lease._replace(payload="", metadata="{}"), incarnation)
-            self._held[held] = Delivery(sent, names, client)
+            self._held[held] = JobDelivery(sent, names, client)
             for name in names:
                 self._named.setdefault(name, {})[held] = None
             self._owned.setdefault(worker, {})[held] = None

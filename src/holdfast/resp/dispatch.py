@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.client import Client
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import RespGateway
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.replies import Failure, Reply, Simple
 from holdfast.resp.table import TABLE
@@ -25,7 +25,7 @@ _REFUSALS = 32  # commands before AUTH, after which the connection is closed
 _SHOWN = 64
 
 
-async def dispatch(request: list[bytes], client: Client, gateway: Gateway) -> Reply:
+async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
     name = request[0].decode("utf-8", "replace").upper()
     command = TABLE.get(name)
     if client.principal is None and (command is None or not command.before_auth):
@@ -64,11 +64,11 @@ def is_together(first: list[bytes], other: list[bytes], client: Client) -> bool:
     return first[0] == other[0] and command.together(first[1:]) and command.together(other[1:])
 
 
-async def answer(command: Command, request: list[bytes], client: Client, gateway: Gateway) -> Reply:
+async def answer(command: Command, request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
     """Call the command; what it or the store refuses is a reply."""
     try:
-        return await command.answer(Call(command.name, request[1:], client, gateway))
-    except Refused as refused:
+        return await command.answer(CommandCall(command.name, request[1:], client, gateway))
+    except CallRefused as refused:
         return Failure(refused.message, refused.code)
     except WrongKind as refused:
         return Failure(str(refused), "WRONGTYPE")
@@ -85,7 +85,7 @@ async def answer(command: Command, request: list[bytes], client: Client, gateway
         return Failure("Internal error")
 
 
-def _problem(command: Command | None, name: str, count: int, client: Client, gateway: Gateway) -> Failure | None:
+def _problem(command: Command | None, name: str, count: int, client: Client, gateway: RespGateway) -> Failure | None:
     if command is None:
         gateway.counts["refused"] += 1
         return Failure(f"unknown command '{_shown(name)}'")
@@ -101,7 +101,7 @@ def _problem(command: Command | None, name: str, count: int, client: Client, gat
     return None
 
 
-async def _execute(client: Client, gateway: Gateway) -> Reply:
+async def _execute(client: Client, gateway: RespGateway) -> Reply:
     """Call what was queued, one after the other. Each commits by itself, and a pop does not wait."""
     queued, refused = client.queued, client.refused
     client.queued, client.refused = None, False

@@ -36,7 +36,7 @@ class Report(NamedTuple):
     answer: asyncio.Future[bool]
 
 
-class Endings:
+class ReportEndings:
     def __init__(self, database: Database, layers: Sequence[Owner] = ()) -> None:
         """`layers` are those of the program, which hear of the ends of their jobs."""
         self._database = database

@@ -11,10 +11,10 @@ from holdfast.kernel.database import Database, Operation
 from holdfast.resp import keys
 from holdfast.resp.client import Client
 from holdfast.resp.deliveries import Sent
-from holdfast.resp.endings import Endings, Write
+from holdfast.resp.endings import ReportEndings, Write
 from holdfast.resp.options import RespOptions
 from holdfast.resp.pops import Pops
-from holdfast.resp.principals import Principal, digest_of, matching
+from holdfast.resp.principals import KeyPrincipal, digest_of, matching
 from holdfast.resp.throttle import FailedKeys, Rates
 
 P = ParamSpec("P")
@@ -24,7 +24,7 @@ R = TypeVar("R")
 INLET = 16_384  # bytes taken from a socket at once
 
 
-class Gateway:
+class RespGateway:
     def __init__(self, core: AgentsCore, options: RespOptions) -> None:
         self.core = core
         self.options = options
@@ -37,7 +37,7 @@ class Gateway:
         self.counts: Counter[str] = Counter()  # connections, commands, refusals since the start
         self.pushed = asyncio.Event()  # somebody put something into a plain list of this server
         self._pops: Pops | None = None
-        self._endings: Endings | None = None
+        self._endings: ReportEndings | None = None
 
     @property
     def pops(self) -> Pops:
@@ -46,9 +46,9 @@ class Gateway:
         return self._pops
 
     @property
-    def endings(self) -> Endings:
+    def endings(self) -> ReportEndings:
         if self._endings is None:
-            self._endings = Endings(self.database, self.core.registry.layers)
+            self._endings = ReportEndings(self.database, self.core.registry.layers)
         return self._endings
 
     @property
@@ -77,7 +77,7 @@ class Gateway:
             self.pops.freed(client.worker_id)
         return ended
 
-    async def principal_of(self, key: bytes, name: str | None) -> Principal | None:
+    async def principal_of(self, key: bytes, name: str | None) -> KeyPrincipal | None:
         """Who has this key. `name` must be theirs; with a shared key it says which worker this is."""
         digest = digest_of(key)
         given = self.options.principals
@@ -89,4 +89,4 @@ class Gateway:
             return None
         if name in (None, "default"):
             return shared
-        return Principal(name, shared.digest, (name,))
+        return KeyPrincipal(name, shared.digest, (name,))

@@ -15,7 +15,7 @@ from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import renew_each
 from holdfast.kernel.rows import Held
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import RespGateway
 from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql
 from holdfast.resp.workers import MOST, NEVER_US
@@ -24,7 +24,7 @@ log = logging.getLogger("holdfast.resp")
 
 
 class Keeping:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: RespGateway) -> None:
         self._gateway = gateway
 
     async def run(self) -> None:

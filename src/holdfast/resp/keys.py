@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.resp.principals import Principal
-from holdfast.resp.rows import KeyRow
+from holdfast.resp.principals import KeyPrincipal
+from holdfast.resp.rows import RespKeyRow
 from holdfast.resp.statements import KeysSql
 
 
@@ -26,7 +26,7 @@ class StoredKey(NamedTuple):
 
 
 @single
-async def add_key(tx: Transaction, principal: Principal) -> None:
+async def add_key(tx: Transaction, principal: KeyPrincipal) -> None:
     """Store a principal; `UsageError` if its name has a key already."""
     row = await tx.one(
         KeysSql.add_key,
@@ -48,12 +48,12 @@ async def revoke_key(tx: Transaction, name: str) -> None:
 
 
 @reading
-async def find_keys(tx: Transaction, digest: str) -> list[Principal]:
+async def find_keys(tx: Transaction, digest: str) -> list[KeyPrincipal]:
     return [_principal(row) for row in await tx.many(KeysSql.find_keys, digest=digest)]
 
 
 @reading
-async def list_keys(tx: Transaction, *, all: bool) -> list[Principal]:
+async def list_keys(tx: Transaction, *, all: bool) -> list[KeyPrincipal]:
     return [_principal(row) for row in await tx.many(KeysSql.list_keys, all=int(all))]
 
 
@@ -74,10 +74,10 @@ async def show_keys(tx: Transaction, *, all: bool) -> list[StoredKey]:
     ]
 
 
-def _principal(row: KeyRow) -> Principal:
+def _principal(row: RespKeyRow) -> KeyPrincipal:
     workers = tuple(json.loads(row.workers))
     queues, commands = _names(row.queues), _names(row.commands)
-    return Principal(row.name, row.digest, workers, queues, commands, row.tenant, stored=True)
+    return KeyPrincipal(row.name, row.digest, workers, queues, commands, row.tenant, stored=True)
 
 
 def _listed(names: Sequence[str] | None) -> str | None:

@@ -118,7 +118,7 @@ async def prune(tx: Transaction, *, limit: int) -> int:
 # Strings.
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """What SET is asked for. `keeps`: the time at which it expires stays."""
 
     value: bytes
@@ -129,7 +129,7 @@ class Change(NamedTuple):
     keeps: bool = False
 
 
-async def set_string(tx: Transaction, name: Name, change: Change) -> tuple[bool, ValueRow | None]:
+async def set_string(tx: Transaction, name: Name, change: KeyChange) -> tuple[bool, ValueRow | None]:
     """Store it; whether that was done, and what was there before."""
     await tx.run(KeyspaceSql.add_value, **_named(name), place=place_of(name.key), kind="string")
     row = await tx.one(KeyspaceSql.lock_value, **_named(name))

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from holdfast.errors import UsageError
 from holdfast.resp.client import PopForm
-from holdfast.resp.principals import Principal, from_table
+from holdfast.resp.principals import KeyPrincipal, from_table
 
 DEFAULT_BIND = "127.0.0.1:6380"
 HEARTBEAT = timedelta(seconds=30)
@@ -24,8 +24,8 @@ class RespOptions:
     """The documented defaults. A connection that has not shown a key has `auth_within` to do it."""
 
     bind: str = DEFAULT_BIND
-    principals: tuple[Principal, ...] = ()  # of a workers file; those in the database count besides
-    shared: Principal | None = None
+    principals: tuple[KeyPrincipal, ...] = ()  # of a workers file; those in the database count besides
+    shared: KeyPrincipal | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     pop_form: PopForm = "bulk"

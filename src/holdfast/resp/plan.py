@@ -29,7 +29,7 @@ class BadInput(UsageError):
     """The input lacks a field that the plan names, or has one that is not a plain value."""
 
 
-class Task(NamedTuple):
+class UnixTask(NamedTuple):
     number: int
     command: str
     args: tuple[str, ...]
@@ -44,10 +44,10 @@ class Task(NamedTuple):
         return made
 
 
-class Plan(NamedTuple):
+class UnixPlan(NamedTuple):
     id: str
     description: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[UnixTask, ...]
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         return {"plan_id": self.id, "plan_description": self.description, "tasks": tasks}
 
 
-def read_plan(value: object) -> Plan:
+def read_plan(value: object) -> UnixPlan:
     """The plan that this JSON is; `BadPlan` says what is wrong with it."""
     body = _object(value, "a plan", _OF_PLAN)
     id = body.get("plan_id")
@@ -81,10 +81,10 @@ def read_plan(value: object) -> Plan:
     tasks = body.get("tasks")
     if not isinstance(tasks, list) or not 1 <= len(tasks) <= MOST_TASKS:
         raise BadPlan(f"tasks is a list of 1 to {MOST_TASKS} tasks")
-    return Plan(id, description, tuple(_task(each, number) for number, each in enumerate(tasks, 1)))
+    return UnixPlan(id, description, tuple(_task(each, number) for number, each in enumerate(tasks, 1)))
 
 
-def _task(value: object, number: int) -> Task:
+def _task(value: object, number: int) -> UnixTask:
     body = _object(value, f"task {number}", _OF_TASK)
     if body.get("task_number") != number or isinstance(body.get("task_number"), bool):
         raise BadPlan(f"task_number must count from 1 without gaps: {number} is missing")
@@ -99,7 +99,7 @@ def _task(value: object, number: int) -> Task:
         source = _whole(source, f"input_from_task of task {number}", MOST_TASKS)
         if source >= number:
             raise BadPlan(f"input_from_task of task {number} must name an earlier task, not {source}")
-    return Task(number, command, _args(body.get("args", []), number), timeout, source)
+    return UnixTask(number, command, _args(body.get("args", []), number), timeout, source)
 
 
 def _args(value: object, number: int) -> tuple[str, ...]:

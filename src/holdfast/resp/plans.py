@@ -18,7 +18,7 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob
-from holdfast.resp.plan import Plan, read_plan
+from holdfast.resp.plan import UnixPlan, read_plan
 from holdfast.resp.rows import ActionJob, ActionRow, PlanJobRow, PlanRow, PlanUse
 from holdfast.resp.statements import PlansSql
 from holdfast.resp.statuses import status_of
@@ -67,7 +67,7 @@ def kernel_id(public: str) -> JobId | None:
     return JobId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 
-async def submit_plan(tx: Transaction, tenant: str, plan: Plan) -> bool:
+async def submit_plan(tx: Transaction, tenant: str, plan: UnixPlan) -> bool:
     """Store a plan; False if this very plan is there already, `Exists` if another one has its id."""
     body = codec.encode(plan.as_json(), what="a plan", cap=INPUT_CAP)
     digest = codec.digest(body)
@@ -121,14 +121,14 @@ async def submit_action(tx: Transaction, tenant: str, new: NewAction) -> ActionR
     return row
 
 
-def _job(tenant: str, new: NewAction, plan: Plan, place: int, route: int) -> NewJob:
+def _job(tenant: str, new: NewAction, plan: UnixPlan, place: int, route: int) -> NewJob:
     payload = {"plan": plan.as_json(), "input": new.inputs[place], "input_index": place, "action_id": new.id}
     text = codec.encode(payload, what=f"input {place}", cap=INPUT_CAP)
     timing = {"priority": new.priority, "timeout_us": new.timeout_us, "max_attempts": new.max_attempts}
     return new_job(new.jobs[place], KIND, new.queue, route, tenant, text, **timing)
 
 
-async def submit_verification(tx: Transaction, tenant: str, plan: Plan, job: JobId, worker: str) -> None:
+async def submit_verification(tx: Transaction, tenant: str, plan: UnixPlan, job: JobId, worker: str) -> None:
     """Enqueue one run of a plan that only this worker can take."""
     route = route_for(QUEUE, KIND, [worker])
     payload = {"plan": plan.as_json(), "input": None, "input_index": 0, "action_id": ""}

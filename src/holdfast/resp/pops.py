@@ -27,7 +27,7 @@ from holdfast.kernel.hints import LOOK
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held, Lease, Sight
 from holdfast.resp import jobs, plans, workers
-from holdfast.resp.claims import Ask, Claimed, Turn, claim_asked
+from holdfast.resp.claims import ClaimAsk, Claimed, QueueTurn, claim_asked
 from holdfast.resp.client import Client
 from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
@@ -52,7 +52,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Waiter:
+class PopWaiter:
     """Somebody who waits for jobs of these queues, the first first. `epoch`: the one its connection has begun."""
 
     id: str
@@ -82,7 +82,7 @@ class Pops:
         self._clock = ports.clock
         self._beat_every = options.heartbeat.total_seconds()
         self._ttl_us = int(options.dead_after.total_seconds() * _US)
-        self._waiting: dict[Waiter, None] = {}
+        self._waiting: dict[PopWaiter, None] = {}
         self._work = asyncio.Event()  # somebody may be served
         self._unknown = False  # a hint has named a route that is not known yet
         self._routes = BrokerRoutes(database, settings)
@@ -131,7 +131,7 @@ class Pops:
 
     # Those who wait.
 
-    async def take(self, waiter: Waiter, seconds: float | None) -> list[Popped]:
+    async def take(self, waiter: PopWaiter, seconds: float | None) -> list[Popped]:
         """Jobs for somebody within this time: None waits for ever, 0 does not wait. Empty: there were none."""
         waiter.patient = seconds != 0
         self._waiting[waiter] = None
@@ -146,7 +146,7 @@ class Pops:
             self._waiting.pop(waiter, None)
             waiter.answer.cancel()
 
-    async def _answer_within(self, waiter: Waiter, seconds: float | None) -> list[Popped]:
+    async def _answer_within(self, waiter: PopWaiter, seconds: float | None) -> list[Popped]:
         try:
             async with asyncio.timeout(seconds or None):
                 return await asyncio.shield(waiter.answer)
@@ -238,9 +238,9 @@ class Pops:
             if not waiter.patient and not waiter.answer.done():
                 waiter.answer.set_exception(copy.copy(problem))
 
-    def _chunks(self) -> Iterator[list[Waiter]]:
+    def _chunks(self) -> Iterator[list[PopWaiter]]:
         """Those for whom there may be something, some at a time, each once."""
-        chunk: list[Waiter] = []
+        chunk: list[PopWaiter] = []
         for waiter in [*self._waiting]:
             if not waiter.answer.done() and (waiter.fresh or self._is_hot(waiter)):
                 chunk.append(waiter)
@@ -250,11 +250,11 @@ class Pops:
         if chunk:
             yield chunk
 
-    def _is_hot(self, waiter: Waiter) -> bool:
+    def _is_hot(self, waiter: PopWaiter) -> bool:
         hot = self._routes.hot.keys()
         return any(not hot.isdisjoint(self._routes.of(takes)) for takes in waiter.takes)
 
-    async def _serve(self, waiters: Sequence[Waiter]) -> None:
+    async def _serve(self, waiters: Sequence[PopWaiter]) -> None:
         routes = {takes: frozenset(self._routes.of(takes)) for waiter in waiters for takes in waiter.takes}
         asks = [_ask(waiter, routes) for waiter in waiters]
         for waiter in waiters:
@@ -278,14 +278,14 @@ class Pops:
                 await self._identify_again(waiter)
         await self._tell_nothing([waiter for waiter in left if not waiter.patient and not waiter.answer.done()])
 
-    def _answer(self, waiter: Waiter, popped: list[Popped]) -> None:
+    def _answer(self, waiter: PopWaiter, popped: list[Popped]) -> None:
         if waiter.answer.done():  # it has left
             self.give_back(popped)
         else:
             waiter.answer.set_result(popped)
             self._waiting.pop(waiter, None)
 
-    async def _probe(self, asked: Collection[int], asks: Sequence[Ask], claimed: Claimed) -> None:
+    async def _probe(self, asked: Collection[int], asks: Sequence[ClaimAsk], claimed: Claimed) -> None:
         """A short answer does not mean that nothing is left; others may hold what is there."""
         hot = sorted(self._routes.hot.keys() & asked)
         answers = zip(asks, claimed.leases, strict=True)
@@ -294,7 +294,7 @@ class Pops:
             if not self._routes.hot.keys().isdisjoint(hot):
                 asyncio.get_running_loop().call_later(_AGAIN, self._work.set)
 
-    async def _identify_again(self, waiter: Waiter) -> None:
+    async def _identify_again(self, waiter: PopWaiter) -> None:
         """Its worker may take nothing: it was given up, has begun another epoch elsewhere, or drains."""
         self._identities.pop(waiter.id, None)
         try:
@@ -307,7 +307,7 @@ class Pops:
             waiter.become(who)
             self._work.set()
 
-    async def _tell_nothing(self, waiters: Sequence[Waiter]) -> None:
+    async def _tell_nothing(self, waiters: Sequence[PopWaiter]) -> None:
         """To those who do not wait. Nobody is told that there is nothing before it was asked on every route."""
         if not waiters:
             return
@@ -320,7 +320,7 @@ class Pops:
             else:
                 self._answer(waiter, [])
 
-    def _width(self, waiter: Waiter) -> int:
+    def _width(self, waiter: PopWaiter) -> int:
         return sum(len(self._routes.of(takes)) for takes in waiter.takes)
 
     # Heartbeats.
@@ -354,9 +354,9 @@ class Pops:
         self.delivered.forget_others([held for held in asked if held.worker in alive], beats.held)
 
 
-def _ask(waiter: Waiter, routes: Mapping[Takes, frozenset[int]]) -> Ask:
-    turns = (Turn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
-    return Ask(waiter.who.epoch, waiter.count, tuple(turns))
+def _ask(waiter: PopWaiter, routes: Mapping[Takes, frozenset[int]]) -> ClaimAsk:
+    turns = (QueueTurn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
+    return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns))
 
 
 def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str]) -> Popped:

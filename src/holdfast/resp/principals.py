@@ -25,7 +25,7 @@ _SHORTEST_SHARED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
+class KeyPrincipal:
     """What a key may do. `workers` are the ids that it may register: its own name unless it says otherwise."""
 
     name: str
@@ -61,7 +61,7 @@ def check_worker_id(id: object) -> str:
     return id
 
 
-def matching(digest: str, principals: Iterable[Principal]) -> Principal | None:
+def matching(digest: str, principals: Iterable[KeyPrincipal]) -> KeyPrincipal | None:
     """The one with this digest. All are compared, so that the time says nothing about which one it was."""
     found = None
     for each in principals:
@@ -70,7 +70,7 @@ def matching(digest: str, principals: Iterable[Principal]) -> Principal | None:
     return found
 
 
-def from_file(path: Path) -> tuple[Principal, ...]:
+def from_file(path: Path) -> tuple[KeyPrincipal, ...]:
     """The keys of a TOML file: `[workers]`, and in it `"worker-001" = "64 hex digits"`."""
     try:
         workers = tomllib.loads(path.read_text("utf-8")).get("workers")
@@ -83,20 +83,20 @@ def from_file(path: Path) -> tuple[Principal, ...]:
     return from_table(workers)
 
 
-def from_table(workers: Mapping[str, object]) -> tuple[Principal, ...]:
+def from_table(workers: Mapping[str, object]) -> tuple[KeyPrincipal, ...]:
     made = []
     for name, key in workers.items():
         check_worker_id(name)
         if not isinstance(key, str) or not _HEX.fullmatch(key.encode()):
             raise UsageError(f"the key of worker {name} must be 64 hex digits; `holdfast resp keys add` makes one.")
-        made.append(Principal(name, digest_of(key.encode()), (name,)))
+        made.append(KeyPrincipal(name, digest_of(key.encode()), (name,)))
     if len({each.digest for each in made}) < len(made):
         raise UsageError("two workers have the same key; give each its own.")
     return tuple(made)
 
 
-def shared(key: str) -> Principal:
+def shared(key: str) -> KeyPrincipal:
     """The principal of a key that all workers share: AUTH <worker id> <key> says which of them this is."""
     if len(key.encode()) < _SHORTEST_SHARED:
         raise UsageError(f"a shared key has at least {_SHORTEST_SHARED} bytes.")
-    return Principal(SHARED, digest_of(key.encode()), ())
+    return KeyPrincipal(SHARED, digest_of(key.encode()), ())

@@ -22,10 +22,10 @@ from holdfast.kernel.states import State
 from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.arguments import QUEUE, queue_of, space_of
-from holdfast.resp.call import Call, Refused
+from holdfast.resp.call import CallRefused, CommandCall
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.plan import BadPlan, read_plan
-from holdfast.resp.pops import Waiter
+from holdfast.resp.pops import PopWaiter
 from holdfast.resp.replies import Reply
 from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql
@@ -34,27 +34,27 @@ PROCESSING = b"queue:processing"
 _MOST = 1_000
 
 
-async def waiter(call: Call, queues: Sequence[str], count: int) -> Waiter:
+async def waiter(call: CommandCall, queues: Sequence[str], count: int) -> PopWaiter:
     """The connection's worker, as somebody who waits for jobs; refused if it is not registered."""
     id, epoch = call.client.worker_id, call.client.epoch
-    return Waiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count)
+    return PopWaiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count)
 
 
-async def claim(call: Call, queues: Sequence[str], count: int, seconds: float | None) -> list[Popped]:
+async def claim(call: CommandCall, queues: Sequence[str], count: int, seconds: float | None) -> list[Popped]:
     """Jobs for the connection's worker. They go back if the reply does not go out."""
     popped = await call.gateway.pops.take(await waiter(call, queues, count), seconds)
     call.client.undelivered += popped
     return popped
 
 
-async def pop(call: Call, keys: Sequence[bytes], seconds: float | None) -> Reply:
+async def pop(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -> Reply:
     return (await pop_with_key(call, keys, seconds))[0]
 
 
-async def pop_with_key(call: Call, keys: Sequence[bytes], seconds: float | None) -> tuple[bytes | None, bytes]:
+async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -> tuple[bytes | None, bytes]:
     """A job as its pop replies it, and the key it came from."""
     if any(not key.startswith(QUEUE) or key == PROCESSING for key in keys):
-        raise Refused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
+        raise CallRefused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
     popped = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
     if not popped:
         return None, b""
@@ -62,29 +62,29 @@ async def pop_with_key(call: Call, keys: Sequence[bytes], seconds: float | None)
     return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
 
 
-async def public_of(call: Call, lease: Lease) -> str:
+async def public_of(call: CommandCall, lease: Lease) -> str:
     """The public id of a job that was claimed. Only jobs of actions may have another than their own."""
     if lease.kind != plans.KIND:
         return plans.public_id(lease.id)
     return await call.gateway.transact(jobs.public_name, lease.id)
 
 
-def check_processing(call: Call, target: bytes) -> None:
+def check_processing(call: CommandCall, target: bytes) -> None:
     if target != PROCESSING:
-        raise Refused(f"{call.command} moves a job of a queue to queue:processing, which is what the worker holds")
+        raise CallRefused(f"{call.command} moves a job of a queue to queue:processing, which is what the worker holds")
 
 
-async def enqueue(call: Call) -> Reply:
+async def enqueue(call: CommandCall) -> Reply:
     """LPUSH: a plan, as JSON with its tasks, is a job for workers that have its tools; anything else is raw data."""
     queue = queue_of(call, call.arguments[0])
     if call.arguments[0] == PROCESSING:
-        raise Refused("queue:processing is what workers hold; it cannot be pushed to")
+        raise CallRefused("queue:processing is what workers hold; it cannot be pushed to")
     made = [_job(call, queue, element) for element in call.arguments[1:]]
     await call.gateway.transact(enqueue_jobs, [job for job, _ in made], list({route for _, route in made}))
     return await length(call)
 
 
-def _job(call: Call, queue: str, element: bytes) -> tuple[NewJob, Route]:
+def _job(call: CommandCall, queue: str, element: bytes) -> tuple[NewJob, Route]:
     id, tenant = new_id(call.gateway.core.ports), space_of(call)
     value = _json(element)
     if isinstance(value, dict) and "tasks" in value:
@@ -92,7 +92,7 @@ def _job(call: Call, queue: str, element: bytes) -> tuple[NewJob, Route]:
         try:
             plan = read_plan({"plan_id": str(id), **body})
         except BadPlan as problem:
-            raise Refused(f"Invalid plan schema: {problem}") from None
+            raise CallRefused(f"Invalid plan schema: {problem}") from None
         route = route_for(queue, plans.KIND, [f"tool:{command}" for command in plan.commands])
         payload = {"plan": plan.as_json(), "input": value.get("input"), "input_index": 0, "action_id": ""}
         kind = plans.KIND
@@ -109,7 +109,7 @@ def _json(element: bytes) -> object:
         return None
 
 
-async def length(call: Call) -> int:
+async def length(call: CommandCall) -> int:
     if call.arguments[0] == PROCESSING:
         return len(await call.gateway.transact(_held, call.client.worker_id, call.client.epoch))
     return await call.gateway.transact(queue_length, queue_of(call, call.arguments[0]))
@@ -121,7 +121,7 @@ async def queue_length(tx: Transaction, queue: str) -> int:
     return row.jobs if row is not None else 0
 
 
-async def look(call: Call, first: int, last: int) -> Reply:
+async def look(call: CommandCall, first: int, last: int) -> Reply:
     """The jobs of a queue as their pops would reply them, those that come first at the right."""
     if call.arguments[0] == PROCESSING:
         leases = await call.gateway.transact(_held, call.client.worker_id, call.client.epoch)
@@ -133,23 +133,23 @@ async def look(call: Call, first: int, last: int) -> Reply:
     return found[first:end]
 
 
-async def peek(call: Call, queue: str, count: int) -> Reply:
+async def peek(call: CommandCall, queue: str, count: int) -> Reply:
     """How the jobs stand that would be popped next, the first first."""
     rows = await call.gateway.transact(_pending, queue, limit=_MOST)
     shown = [await _shown(call, row.id) for row in rows[::-1][:count]]
     return [each for each in shown if each is not None]
 
 
-async def _shown(call: Call, id: JobId) -> bytes | None:
+async def _shown(call: CommandCall, id: JobId) -> bytes | None:
     public = await call.gateway.transact(jobs.public_name, id)
     described = await call.gateway.transact(jobs.describe, public, space_of(call))
     return None if described is None else json.dumps(described).encode()
 
 
-async def acknowledge(call: Call) -> Reply:
+async def acknowledge(call: CommandCall) -> Reply:
     """LREM queue:processing: the job that this element is, is done."""
     if call.arguments[0] != PROCESSING:
-        raise Refused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
+        raise CallRefused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
     element, client, delivered = call.arguments[2], call.client, call.gateway.pops.delivered
     sent = delivered.find_element(client.worker_id, element)
     value = _json(element) if sent is None else None

@@ -15,7 +15,7 @@ class Epoch(NamedTuple):
     incarnation: str
 
 
-class KeyRow(NamedTuple):
+class RespKeyRow(NamedTuple):
     name: str
     digest: str
     workers: str
@@ -118,12 +118,12 @@ class LiveWorker(NamedTuple):
         return Epoch(self.seq, self.incarnation)
 
 
-class Backlog(NamedTuple):
+class QueueBacklog(NamedTuple):
     route: int
     jobs: int
 
 
-class Length(NamedTuple):
+class QueueLength(NamedTuple):
     jobs: int
 
 

@@ -17,8 +17,8 @@ from holdfast.agents.core import AgentsCore
 from holdfast.errors import Unavailable, UsageError
 from holdfast.resp import keys
 from holdfast.resp.client import Client
-from holdfast.resp.connection import Connection
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.connection import RespConnection
+from holdfast.resp.gateway import RespGateway
 from holdfast.resp.keeping import Keeping
 from holdfast.resp.options import RespOptions
 from holdfast.resp.upkeep import Upkeep
@@ -34,11 +34,11 @@ class RespServer:
     def __init__(self, core: AgentsCore, options: RespOptions) -> None:
         self._core = core
         self._options = options
-        self._connections: dict[int, Connection] = {}  # by their clients, the oldest first
+        self._connections: dict[int, RespConnection] = {}  # by their clients, the oldest first
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.gateway = Gateway(core, options)
+        self.gateway = RespGateway(core, options)
 
     @property
     def port(self) -> int:
@@ -98,12 +98,12 @@ class RespServer:
             self.gateway.counts["rejected"] += 1
             return _Full()
         client = Client(next(self._numbers), "", self._options.pop_form)
-        connection = Connection(self.gateway, client, self._left)
+        connection = RespConnection(self.gateway, client, self._left)
         self._connections[client.id] = connection
         self.gateway.clients[client.id] = client
         return connection
 
-    def _left(self, connection: Connection) -> None:
+    def _left(self, connection: RespConnection) -> None:
         self._connections.pop(connection.client.id, None)
         self.gateway.clients.pop(connection.client.id, None)
         self.gateway.pops.delivered.lose_client(connection.client.id)

@@ -6,13 +6,10 @@ from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.resp.rows import (
     ActionJob,
     ActionRow,
-    Backlog,
     Extent,
     HeldLease,
     Holder,
     KeyName,
-    KeyRow,
-    Length,
     LiveHolder,
     LiveWorker,
     PartRow,
@@ -20,6 +17,9 @@ from holdfast.resp.rows import (
     PlanRow,
     PlanUse,
     PublicName,
+    QueueBacklog,
+    QueueLength,
+    RespKeyRow,
     StandingLease,
     ValueRow,
 )
@@ -28,10 +28,10 @@ _PACKAGE = "holdfast.resp.sql"
 
 
 class KeysSql(Statements, file="keys.sql", package=_PACKAGE):
-    add_key: One[KeyRow]
-    find_keys: Many[KeyRow]
-    list_keys: Many[KeyRow]
-    revoke_key: One[KeyRow]
+    add_key: One[RespKeyRow]
+    find_keys: Many[RespKeyRow]
+    list_keys: Many[RespKeyRow]
+    revoke_key: One[RespKeyRow]
 
 
 class KeyspaceSql(Statements, file="keyspace.sql", package=_PACKAGE):
@@ -78,5 +78,5 @@ class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     live_holders: Many[LiveHolder]
     held_leases: Many[HeldLease]
     standing_leases: Many[StandingLease]
-    queue_length: One[Length]
-    route_backlog: Many[Backlog]
+    queue_length: One[QueueLength]
+    route_backlog: Many[QueueBacklog]

@@ -14,7 +14,7 @@ from holdfast.errors import Unavailable
 from holdfast.kernel import leases, waiting, workers
 from holdfast.kernel.broker_rows import NOWHERE
 from holdfast.resp import keyspace
-from holdfast.resp.gateway import Gateway
+from holdfast.resp.gateway import RespGateway
 
 log = logging.getLogger("holdfast.resp")
 
@@ -24,7 +24,7 @@ _PRUNE_EVERY = 60
 
 
 class Upkeep:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: RespGateway) -> None:
         self._gateway = gateway
 
     async def run(self) -> None:

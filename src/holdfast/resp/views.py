@@ -10,7 +10,7 @@ from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.queries import now as store_time
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.arguments import VIEWS, space_of
-from holdfast.resp.call import Call
+from holdfast.resp.call import CommandCall
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.options import STATS_KEPT
 from holdfast.resp.replies import Members, Pairs, Reply
@@ -19,7 +19,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class KeyView:
     """A value as it is now. `value` is None if there is none; text is a string, a dict a hash, a set a set."""
 
     value: str | dict[str, str] | frozenset[str] | None = None
@@ -61,25 +61,25 @@ def is_view(key: bytes) -> bool:
     return key.startswith(VIEWS)
 
 
-async def find(call: Call, key: bytes) -> View:
+async def find(call: CommandCall, key: bytes) -> KeyView:
     """What a documented key reads as now."""
     parts = key.decode(errors="replace").split(":")
     match parts:
         case ["worker", id, ("metadata" | "alive" | "stats") as part]:
             row = await call.gateway.transact(workers.find_worker, id)
-            return View() if row is None else _of_worker(row, part)
+            return KeyView() if row is None else _of_worker(row, part)
         case ["capability", tool, "workers"]:
-            return View(_able(await call.gateway.transact(workers.all_workers), tool))
+            return KeyView(_able(await call.gateway.transact(workers.all_workers), tool))
         case ["job", id, ("worker" | "status") as part]:
             return await _of_job(call, id, part)
         case ["plan", id]:
             plan = await call.gateway.transact(plans.find_plan, space_of(call), id)
-            return View() if plan is None else View(plan[0].body)
+            return KeyView() if plan is None else KeyView(plan[0].body)
         case _:
-            return View()
+            return KeyView()
 
 
-async def names(call: Call) -> list[bytes]:
+async def names(call: CommandCall) -> list[bytes]:
     """The keys of workers and their capabilities. Those of jobs are read by their ids; JOBS.LIST has them."""
     found: set[str] = set()
     for row in await call.gateway.transact(workers.all_workers):
@@ -99,15 +99,15 @@ def tools_of(row: WorkerRow) -> list[str]:
     return [each.removeprefix("tool:") for each in json.loads(row.capabilities) if each.startswith("tool:")]
 
 
-def _of_worker(row: WorkerRow, part: str) -> View:
+def _of_worker(row: WorkerRow, part: str) -> KeyView:
     metadata = json.loads(row.metadata or "{}")
     if part == "metadata":
-        return View(_text(metadata.get("registration", {})))
+        return KeyView(_text(metadata.get("registration", {})))
     if part == "alive":
         left = row.heartbeat_at + row.ttl_us - row.now
-        return View(str(row.heartbeat_at // 1_000_000), left) if workers.is_alive(row) else View()
+        return KeyView(str(row.heartbeat_at // 1_000_000), left) if workers.is_alive(row) else KeyView()
     left = metadata.get("stats_at", 0) + STATS_KEPT // _MICROSECOND - row.now
-    return View(_text(metadata["stats"]), left) if "stats" in metadata and left > 0 else View()
+    return KeyView(_text(metadata["stats"]), left) if "stats" in metadata and left > 0 else KeyView()
 
 
 def _able(rows: list[WorkerRow], tool: str) -> frozenset[str] | None:
@@ -115,18 +115,18 @@ def _able(rows: list[WorkerRow], tool: str) -> frozenset[str] | None:
     return frozenset(row.id for row in rows if workers.is_alive(row) and tool in tools_of(row)) or None
 
 
-async def _of_job(call: Call, id: str, part: str) -> View:
+async def _of_job(call: CommandCall, id: str, part: str) -> KeyView:
     described = await call.gateway.transact(jobs.describe, id, space_of(call))
     if described is None:
-        return View()
+        return KeyView()
     if part == "status":
-        return View(str(described["status"]))
+        return KeyView(str(described["status"]))
     known = await call.gateway.transact(jobs.find, id, space_of(call))
     if described["status"] != "running" or known is None or known.job.claimed_at is None:
-        return View()
+        return KeyView()
     now = await call.gateway.transact(store_time)
     left = known.job.claimed_at + (known.job.timeout_us or workers.NEVER_US) - now
-    return View(str(described.get("worker_id", "")), max(left, 0))
+    return KeyView(str(described.get("worker_id", "")), max(left, 0))
 
 
 def _text(value: object) -> str:

@@ -30,8 +30,8 @@ from holdfast.models.spool import MemoryShelf
 from holdfast.testing import bought, enqueued, store_view
 from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
-from holdfast.testing.crashes import Plan
-from holdfast.testing.crew import Crew, Stuck
+from holdfast.testing.crashes import CrashPlan
+from holdfast.testing.crew import LabCrew, Stuck
 from holdfast.testing.enqueued import Question
 from holdfast.testing.model import LabModel
 
@@ -48,9 +48,9 @@ class AgentsInLab(ABC):
 
     app: Holdfast
     clock: LabClock
-    plan: Plan
+    plan: CrashPlan
     _ports: Ports
-    _crew: Crew
+    _crew: LabCrew
     _model: LabModel | None
 
     @property

@@ -46,7 +46,7 @@ class Commit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Demand:
+class DemandedCrash:
     """A crash that a test asked for: at the n-th commit of a name, or of one that begins with it, from now on."""
 
     when: When
@@ -61,14 +61,14 @@ class Demand:
                 self.at = commit
 
 
-class Plan:
+class CrashPlan:
     """Which crashes are to come in one lab, which have come, and what its workers have committed."""
 
     def __init__(self, *crashes: Crash) -> None:
         self.commits: list[Commit] = []
         self.crashes: list[Crash] = []
         self._to_come = list(crashes)
-        self._demanded: list[Demand] = []
+        self._demanded: list[DemandedCrash] = []
         self._counts: Counter[str] = Counter()
 
     @property
@@ -79,7 +79,7 @@ class Plan:
         """A crash at the n-th such commit from now on; the next drain must reach it."""
         if nth < 1:
             raise UsageError(f"nth counts from 1, not {nth}.")
-        self._demanded.append(Demand(when, name, nth))
+        self._demanded.append(DemandedCrash(when, name, nth))
 
     def require_met(self) -> None:
         """Raise `UsageError` if a crash that was demanded has not come: the test would prove nothing."""

@@ -25,8 +25,8 @@ from holdfast.kernel.schedules import due_schedules, fire, put_schedule
 from holdfast.kernel.states import State
 from holdfast.settings import Settings
 from holdfast.testing.clock import LabClock
-from holdfast.testing.crashes import Plan, WorkerLife, mortal_tasks
-from holdfast.testing.wire import Seen, Wire, WireProcesses
+from holdfast.testing.crashes import CrashPlan, WorkerLife, mortal_tasks
+from holdfast.testing.wire import SeenTraffic, Wire, WireProcesses
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
@@ -45,15 +45,15 @@ class Stuck(HoldfastError):
     """The lab cannot continue: a handler makes no progress, or the test waits for something that cannot happen."""
 
 
-class Crew:
-    def __init__(self, app: Holdfast, ports: Ports, clock: LabClock, plan: Plan) -> None:
+class LabCrew:
+    def __init__(self, app: Holdfast, ports: Ports, clock: LabClock, plan: CrashPlan) -> None:
         self._app = app
         self._ports = ports
         self._clock = clock
         self._plan = plan
         self._dead: list[WorkerLife] = []
         self._worker: LabWorker | None = None  # at work now
-        self.seen = Seen()
+        self.seen = SeenTraffic()
 
     async def plan_schedules(self) -> None:
         """Write the app's schedules down, as a worker does when it starts: they tick from now on."""

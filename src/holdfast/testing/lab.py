@@ -33,8 +33,8 @@ from holdfast.settings import Settings
 from holdfast.testing import enqueued
 from holdfast.testing.agents import AgentsInLab
 from holdfast.testing.clock import LabClock
-from holdfast.testing.crashes import Crash, Plan, in_a_worker
-from holdfast.testing.crew import Crew, Stuck
+from holdfast.testing.crashes import Crash, CrashPlan, in_a_worker
+from holdfast.testing.crew import LabCrew, Stuck
 from holdfast.testing.databases import Databases, FreshDatabase, PostgresServer, SqliteFiles, postgres_server
 from holdfast.testing.enqueued import Question
 from holdfast.testing.runtime import LabRuntime
@@ -56,7 +56,7 @@ class Lab(AgentsInLab):
         app: Holdfast,
         database: FreshDatabase,
         clock: LabClock,
-        plan: Plan,
+        plan: CrashPlan,
         *,
         inline: bool,
         script: Script | None = None,
@@ -70,7 +70,7 @@ class Lab(AgentsInLab):
         self._database = database
         self._inline = inline
         self._ports = Ports(clock, random.Random(0))  # ids and jitter are the same in every run
-        self._crew = Crew(app, self._ports, clock, plan)
+        self._crew = LabCrew(app, self._ports, clock, plan)
         self._model = None if script is None else self._make_model(script)
         self._undo = ExitStack()
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
@@ -82,7 +82,7 @@ class Lab(AgentsInLab):
         cls,
         app: Holdfast,
         databases: Databases,
-        plan: Plan | None = None,
+        plan: CrashPlan | None = None,
         *,
         script: Script | None = None,
         inline: bool = False,
@@ -93,7 +93,7 @@ class Lab(AgentsInLab):
         clock = LabClock(now)
         settings = replace(app.settings, direct_url="", pooler=False, profile="fast")
         database = await databases.make(settings)
-        lab = cls(app, database, clock, plan or Plan(), inline=inline, script=script)
+        lab = cls(app, database, clock, plan or CrashPlan(), inline=inline, script=script)
         try:
             lab._bind(replace(settings, url=database.url))
         except BaseException:  # the app is another lab's, or broken: leave it alone

@@ -13,7 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import UsageError
 from holdfast.models.script import Script
 from holdfast.testing.comparison import Outcomes, check_bought, check_same
-from holdfast.testing.crashes import Commit, Crash, Plan
+from holdfast.testing.crashes import Commit, Crash, CrashPlan
 from holdfast.testing.databases import Databases
 from holdfast.testing.lab import Lab
 from holdfast.testing.sync_lab import SyncLab
@@ -46,7 +46,7 @@ class Labs:
         A `script` answers for every model of the app. With `inline`, enqueuing a job or a run runs it to its end. `now`
         is the time at which the clock stands, by default this moment.
         """
-        return await self.open_lab(app, Plan(), Circumstances(script, inline, now))
+        return await self.open_lab(app, CrashPlan(), Circumstances(script, inline, now))
 
     def use_sync(
         self, app: Holdfast, script: Script | None = None, *, inline: bool = False, now: datetime | None = None
@@ -58,7 +58,7 @@ class Labs:
 
     @asynccontextmanager
     async def _opened(self, app: Holdfast, given: Circumstances) -> AsyncIterator[Lab]:
-        lab = await Lab.open(app, self._databases, Plan(), **given._asdict())
+        lab = await Lab.open(app, self._databases, CrashPlan(), **given._asdict())
         try:
             yield lab
         finally:
@@ -117,7 +117,7 @@ class Labs:
         """What a failure should say beside itself."""
         return [note for runs in self._crash_runs if (note := runs.note())]
 
-    async def open_lab(self, app: Holdfast, plan: Plan, given: Circumstances) -> Lab:
+    async def open_lab(self, app: Holdfast, plan: CrashPlan, given: Circumstances) -> Lab:
         lab = await Lab.open(app, self._databases, plan, **given._asdict())
         self._open[lab] = asyncio.create_task(_close_with_the_loop(lab), name="holdfast lab", context=Context())
         await asyncio.sleep(0)  # a task that is cancelled before its first step never runs
@@ -173,11 +173,11 @@ class CrashRuns:
                     self._crashes.append(self._spare.pop(0))  # how often a worker commits some things is chance
                 self._done += 1
             self._lab = None
-        plan = Plan()
+        plan = CrashPlan()
         if self._crashes is not None:
             if self._done == len(self._crashes):
                 raise StopAsyncIteration
-            plan = Plan(self._crashes[self._done])
+            plan = CrashPlan(self._crashes[self._done])
         self._lab = await self._labs.open_lab(self._app, plan, self._given)
         return self._lab
 

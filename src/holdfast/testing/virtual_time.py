@@ -68,7 +68,7 @@ class NodeDown(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class UnhandledFailure:
     """An exception that nobody handled. `node` is empty for the simulation's own code."""
 
     at: float
@@ -297,7 +297,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self, random: Random, *, spin_limit: int = 1_000_000) -> None:
         self.now_us = 0
         self.executed = 0
-        self.failures: list[Failure] = []
+        self.failures: list[UnhandledFailure] = []
         self.nodes: list[Node] = []
         self._random = random
         self._spin_limit = spin_limit
@@ -581,7 +581,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self._closed or node.crashed:
             return
         message, error = context.get("message", "unhandled exception"), context.get("exception")
-        self.failures.append(Failure(self.now_us / 1e6, node.name, message, error))
+        self.failures.append(UnhandledFailure(self.now_us / 1e6, node.name, message, error))
         (self._exception_handler or VirtualLoop.default_exception_handler)(self, context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:

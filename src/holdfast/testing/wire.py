@@ -18,7 +18,7 @@ from holdfast.kernel.leases import beat
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.sql import Dialect
 from holdfast.outcomes import Outcome
-from holdfast.testing.crashes import Commit, Plan, When, WorkerLife
+from holdfast.testing.crashes import Commit, CrashPlan, When, WorkerLife
 from holdfast.workers.attempt import Processes
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
@@ -29,7 +29,7 @@ R = TypeVar("R")
 _HOUSEKEEPING = (duties.__name__, workers.__name__)  # continues whether or not a job moves
 
 
-class Seen:
+class SeenTraffic:
     """What all workers of a lab have in common: what passed their wires."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Seen:
 class Wire:
     """The database as one worker of a lab has it."""
 
-    def __init__(self, database: Database, life: WorkerLife, plan: Plan, seen: Seen) -> None:
+    def __init__(self, database: Database, life: WorkerLife, plan: CrashPlan, seen: SeenTraffic) -> None:
         self.dialect: Dialect = database.dialect
         self.presence: Presence = WirePresence(self)
         self.database = database

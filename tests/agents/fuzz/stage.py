@@ -24,9 +24,9 @@ from holdfast.durations import microseconds
 from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.testing.clock import LabClock
-from holdfast.testing.crashes import Commit, Plan, When, WorkerLife, mortal_tasks
+from holdfast.testing.crashes import Commit, CrashPlan, When, WorkerLife, mortal_tasks
 from holdfast.testing.crew import Heart
-from holdfast.testing.wire import Seen, Wire, WireProcesses
+from holdfast.testing.wire import SeenTraffic, Wire, WireProcesses
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -47,7 +47,7 @@ class Stuck(AssertionError):
     """Something does not end, and nothing is left that could make it."""
 
 
-class Deaths(Plan):
+class Deaths(CrashPlan):
     """Kills a worker around its n-th commit, whichever that is."""
 
     def __init__(self, doom: Doom | None, begun: Counter[str]) -> None:
@@ -157,7 +157,7 @@ class Hand:
             Database,
             Timed(connect(self.app.settings.url, settings, self._ports, core_of(self.app).registry.layers), self._time),
         )
-        self._wire = wire = Wire(database, life, self._plan, Seen())
+        self._wire = wire = Wire(database, life, self._plan, SeenTraffic())
         self._processes = WireProcesses(wire, ProcessPool(settings.concurrency))
         heart = Heart(wire, life, self._ports, settings)
         self._worker = Worker(

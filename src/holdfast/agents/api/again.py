@@ -22,7 +22,7 @@ from holdfast.values.page import Page
 TOGETHER = 1_000  # runs that one call changes
 
 
-class Choice(TypedDict, total=False):
+class RunChoice(TypedDict, total=False):
     """Which runs a call changes: what `hf.runs.list` takes."""
 
     session: Session | str | None
@@ -67,7 +67,7 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
 
 async def change_some(
     listing: Callable[..., Awaitable[Page[RunRecord]]],
-    choice: Choice,
+    choice: RunChoice,
     change: Callable[[RunRecord], Awaitable[object]],
     *,
     ended: bool,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from holdfast import durations, validation
 from holdfast.agents import queries
-from holdfast.agents.api.again import Choice, change_some, run_again
+from holdfast.agents.api.again import RunChoice, change_some, run_again
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.counted_runs import CountedRuns
 from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
@@ -134,7 +134,7 @@ class RunsList(Collection, CountedRuns):
         """
         return await run_again(self._app, await self.get(id), key=key)
 
-    async def retry_some(self, *, dry_run: bool = False, **choice: Unpack[Choice]) -> Bulk:
+    async def retry_some(self, *, dry_run: bool = False, **choice: Unpack[RunChoice]) -> Bulk:
         """`retry` for a page of runs that have ended, each once however often it is called; failed ones by default.
 
         With `dry_run` it only counts. Continue with `next` as `after`.
@@ -142,7 +142,7 @@ class RunsList(Collection, CountedRuns):
         choice.setdefault("state", RunState.FAILED.value)
         return await change_some(self.list, choice, self._once_more, ended=True, dry_run=dry_run)
 
-    async def cancel_some(self, *, dry_run: bool = False, reason: str = "", **choice: Unpack[Choice]) -> Bulk:
+    async def cancel_some(self, *, dry_run: bool = False, reason: str = "", **choice: Unpack[RunChoice]) -> Bulk:
         """Cancel a page of runs that have not ended. With `dry_run` it only counts."""
 
         async def cancelled(run: RunRecord) -> None:

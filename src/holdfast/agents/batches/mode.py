@@ -12,12 +12,12 @@ from holdfast.models.facts import facts_for
 from holdfast.settings import Settings
 
 
-class Choice(NamedTuple):
+class ModeChoice(NamedTuple):
     mode: Mode
     reason: str
 
 
-def choose(model: str, mode: str | None, deadline_us: int | None, settings: Settings) -> Choice:
+def choose(model: str, mode: str | None, deadline_us: int | None, settings: Settings) -> ModeChoice:
     """What the caller asked for, or what fits the time there is."""
     if mode not in (None, "streaming", "batch"):
         raise UsageError(f'mode is "streaming" or "batch", not {mode!r}.')
@@ -26,19 +26,19 @@ def choose(model: str, mode: str | None, deadline_us: int | None, settings: Sett
     if mode == "batch" and not able and facts.listed:
         raise UsageError(f"model {model} does not support batches: leave mode out, or choose another model.")
     if mode == "batch":
-        return Choice("batch", "it was asked for")
+        return ModeChoice("batch", "it was asked for")
     if mode == "streaming" or deadline_us is None:
-        return Choice("streaming", "it was asked for" if mode else "without answer_within, answers are streamed")
+        return ModeChoice("streaming", "it was asked for" if mode else "without answer_within, answers are streamed")
     if not able:
-        return Choice("streaming", f"model {model} does not support batches")
+        return ModeChoice("streaming", f"model {model} does not support batches")
     return _by_time(deadline_us, settings)
 
 
-def _by_time(left_us: int, settings: Settings) -> Choice:
+def _by_time(left_us: int, settings: Settings) -> ModeChoice:
     least = microseconds(settings.batch_least)
     if left_us < least:
-        return Choice("streaming", f"{show(max(0, left_us))} is left, and a batch may take {show(least)} or more")
-    return Choice("batch", f"{show(left_us)} is left: time for a batch, at half the price")
+        return ModeChoice("streaming", f"{show(max(0, left_us))} is left, and a batch may take {show(least)} or more")
+    return ModeChoice("batch", f"{show(left_us)} is left: time for a batch, at half the price")
 
 
 def limit_left(run: LoadedRun, limits: Limits) -> int | None:
@@ -46,17 +46,17 @@ def limit_left(run: LoadedRun, limits: Limits) -> int | None:
     return None if limits.time is None else max(1, microseconds(limits.time) - (run.now - run.created_at))
 
 
-def choose_turn(run: LoadedRun, limits: Limits, betas: tuple[str, ...], settings: Settings) -> Choice:
+def choose_turn(run: LoadedRun, limits: Limits, betas: tuple[str, ...], settings: Settings) -> ModeChoice:
     """How the next turn is asked: a run that may wait is streamed where its time runs out.
 
     Its time is what is left of its `answer_within`, or until its time limit ends it, whichever comes first. A run
     without `answer_within` was asked for in a batch, and stays there.
     """
     if run.mode != "batch":
-        return Choice("streaming", "")
+        return ModeChoice("streaming", "")
     if betas:
-        return Choice("streaming", f"a batch cannot ask for {', '.join(betas)}")
+        return ModeChoice("streaming", f"a batch cannot ask for {', '.join(betas)}")
     if run.deadline_at is None:
-        return Choice("batch", "")
+        return ModeChoice("batch", "")
     until = run.deadline_at - run.now
     return _by_time(min(until, limit_left(run, limits) or until), settings)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.agents.compaction.compaction_rows import CompactionRow
-from holdfast.agents.compaction.compactor import Acting, Asking, CompactionPlan, Compactor, Judged
+from holdfast.agents.compaction.compactor import Acting, CompactionPlan, Compactor, Judged, PlannedCall
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.measure import Size, Teller
 from holdfast.agents.compaction.statements import CompactionsSql
@@ -138,12 +138,12 @@ class CompactionCall(NamedTuple):
     window: Sequence[WindowBlock]
     new: Sequence[dict[str, Any]]  # what it says that is not stored yet
 
-    def asking(self, config: Compaction) -> Asking:
+    def asking(self, config: Compaction) -> PlannedCall:
         teller = Teller(self.request.model, self.spec)
         window = teller.window(config)
         most = window - min(self.request.max_tokens, window // 2)
         # What a run has begun continues as long as the provider takes it.
-        return Asking(teller, self.request, self.new, most, window if self.run.turns else most, self.run.id)
+        return PlannedCall(teller, self.request, self.new, most, window if self.run.turns else most, self.run.id)
 
     @property
     def tokens(self) -> int | None:
@@ -196,20 +196,20 @@ async def make_room(compactor: Compactor, ctx: JobContext, call: CompactionCall)
     return await _compact(compactor, ctx, call, judged)
 
 
-def _is_over(judged: Judged, asking: Asking) -> float | None:
+def _is_over(judged: Judged, asking: PlannedCall) -> float | None:
     """The limit that the call has reached: what fits, or else the trigger."""
     if judged.size.tokens > asking.most:
         return asking.most
     return judged.limit if judged.is_due else None
 
 
-def _may_matter(judged: Judged, asking: Asking) -> bool:
+def _may_matter(judged: Judged, asking: PlannedCall) -> bool:
     """Whether anything would be done about it."""
     plan = judged.plan()
     return judged.size.tokens > asking.most or (plan is not None and judged.is_worth(plan))
 
 
-async def _loop_room(compactor: Compactor, run: LoadedRun, config: Compaction, asking: Asking) -> Room:
+async def _loop_room(compactor: Compactor, run: LoadedRun, config: Compaction, asking: PlannedCall) -> Room:
     """Nothing may be taken out: it fits, or it does not."""
     known = Size(run.reported or 0, 1.0, "usage", run.reported or 0)
     size = await compactor.count(asking.request, known) if config.count_tokens else known

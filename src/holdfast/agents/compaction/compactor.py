@@ -27,7 +27,7 @@ from holdfast.agents.compaction.measure import Size, Teller, counted, is_near, m
 from holdfast.agents.compaction.partition import HistoryMessage, Partition, PrunedBlocks, Unit, partition, prune
 from holdfast.agents.compaction.partition import read as read_history
 from holdfast.agents.compaction.statements import CompactionsSql
-from holdfast.agents.compaction.summary import Task, said_in, summarize, summary_block, summary_request
+from holdfast.agents.compaction.summary import SummaryTask, said_in, summarize, summary_block, summary_request
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.trees import is_limited
@@ -102,7 +102,7 @@ class CompactionPlan(NamedTuple):
     gain: int  # in tokens, before the summary's own
 
 
-class Asking(NamedTuple):
+class PlannedCall(NamedTuple):
     """A call that a run is about to make, and what is not stored yet of it.
 
     `most`: how large its request may be if all of the answer is to fit, too. Above `worst` it is not worth sending.
@@ -125,7 +125,7 @@ class Judged(NamedTuple):
     history: list[HistoryMessage]
     parts: Partition
     size: Size
-    asking: Asking | None = None
+    asking: PlannedCall | None = None
 
     @property
     def window(self) -> int:
@@ -209,7 +209,7 @@ class Compactor:
         store: Transacting,
         session: str,
         config: Compaction | None,
-        asking: Asking | None = None,
+        asking: PlannedCall | None = None,
     ) -> Judged:
         """Read a session and measure it; near a limit, the provider counts."""
         read = await store.transact(look, session)
@@ -330,7 +330,7 @@ class Compactor:
     def _request(self, judged: Judged, plan: CompactionPlan, model: str) -> Request:
         settings = self._settings()
         return summary_request(
-            Task(plan.summarized, judged.parts.context, model, judged.config.summarizer_max_tokens),
+            SummaryTask(plan.summarized, judged.parts.context, model, judged.config.summarizer_max_tokens),
             call="",
             idle=settings.model_idle.total_seconds(),
             total=settings.model_total.total_seconds(),

@@ -48,7 +48,7 @@ _SHARE = 0.9  # of the summariser's window: the estimate may be somewhat wrong
 _CUTS = ((2_000, 100_000), (1_000, 20_000), (500, 5_000), (200, 2_000), (100, 500), (50, 100))
 
 
-class Task(NamedTuple):
+class SummaryTask(NamedTuple):
     """A summary to be made: of which units, with what to be known beside them."""
 
     units: Sequence[Unit]
@@ -57,7 +57,7 @@ class Task(NamedTuple):
     max_tokens: int
 
 
-def summary_request(task: Task, *, call: str, idle: float, total: float) -> Request:
+def summary_request(task: SummaryTask, *, call: str, idle: float, total: float) -> Request:
     """One call: instructions, and the record as text."""
     facts = facts_for(task.model)
     most = min(task.max_tokens, facts.max_output)
@@ -97,7 +97,7 @@ def summary_block(text: str, count: int) -> dict[str, Any]:
     return {"type": "text", "text": _OPENING.format(count=count, s="" if count == 1 else "s") + text}
 
 
-def _fitting(task: Task, room: int) -> str:
+def _fitting(task: SummaryTask, room: int) -> str:
     text = ""
     for result, other in _CUTS:
         text = _prompt(task, result, other)
@@ -106,7 +106,7 @@ def _fitting(task: Task, room: int) -> str:
     return _middle_out(text, 4 * room)
 
 
-def _prompt(task: Task, result: int, other: int) -> str:
+def _prompt(task: SummaryTask, result: int, other: int) -> str:
     known = "\n\n".join(_lines(task.context, result, other))
     record = "\n\n".join(_lines(task.units, result, other))
     before = f"<known>\n{known}\n</known>\n\n" if known else ""

@@ -63,7 +63,7 @@ class _Waiter(NamedTuple):
     bounds: Bounds | None  # within which its run is looked at
 
 
-class _Reader:
+class _EventReader:
     def __init__(self, run: str, after: int, last: int | None) -> None:
         self.run = run
         self.after = after
@@ -93,7 +93,7 @@ class Streams:
         self._context = context
         self._database = database
         self._ports = ports
-        self._readers: set[_Reader] = set()
+        self._readers: set[_EventReader] = set()
         self._awaited: defaultdict[str, list[_Waiter]] = defaultdict(list)
         self._looking: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
@@ -107,7 +107,7 @@ class Streams:
         `last` is the number of the last one, where the run has ended already. Where events were pruned, one says so.
         """
         await self._listen()
-        reader = _Reader(run, after, last)
+        reader = _EventReader(run, after, last)
         self._readers.add(reader)
         self._slow.begin(reader, run)
         self._wake()
@@ -203,7 +203,7 @@ class Streams:
                 found |= await self._look_for_ends(bounds)
         return found
 
-    async def _look_for_events(self, readers: Sequence[_Reader]) -> bool:
+    async def _look_for_events(self, readers: Sequence[_EventReader]) -> bool:
         lowest: dict[str, int] = {}
         for reader in readers:
             lowest[reader.run] = min(reader.after, lowest.get(reader.run, reader.after))
@@ -234,8 +234,8 @@ class Streams:
         return True
 
     @staticmethod
-    def _deal(readers: Sequence[_Reader], rows: Sequence[EventRow]) -> bool:
-        by_run: defaultdict[str, list[_Reader]] = defaultdict(list)
+    def _deal(readers: Sequence[_EventReader], rows: Sequence[EventRow]) -> bool:
+        by_run: defaultdict[str, list[_EventReader]] = defaultdict(list)
         for reader in readers:
             by_run[reader.run].append(reader)
         found: defaultdict[str, list[EventRow]] = defaultdict(list)

@@ -54,7 +54,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import derived_id, new_id
 from holdfast.kernel.rows import Lease
-from holdfast.models import Answered, Folding, InputDelta, ModelFailure, Reply, TextDelta, ThinkingDelta
+from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, ModelFailure, Reply
 from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze
 from holdfast.settings import Settings
@@ -64,7 +64,7 @@ from holdfast.workers.context import JobContext
 log = logging.getLogger("holdfast.agents")
 
 _STORE_PAUSE = 1.0
-_DELTAS = {TextDelta: "text_delta", ThinkingDelta: "thinking_delta", InputDelta: "input_delta"}
+_DELTAS = {FoldedText: "text_delta", FoldedThinking: "thinking_delta", FoldedInput: "input_delta"}
 
 Free = Literal["free"]
 Journals = weakref.WeakKeyDictionary[Database, Journal]
@@ -376,7 +376,7 @@ class _Turn:
                     journal.alive(self._lease, run)
                     delta = folding.feed(event)
                     if delta is not None:
-                        text = readable(delta.partial_json if isinstance(delta, InputDelta) else delta.text)
+                        text = readable(delta.partial_json if isinstance(delta, FoldedInput) else delta.text)
                         place = said[delta.index]
                         said[delta.index] += len(text)
                         kind = _DELTAS[type(delta)]

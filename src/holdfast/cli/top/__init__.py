@@ -15,7 +15,7 @@ from holdfast.cli.options import app_for, json_option, print_json, url_option
 from holdfast.cli.target import database_label
 from holdfast.cli.top.cells import ASCII, UNICODE, Glyphs
 from holdfast.cli.top.frame import PANELS, FrameLook, frame, plain_frame
-from holdfast.cli.top.sample import Sample, Sampler
+from holdfast.cli.top.sample import StoreSample, StoreSampler
 from holdfast.cli.top.screen import Screen
 from holdfast.durations import duration
 from holdfast.errors import Unavailable
@@ -47,7 +47,7 @@ def command(interval: str, once: bool, url: str | None, as_json: bool) -> None:
         asyncio.run(_watch(app, max(0.1, pause)))
 
 
-async def _sample(app: Holdfast) -> Sample:
+async def _sample(app: Holdfast) -> StoreSample:
     async with app:
         return await sampler_for(app).sample()
 
@@ -65,10 +65,10 @@ async def _watch(app: Holdfast, interval: float) -> None:
 class Watching:
     """A person at a terminal, and what the store showed last."""
 
-    sampler: Sampler
+    sampler: StoreSampler
     screen: Screen
     interval: float
-    sample: Sample
+    sample: StoreSample
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,17 +112,17 @@ def pressed(look: FrameLook, key: str) -> FrameLook:
             return look
 
 
-def sampler_for(app: Holdfast) -> Sampler:
+def sampler_for(app: Holdfast) -> StoreSampler:
     dialect = core_of(app).runtime().database.dialect
     schema = f"{code_version(dialect)}" if dialect == "sqlite" else f"{app.settings.schema} {code_version(dialect)}"
-    return Sampler(app, database_label(app.settings), schema)
+    return StoreSampler(app, database_label(app.settings), schema)
 
 
 def _glyphs() -> Glyphs:
     return UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
 
 
-def _as_dict(sample: Sample) -> dict[str, object]:
+def _as_dict(sample: StoreSample) -> dict[str, object]:
     return {
         "database": sample.database,
         "epoch": sample.epoch,

@@ -38,12 +38,12 @@ UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "░", "‖", "…")
 ASCII = Glyphs(".:-=+*%#", "#", ".", "!", "~")
 
 
-class Span(NamedTuple):
+class Cell(NamedTuple):
     text: str
     style: Style = "plain"
 
 
-Line = list[Span]
+Line = list[Cell]
 
 
 def columns(text: str) -> int:
@@ -61,14 +61,14 @@ def fit(text: str, width: int, *, right: bool = False, glyphs: Glyphs = UNICODE)
     return " " * (width - have) + clean if right else clean + " " * (width - have)
 
 
-def clip(line: Iterable[Span], width: int) -> Line:
+def clip(line: Iterable[Cell], width: int) -> Line:
     """The spans that fit into so many columns."""
     kept: Line = []
     left = width
     for span in line:
         text = span.text if columns(span.text) <= left else _cut(span.text, left)
         if text:
-            kept.append(Span(text, span.style))
+            kept.append(Cell(text, span.style))
         left -= columns(text)
     return kept
 
@@ -77,14 +77,14 @@ def spark(counts: Sequence[int], width: int, glyphs: Glyphs = UNICODE) -> Line:
     """The last counts as a row of bars, the highest as high as can be; what is nothing is dim."""
     shown = list(counts)[-width:] if width > 0 else []
     top = max(shown, default=0)
-    line: Line = [Span(" " * (width - len(shown)))]
+    line: Line = [Cell(" " * (width - len(shown)))]
     for count in shown:
         step = 0 if not count else max(1, -(-count * (len(glyphs.steps) - 1) // top))
         style: Style = "good" if count else "dim"
         if line[-1].style == style:
-            line[-1] = Span(line[-1].text + glyphs.steps[step], style)
+            line[-1] = Cell(line[-1].text + glyphs.steps[step], style)
         else:
-            line.append(Span(glyphs.steps[step], style))
+            line.append(Cell(glyphs.steps[step], style))
     return [span for span in line if span.text]
 
 
@@ -92,16 +92,16 @@ def bar(part: int, whole: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
     """How much of the whole is used; any use shows, and full is another colour."""
     filled = 0 if whole <= 0 else min(width, max(1 if part else 0, part * width // whole))
     style: Style = "warn" if whole and part >= whole else "busy"
-    return [Span(glyphs.full * filled, style), Span(glyphs.empty * (width - filled), "dim")]
+    return [Cell(glyphs.full * filled, style), Cell(glyphs.empty * (width - filled), "dim")]
 
 
-def ansi(line: Iterable[Span], *, colored: bool = True) -> str:
+def ansi(line: Iterable[Cell], *, colored: bool = True) -> str:
     """The line as a terminal takes it; without colours it is still bold, dim or inverse where it has to be."""
     codes = _ANSI if colored else _COLORLESS
     return "".join(f"\x1b[{codes[span.style]}m{span.text}\x1b[0m" if codes[span.style] else span.text for span in line)
 
 
-def text(line: Iterable[Span]) -> str:
+def text(line: Iterable[Cell]) -> str:
     return "".join(span.text for span in line).rstrip()
 
 

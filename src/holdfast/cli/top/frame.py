@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from holdfast.agents.lane_rows import ClosedLane
 from holdfast.cli.options import counted, rough
-from holdfast.cli.top.cells import UNICODE, Glyphs, Line, Span, Style, bar, clip, fit, spark, text
-from holdfast.cli.top.sample import BUCKET_US, BUCKETS, Sample
+from holdfast.cli.top.cells import UNICODE, Cell, Glyphs, Line, Style, bar, clip, fit, spark, text
+from holdfast.cli.top.sample import BUCKET_US, BUCKETS, StoreSample
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow
 from holdfast.kernel.queues import QueueStats
@@ -42,7 +42,7 @@ class Panel(NamedTuple):
     rows: list[Line]
 
 
-def frame(sample: Sample, look: FrameLook) -> list[Line]:
+def frame(sample: StoreSample, look: FrameLook) -> list[Line]:
     """As many lines as the terminal has rows, none longer than it has columns."""
     panels = [panel(sample, look) for panel in (_queues, _agents, _workers, _lanes, _failures)]
     lines = _header(sample, look)
@@ -54,7 +54,7 @@ def frame(sample: Sample, look: FrameLook) -> list[Line]:
     return [clip(line, look.width) for line in [*lines, _footer(look)]]
 
 
-def plain_frame(sample: Sample, width: int, glyphs: Glyphs = UNICODE) -> str:
+def plain_frame(sample: StoreSample, width: int, glyphs: Glyphs = UNICODE) -> str:
     """Everything, as text without colours: for a pipe, or a look in passing."""
     tall = FrameLook(width, 10_000, glyphs=glyphs, chosen=-1)
     lines = [text(line) for line in frame(sample, tall)[:-_FOOTER]]
@@ -63,27 +63,27 @@ def plain_frame(sample: Sample, width: int, glyphs: Glyphs = UNICODE) -> str:
     return "\n".join(lines)
 
 
-def _header(sample: Sample, look: FrameLook) -> list[Line]:
+def _header(sample: StoreSample, look: FrameLook) -> list[Line]:
     clock = datetime.fromtimestamp(sample.now / 1e6, UTC).strftime("%H:%M:%S UTC")
     facts = f"schema {sample.schema} · epoch {sample.epoch} · {clock}"
     name = fit(sample.database, max(0, look.width - len(facts) - 10), glyphs=look.glyphs)
-    first = [Span("holdfast ", "title"), Span(f"{name} "), Span(facts, "dim")]
+    first = [Cell("holdfast ", "title"), Cell(f"{name} "), Cell(facts, "dim")]
     if look.trouble:
-        return [first, [Span(f"the store does not answer: {look.trouble}", "bad")]]
+        return [first, [Cell(f"the store does not answer: {look.trouble}", "bad")]]
     taking = [row for row in sample.workers if row.status == "active" and not row.silent]
     busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
     done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
     second = [
-        Span(f"{len(taking)} workers", "good" if taking else "bad"),
-        Span(f" · {busy}/{slots} slots "),
+        Cell(f"{len(taking)} workers", "good" if taking else "bad"),
+        Cell(f" · {busy}/{slots} slots "),
         *bar(busy, slots, 20 if look.width < _WIDE else 40, look.glyphs),
-        Span(f" · {done:,} done/min"),
-        Span(f" · {failed:,} failed/min", "bad" if failed else "dim"),
+        Cell(f" · {done:,} done/min"),
+        Cell(f" · {failed:,} failed/min", "bad" if failed else "dim"),
     ]
     return [first, second, *_people_and_money(sample)]
 
 
-def _people_and_money(sample: Sample) -> list[Line]:
+def _people_and_money(sample: StoreSample) -> list[Line]:
     """What agents cost and whom they wait for; nothing where there are none."""
     asked, oldest = sample.inquiries
     if not sample.agents and not asked:
@@ -92,9 +92,9 @@ def _people_and_money(sample: Sample) -> list[Line]:
     waits = f", the oldest for {rough(sample.now - oldest)}" if oldest is not None else ""
     return [
         [
-            Span(f"{counted(runs)} open {'run' if runs == 1 else 'runs'}"),
-            Span(f" · {_usd(nano)} USD/min", "good" if nano else "dim"),
-            Span(
+            Cell(f"{counted(runs)} open {'run' if runs == 1 else 'runs'}"),
+            Cell(f" · {_usd(nano)} USD/min", "good" if nano else "dim"),
+            Cell(
                 f" · {counted(asked)} open {'inquiry' if asked == 1 else 'inquiries'}{waits}",
                 "warn" if asked else "dim",
             ),
@@ -105,67 +105,67 @@ def _people_and_money(sample: Sample) -> list[Line]:
 def _footer(look: FrameLook) -> Line:
     state = "paused" if look.paused else f"every {look.interval:g} s"
     keys = " q quit   p pause   tab panel   ↑↓ scroll "
-    return [Span(fit(keys, max(0, look.width - len(state) - 1), glyphs=look.glyphs), "dim"), Span(state, "dim")]
+    return [Cell(fit(keys, max(0, look.width - len(state) - 1), glyphs=look.glyphs), "dim"), Cell(state, "dim")]
 
 
-def _queues(sample: Sample, look: FrameLook) -> Panel:
+def _queues(sample: StoreSample, look: FrameLook) -> Panel:
     busy_first = sorted(sample.queues, key=lambda row: (not _moves(row, sample), row.queue.name))
     name = _name_width([row.queue.name for row in busy_first], look, least=12, most=14 if look.width < _WIDE else 36)
     head = f"{fit('QUEUES', name + 2)} PENDING BLOCKED RUNNING   LATER  DONE/M FAIL/M  "
     left = max(0, look.width - len(head))
     minutes = BUCKETS * BUCKET_US // 60_000_000
     title = f"ENDED, LAST {minutes} MIN" if left >= 18 else "ENDED"
-    return Panel([Span(head + title, "head")], [_queue(row, sample, look, name, left) for row in busy_first])
+    return Panel([Cell(head + title, "head")], [_queue(row, sample, look, name, left) for row in busy_first])
 
 
-def _queue(row: QueueStats, sample: Sample, look: FrameLook, name: int, left: int) -> Line:
+def _queue(row: QueueStats, sample: StoreSample, look: FrameLook, name: int, left: int) -> Line:
     paused = row.queue.paused_at is not None
     line: Line = [
-        Span(fit(row.queue.name, name, glyphs=look.glyphs), "warn" if paused else "plain"),
-        Span(f" {look.glyphs.paused}" if paused else "  ", "warn"),
+        Cell(fit(row.queue.name, name, glyphs=look.glyphs), "warn" if paused else "plain"),
+        Cell(f" {look.glyphs.paused}" if paused else "  ", "warn"),
         _count(row.pending, 8, "warn"),
         _count(row.blocked, 8, "warn"),
         _count(row.running, 8, "busy"),
         _count(row.later, 8, "plain"),
         _count(row.succeeded, 8, "good"),
         _count(row.failed, 7, "bad"),
-        Span("  "),
+        Cell("  "),
     ]
     if paused:
         reason = f": {row.queue.pause_reason}" if row.queue.pause_reason else ""
         since = rough(sample.now - (row.queue.paused_at or 0))
-        return [*line, Span(fit(f"paused {since}{reason}", left, glyphs=look.glyphs), "warn")]
+        return [*line, Cell(fit(f"paused {since}{reason}", left, glyphs=look.glyphs), "warn")]
     return [*line, *spark(sample.history.get(row.queue.name, []), min(left, BUCKETS), look.glyphs)]
 
 
-def _agents(sample: Sample, look: FrameLook) -> Panel:
+def _agents(sample: StoreSample, look: FrameLook) -> Panel:
     name = _name_width([row.agent for row in sample.agents], look, least=12, most=24 if look.width < _WIDE else 48)
     head = f"{fit('AGENTS', name)}    OPEN  ASKING  DONE/M  FAIL/M TURNS/M    USD/M"
     rows: list[Line] = [
         [
-            Span(fit(row.agent, name, glyphs=look.glyphs)),
+            Cell(fit(row.agent, name, glyphs=look.glyphs)),
             _count(row.open, 8, "busy"),
             _count(row.asking, 8, "warn"),
             _count(row.ended - row.failed, 8, "good"),
             _count(row.failed, 8, "bad"),
             _count(row.turns, 8, "plain"),
-            Span(fit(_usd(row.cost_nano), 9, right=True), "good" if row.cost_nano else "dim"),
+            Cell(fit(_usd(row.cost_nano), 9, right=True), "good" if row.cost_nano else "dim"),
         ]
         for row in sample.agents
     ]
-    return Panel([Span(head, "head")], rows)
+    return Panel([Cell(head, "head")], rows)
 
 
-def _workers(sample: Sample, look: FrameLook) -> Panel:
+def _workers(sample: StoreSample, look: FrameLook) -> Panel:
     wide = look.width >= _WIDE
     name = _name_width([row.id for row in sample.workers], look, least=12, most=20 if not wide else 36)
     host = 10 if not wide else 20
     head = f"{fit('WORKERS', name)}  {fit('HOST', host)}  STATUS    {fit('BUSY', 20)}    BEAT  DUTIES"
     rows = [_worker(row, sample, look, name, host) for row in sample.workers]
-    return Panel([Span(head, "head")], rows or [[Span("no worker is alive", "bad")]])
+    return Panel([Cell(head, "head")], rows or [[Cell("no worker is alive", "bad")]])
 
 
-def _worker(row: WorkerRow, sample: Sample, look: FrameLook, name: int, host: int) -> Line:
+def _worker(row: WorkerRow, sample: StoreSample, look: FrameLook, name: int, host: int) -> Line:
     silent = sample.now - row.heartbeat_at
     beat: Style = "bad" if row.silent else "warn" if silent > row.ttl_us // 2 else "plain"
     duties = " ".join(duty.name for duty in sample.duties if duty.holder == row.seq)
@@ -174,61 +174,61 @@ def _worker(row: WorkerRow, sample: Sample, look: FrameLook, name: int, host: in
     serves = f"  only {', '.join(only)}" if only and look.width >= _WIDE else ""
     left = max(1, look.width - name - host - 44)  # columns behind those of all the others
     return [
-        Span(f"{fit(row.id, name, glyphs=look.glyphs)}  {fit(row.hostname, host, glyphs=look.glyphs)}  "),
+        Cell(f"{fit(row.id, name, glyphs=look.glyphs)}  {fit(row.hostname, host, glyphs=look.glyphs)}  "),
         _status(row),
-        Span("  "),
+        Cell("  "),
         *bar(row.leases, row.slots, 10, look.glyphs),
-        Span(fit(f"{min(row.leases, row.slots)}/{row.slots}{ahead}", 10, right=True)),
-        Span(fit(rough(silent), 8, right=True), beat),
-        Span(f"  {fit(duties + serves, left, glyphs=look.glyphs)}", "dim"),
+        Cell(fit(f"{min(row.leases, row.slots)}/{row.slots}{ahead}", 10, right=True)),
+        Cell(fit(rough(silent), 8, right=True), beat),
+        Cell(f"  {fit(duties + serves, left, glyphs=look.glyphs)}", "dim"),
     ]
 
 
-def _status(row: WorkerRow) -> Span:
+def _status(row: WorkerRow) -> Cell:
     if row.silent:
-        return Span(fit("silent", 8), "bad")
-    return Span(fit(row.status, 8), "good" if row.status == "active" else "warn")
+        return Cell(fit("silent", 8), "bad")
+    return Cell(fit(row.status, 8), "good" if row.status == "active" else "warn")
 
 
-def _lanes(sample: Sample, look: FrameLook) -> Panel:
+def _lanes(sample: StoreSample, look: FrameLook) -> Panel:
     fullest = sorted(sample.lanes, key=lambda lane: (-lane.blocked, lane.name))
     names = [*(lane.name for lane in sample.closed), *(lane.name for lane in fullest)]
     name = _name_width(names, look, least=20, most=30 if look.width < _WIDE else 60)
     head = f"{fit('LANES THAT HOLD BACK', name)} RUNNING BLOCKED  RATE             OPENS"
     waiting = sorted(sample.closed, key=lambda lane: (not lane.person, lane.name))
     rows = [_closed(lane, sample, look, name) for lane in waiting]
-    return Panel([Span(head, "head")], rows + [_lane(lane, sample, look, name) for lane in fullest])
+    return Panel([Cell(head, "head")], rows + [_lane(lane, sample, look, name) for lane in fullest])
 
 
-def _closed(lane: ClosedLane, sample: Sample, look: FrameLook, name: int) -> Line:
+def _closed(lane: ClosedLane, sample: StoreSample, look: FrameLook, name: int) -> Line:
     """A lane to a provider that nobody gets through."""
     style: Style = "bad" if lane.person else "warn"
     opens = f"by a person, for {rough(sample.now - lane.updated_at)}" if lane.person else None
     opens = opens or _until((lane.closed_until or sample.now) - sample.now)
     left = max(0, look.width - name - 36)
     return [
-        Span(fit(lane.name, name, glyphs=look.glyphs), style),
-        Span(fit("-", 8, right=True), "dim"),
+        Cell(fit(lane.name, name, glyphs=look.glyphs), style),
+        Cell(fit("-", 8, right=True), "dim"),
         _count(lane.waiting, 8, "warn"),
-        Span(f"  {fit('closed', 15)}  "),
-        Span(fit(f"{opens}: {lane.reason}", left, glyphs=look.glyphs), style),
+        Cell(f"  {fit('closed', 15)}  "),
+        Cell(fit(f"{opens}: {lane.reason}", left, glyphs=look.glyphs), style),
     ]
 
 
-def _lane(lane: LaneRow, sample: Sample, look: FrameLook, name: int) -> Line:
+def _lane(lane: LaneRow, sample: StoreSample, look: FrameLook, name: int) -> Line:
     full = lane.concurrency is not None and lane.running >= lane.concurrency
     running = str(lane.running) if lane.concurrency is None else f"{lane.running}/{lane.concurrency}"
     pace = "-" if lane.interval_us is None else _pace(lane.interval_us)
     opens = "when one ends" if full or lane.opens_at is None else _until(lane.opens_at - sample.now)
     return [
-        Span(fit(lane.name, name, glyphs=look.glyphs)),
-        Span(fit(running, 8, right=True), "warn" if full else "plain"),
+        Cell(fit(lane.name, name, glyphs=look.glyphs)),
+        Cell(fit(running, 8, right=True), "warn" if full else "plain"),
         _count(lane.blocked, 8, "warn"),
-        Span(f"  {fit(pace, 15)}  {opens}"),
+        Cell(f"  {fit(pace, 15)}  {opens}"),
     ]
 
 
-def _failures(sample: Sample, look: FrameLook) -> Panel:
+def _failures(sample: StoreSample, look: FrameLook) -> Panel:
     queue = _name_width([f.queue for f in sample.failures], look, least=8, most=12 if look.width < _WIDE else 24)
     kind = _name_width([f.kind for f in sample.failures], look, least=8, most=20 if look.width < _WIDE else 36)
     head = f"{fit('FAILURES', 9)} {fit('QUEUE', queue)}  {fit('KIND', kind)}  MESSAGE"
@@ -237,13 +237,13 @@ def _failures(sample: Sample, look: FrameLook) -> Panel:
         ago = f"{rough(sample.now - failure.at)} ago"
         rows.append(
             [
-                Span(fit(ago, 9), "dim"),
-                Span(f" {fit(failure.queue, queue, glyphs=look.glyphs)}"),
-                Span(f"  {fit(shown(failure.kind), kind, glyphs=look.glyphs)}"),
-                Span(f"  {fit(_message(failure), max(0, look.width - 14 - queue - kind), glyphs=look.glyphs)}", "bad"),
+                Cell(fit(ago, 9), "dim"),
+                Cell(f" {fit(failure.queue, queue, glyphs=look.glyphs)}"),
+                Cell(f"  {fit(shown(failure.kind), kind, glyphs=look.glyphs)}"),
+                Cell(f"  {fit(_message(failure), max(0, look.width - 14 - queue - kind), glyphs=look.glyphs)}", "bad"),
             ]
         )
-    return Panel([Span(head, "head")], rows or [[Span("none in the last hour", "dim")]])
+    return Panel([Cell(head, "head")], rows or [[Cell("none in the last hour", "dim")]])
 
 
 def _shares(panels: Sequence[Panel], room: int, chosen: int) -> list[int]:
@@ -274,14 +274,14 @@ def _shown(panel: Panel, share: int, look: FrameLook, *, chosen: bool) -> list[L
     hidden = len(panel.rows) - len(rows)
     rest = f" {hidden} more" if hidden else ""
     title = fit(head.text, max(0, look.width - len(rest))) + rest
-    return [[], [Span(title, "title" if chosen else head.style)], *rows]
+    return [[], [Cell(title, "title" if chosen else head.style)], *rows]
 
 
-def _count(jobs: int, width: int, style: Style) -> Span:
-    return Span(fit(counted(jobs), width, right=True), style if jobs else "dim")
+def _count(jobs: int, width: int, style: Style) -> Cell:
+    return Cell(fit(counted(jobs), width, right=True), style if jobs else "dim")
 
 
-def _moves(row: QueueStats, sample: Sample) -> bool:
+def _moves(row: QueueStats, sample: StoreSample) -> bool:
     live = row.pending or row.blocked or row.running or row.later or row.queue.paused_at is not None
     return bool(live or any(sample.history.get(row.queue.name, [])))
 

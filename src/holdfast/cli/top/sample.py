@@ -26,7 +26,7 @@ _FIRST_LOOK_US = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StoreSample:
     """The store at one moment."""
 
     database: str
@@ -44,7 +44,7 @@ class Sample:
     history: dict[str, list[int]] = field(default_factory=dict)  # ended jobs by queue, in spans of 5 s, oldest first
 
 
-class Sampler:
+class StoreSampler:
     """Asks the store; remembers what need not be asked again."""
 
     def __init__(self, app: Holdfast, database: str, schema: str) -> None:
@@ -55,12 +55,12 @@ class Sampler:
         self._failures: dict[int, Change] = {}
         self._failed_since: int | None = None
 
-    async def sample(self) -> Sample:
+    async def sample(self) -> StoreSample:
         database = core_of(self._app).runtime().database
         now = await database.transact(queries.now)
         await self._count(now)
         await self._find_failures(now)
-        return Sample(
+        return StoreSample(
             database=self._database,
             schema=self._schema,
             epoch=await database.transact(watch.cluster_epoch),

@@ -17,12 +17,12 @@ from typing import Any, cast
 from holdfast.facades.flatagents.config import BackendConfig, Backends, config_of, create_backends
 from holdfast.facades.flatagents.environment import environment_config
 from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvoker
-from holdfast.facades.flatagents.presence import Presence
+from holdfast.facades.flatagents.presence import OwnWorkers
 from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
 from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
 from holdfast.facades.flatagents.spawning import spawn
 from holdfast.facades.flatagents.work import acting
-from holdfast.machines.admission import Admission
+from holdfast.machines.admission import LaunchLimit
 from holdfast.machines.graph import Machine
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.orders import OWN_QUEUES
@@ -41,7 +41,7 @@ class MachineHooks(PlainHooks):
 
     _backends: Backends | None = None
     _config: BackendConfig | None = None
-    _presence: Presence | None = None
+    _presence: OwnWorkers | None = None
     _making = threading.Lock()
 
     def __init__(self, backends: Backends | BackendConfig | Mapping[str, Any] | None = None) -> None:
@@ -78,7 +78,7 @@ class MachineHooks(PlainHooks):
             self._config = config_of({"backends": settings.backends})
         if settings.heartbeat_interval is None:
             return
-        self._presence = self._presence or Presence()
+        self._presence = self._presence or OwnWorkers()
         pool = settings.worker_pool or input.get("pool_id")
         self._presence.begin(self.registration_backend, execution_id, pool, settings.heartbeat_interval)
 
@@ -96,17 +96,17 @@ class MachineHooks(PlainHooks):
         if self._presence is not None:
             self._presence.end_all(self.registration_backend)
 
-    def on_launch(self, names: Sequence[str], context: Mapping[str, Any]) -> Admission | None:
+    def on_launch(self, names: Sequence[str], context: Mapping[str, Any]) -> LaunchLimit | None:
         """No more workers than there is work for, and than `context.max_workers`; without that, there is no cap."""
         if "max_workers" not in context or "pool_id" not in context:
             return None
         return self.admission(str(context["pool_id"]), int(context["max_workers"]))
 
-    def admission(self, pool_id: str, most: int) -> Admission:
+    def admission(self, pool_id: str, most: int) -> LaunchLimit:
         """No more workers of a pool than `most`, and than there is work for."""
         work = work_of(self.work_backend.pool(pool_id))
         live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
-        return Admission(f"{LAUNCHED}{pool_id}", min(work, most), live, self.gone)
+        return LaunchLimit(f"{LAUNCHED}{pool_id}", min(work, most), live, self.gone)
 
     def gone(self, worker_ids: Sequence[str]) -> list[str]:
         """Those of these workers that have ended or were given up; one that never came may still come."""

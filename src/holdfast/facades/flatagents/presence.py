@@ -19,7 +19,7 @@ from holdfast.facades.flatagents.records import WorkerRegistration
 log = logging.getLogger("holdfast.flatagents")
 
 
-class Presence:
+class OwnWorkers:
     """The workers that this process is."""
 
     def __init__(self) -> None:

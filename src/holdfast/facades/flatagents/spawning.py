@@ -8,14 +8,14 @@ from typing import Any
 from holdfast.facades.flatagents.launching import found_machine
 from holdfast.facades.flatagents.store import Store
 from holdfast.kernel.ids import new_id
-from holdfast.machines.admission import Admission, let_in
+from holdfast.machines.admission import LaunchLimit, let_in
 from holdfast.machines.bundle import Bundle, gather
 from holdfast.machines.files import Finder, load_file
 from holdfast.machines.orders import Way, first_order, new_job
 from holdfast.machines.problems import Findings
 
 
-def spawn(url: str, asked: Admission, machine: str, input: Mapping[str, Any], count: int, **about: Any) -> list[str]:
+def spawn(url: str, asked: LaunchLimit, machine: str, input: Mapping[str, Any], count: int, **about: Any) -> list[str]:
     """Enqueue as many of `count` workers as may start; their ids. `about` says which execution starts them."""
     bundle, store = _bundle(machine), Store(url)
     order, core = first_order(bundle, input, **about), store.core

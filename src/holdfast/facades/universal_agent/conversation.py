@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast.gateway")
 HEARTBEAT = 15.0  # seconds without an event after which a reader is told that its turn continues
 
 
-class Channel(Protocol):
+class ClientChannel(Protocol):
     """A connection to one client, which it has asked for and nobody has accepted yet."""
 
     async def accept(self) -> None: ...
@@ -54,7 +54,7 @@ class Served(Protocol):
 
 
 async def converse(
-    gateway: Served, session_id: str, channel: Channel, clock: Clock, *, heartbeat: float = HEARTBEAT
+    gateway: Served, session_id: str, channel: ClientChannel, clock: Clock, *, heartbeat: float = HEARTBEAT
 ) -> None:
     """Serve one client until it leaves. Who may do so is the server's business, before this is called."""
     await channel.accept()
@@ -74,7 +74,7 @@ class Conversation:
     """One connection: a reader, and at most one turn beside it."""
 
     def __init__(
-        self, gateway: Served, session: GatewaySession, channel: Channel, clock: Clock, heartbeat: float
+        self, gateway: Served, session: GatewaySession, channel: ClientChannel, clock: Clock, heartbeat: float
     ) -> None:
         self._gateway = gateway
         self._session = session

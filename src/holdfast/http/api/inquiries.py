@@ -29,7 +29,7 @@ class Denial(Body):
     message: str = Field("", max_length=20_000)
 
 
-class Answer(Body):
+class AnswerBody(Body):
     digest: str
     answer: Any
 
@@ -76,7 +76,7 @@ async def deny_inquiry(seen: Sight, id: str, denial: Denial) -> Inquiry:
 
 
 @routes.post("/inquiries/{id}/answer")
-async def answer_inquiry(seen: Sight, id: str, answer: Answer) -> Inquiry:
+async def answer_inquiry(seen: Sight, id: str, answer: AnswerBody) -> Inquiry:
     """Answer a question, or provide the result of a call."""
     await _find(seen, id)
     return await seen.inquiries.answer(id, answer.answer, digest=answer.digest, by=seen.principal.name)

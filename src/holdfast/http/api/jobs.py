@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.runs import Body, Reason
+from holdfast.http.api.runs import Body, ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.values import Page
 from holdfast.values.bulk import Bulk
@@ -90,7 +90,7 @@ async def retry_job(seen: Sight, id: str) -> JobRecord:
 
 
 @routes.post("/jobs/{id}/cancel")
-async def cancel_job(seen: Sight, id: str, why: Reason | None = None) -> dict[str, str]:
+async def cancel_job(seen: Sight, id: str, why: ReasonBody | None = None) -> dict[str, str]:
     """Cancel a job and its family; answers its state now."""
     job = await _find(seen, id)
-    return {"id": job.id, "state": await seen.hf.jobs[job.id].cancel((why or Reason()).reason)}
+    return {"id": job.id, "state": await seen.hf.jobs[job.id].cancel((why or ReasonBody()).reason)}

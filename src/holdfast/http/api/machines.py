@@ -10,14 +10,14 @@ from holdfast.app import core_of, machines_of
 from holdfast.errors import NotFound
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.runs import Body, Reason
+from holdfast.http.api.runs import Body, ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel.ids import JobId, is_id
 from holdfast.machines import executions
 from holdfast.machines.api import ExecutionHandle, execution_job, resume_execution
 from holdfast.machines.executions import ExecutionDetail, ExecutionRecord
 from holdfast.machines.orders import KIND
-from holdfast.machines.stepping import Event
+from holdfast.machines.stepping import MachineEvent
 from holdfast.values import Page
 from holdfast.values.jobs import JobRecord
 
@@ -89,17 +89,17 @@ async def show_execution(seen: Sight, id: str) -> ExecutionDetail:
 
 
 @routes.get("/executions/{id}/events")
-async def list_execution_events(seen: Sight, id: str) -> list[Event]:
+async def list_execution_events(seen: Sight, id: str) -> list[MachineEvent]:
     """List what has happened to an execution so far."""
     found = await _execution(seen, id)
     return await found.history()
 
 
 @routes.post("/executions/{id}/cancel")
-async def cancel_execution(seen: Sight, id: str, why: Reason | None = None) -> ExecutionDetail:
+async def cancel_execution(seen: Sight, id: str, why: ReasonBody | None = None) -> ExecutionDetail:
     """Cancel an execution and what it runs."""
     found = await _execution(seen, id)
-    await found.cancel((why or Reason()).reason)
+    await found.cancel((why or ReasonBody()).reason)
     return await executions.detailed(core_of(seen.hf), await found.refresh())
 
 

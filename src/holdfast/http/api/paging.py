@@ -14,7 +14,7 @@ MOST_COUNTED = 10_000
 _LONGEST_CURSOR = 8_192
 
 
-class Place(TypedDict):
+class PagePlace(TypedDict):
     """What every list takes."""
 
     after: str | None
@@ -26,7 +26,7 @@ class Paging(NamedTuple):
     limit: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PagePlace:
         return {"after": self.after, "limit": self.limit}
 
 

@@ -41,7 +41,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class NewRun(Body):
+class NewRunBody(Body):
     """A run to start: `agent` is a name or an id, `session` a key or an id."""
 
     agent: str
@@ -60,11 +60,11 @@ class NewRun(Body):
     require_worker: bool = False
 
 
-class Reason(Body):
+class ReasonBody(Body):
     reason: Annotated[str, Field(max_length=2_000)] = "cancelled by its owner"
 
 
-class Said(Body):
+class SaidBody(Body):
     prompt: Prompt
 
 
@@ -131,7 +131,7 @@ async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[
 
 
 @routes.post("/runs", creates=True)
-async def create_run(seen: Sight, new: NewRun) -> RunRecord:
+async def create_run(seen: Sight, new: NewRunBody) -> RunRecord:
     """Start a run. With an Idempotency-Key the same request again is the same run."""
     session: Any = new.session
     if seen.pinned:
@@ -278,9 +278,9 @@ async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
 
 
 @routes.post("/runs/{id}/cancel")
-async def cancel_run(seen: Sight, id: str, why: Reason | None = None) -> dict[str, str]:
+async def cancel_run(seen: Sight, id: str, why: ReasonBody | None = None) -> dict[str, str]:
     """Cancel the run, its tool calls and every run below it; answers its state now."""
-    return {"id": id, "state": await (await seen.run(id)).cancel((why or Reason()).reason)}
+    return {"id": id, "state": await (await seen.run(id)).cancel((why or ReasonBody()).reason)}
 
 
 @routes.post("/runs/{id}/interrupt")
@@ -292,7 +292,7 @@ async def interrupt_run(seen: Sight, id: str) -> RunRecord:
 
 
 @routes.post("/runs/{id}/steer")
-async def steer_run(seen: Sight, id: str, said: Said) -> RunRecord:
+async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
     """Send a message to the active run: the model reads it with its next turn."""
     run = await seen.run(id)
     await run.steer(said.prompt)

@@ -15,7 +15,7 @@ from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRe
 from holdfast.errors import UsageError
 from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.runs import Body, NewRun, start
+from holdfast.http.api.runs import Body, NewRunBody, start
 from holdfast.http.api.seen import Sight
 from holdfast.kernel import stored_json
 from holdfast.values import Page
@@ -37,7 +37,7 @@ class ChangedSession(Body):
     during: During | None = None
 
 
-class Sending(NewRun):
+class Sending(NewRunBody):
     """A message to an agent in this session."""
 
     session: None = None

@@ -12,7 +12,7 @@ from holdfast.agents.events.reader import ENDED
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Sight
 from holdfast.http.live.live import Live
-from holdfast.http.live.vigil import Watched
+from holdfast.http.live.vigil import WatchedStream
 
 routes = Routes("live")
 
@@ -22,8 +22,8 @@ async def live_of(request: Request) -> Live:
     return live
 
 
-async def watched_of(request: Request) -> Watched:
-    watched: Watched = request.state.watched
+async def watched_of(request: Request) -> WatchedStream:
+    watched: WatchedStream = request.state.watched
     return watched
 
 
@@ -33,7 +33,7 @@ async def last_seen(request: Request, after: str = "") -> str:
 
 
 Alive = Annotated[Live, Depends(live_of)]
-Reader = Annotated[Watched, Depends(watched_of)]
+Reader = Annotated[WatchedStream, Depends(watched_of)]
 LastSeen = Annotated[str, Depends(last_seen)]
 
 

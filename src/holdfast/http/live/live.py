@@ -13,7 +13,7 @@ from holdfast.http.live.channels import Channels
 from holdfast.http.live.frames import frame
 from holdfast.http.live.responses import LiveResponse
 from holdfast.http.live.sampler import Sample, Sampler
-from holdfast.http.live.vigil import Vigil, Watched
+from holdfast.http.live.vigil import Vigil, WatchedStream
 from holdfast.http.live.wanted import Wanted
 from holdfast.http.security.caps import StreamCounts
 from holdfast.values import as_json
@@ -32,10 +32,10 @@ class Live:
         self._vigil = Vigil(hf.access, self._clock)
         self._framed: tuple[Sample, bytes] | None = None
 
-    def respond(self, frames: AsyncIterator[bytes], watched: Watched) -> LiveResponse:
+    def respond(self, frames: AsyncIterator[bytes], watched: WatchedStream) -> LiveResponse:
         return LiveResponse(frames, self._clock, watched, self._vigil, self.counts)
 
-    def watch(self, watched: Watched) -> contextlib.AbstractContextManager[asyncio.Event]:
+    def watch(self, watched: WatchedStream) -> contextlib.AbstractContextManager[asyncio.Event]:
         """Around a stream of another kind: the event is set when its reader may no longer be here."""
         return self._vigil.over(watched)
 

@@ -17,7 +17,7 @@ from holdfast.asgi import Receive, Scope, Send
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.http.live.frames import BEGIN, STILL_HERE
-from holdfast.http.live.vigil import Vigil, Watched
+from holdfast.http.live.vigil import Vigil, WatchedStream
 from holdfast.http.security.caps import StreamCounts
 from holdfast.kernel.bounds import bound, bounds_now
 from holdfast.shown_text import shown
@@ -33,7 +33,7 @@ class LiveResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, frames: AsyncIterator[bytes], clock: Clock, watched: Watched, vigil: Vigil, counts: StreamCounts
+        self, frames: AsyncIterator[bytes], clock: Clock, watched: WatchedStream, vigil: Vigil, counts: StreamCounts
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]

@@ -15,7 +15,7 @@ _LOOK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedStream:
     """Whose stream it is, and by what: the id of a token, the secret of a login, or neither."""
 
     name: str
@@ -27,11 +27,11 @@ class Vigil:
     def __init__(self, access: Access, clock: Clock) -> None:
         self._access = access
         self._clock = clock
-        self._over: dict[asyncio.Event, Watched] = {}
+        self._over: dict[asyncio.Event, WatchedStream] = {}
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def over(self, watched: Watched) -> Iterator[asyncio.Event]:
+    def over(self, watched: WatchedStream) -> Iterator[asyncio.Event]:
         """Around a stream: the event is set when its reader may no longer read."""
         dismissed = asyncio.Event()
         self._over[dismissed] = watched

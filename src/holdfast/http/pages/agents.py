@@ -14,7 +14,7 @@ from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import UsageError
 from holdfast.http.api.agents import list_agents, list_versions, show_agent
 from holdfast.http.api.paging import Paged, Paging
-from holdfast.http.api.runs import NewRun, create_run, list_runs
+from holdfast.http.api.runs import NewRunBody, create_run, list_runs
 from holdfast.http.api.seen import Sight
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.pairs import pairs_of
@@ -113,6 +113,6 @@ async def start_one(seen: Sight, id: str, form: Filled) -> Go:
     agent = await show_agent(seen, id)
     metadata = pairs_of(form, "metadata") or None
     made = await create_run(
-        seen, NewRun(agent=agent.id, prompt=prompt, session=form.text("session"), metadata=metadata)
+        seen, NewRunBody(agent=agent.id, prompt=prompt, session=form.text("session"), metadata=metadata)
     )
     return Go("/runs", made.id)

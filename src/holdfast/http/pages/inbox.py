@@ -10,7 +10,7 @@ from holdfast.agents.states import InquiryState
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import NotFound, UsageError
 from holdfast.http.api.inquiries import (
-    Answer,
+    AnswerBody,
     Approval,
     Denial,
     answer_inquiry,
@@ -94,7 +94,7 @@ async def answer(seen: Sight, id: str, form: Filled) -> Go:
     said = form.text("choice") or form.text("answer")
     if said is None:
         raise UsageError("write an answer first.")
-    await answer_inquiry(seen, id, Answer(digest=form.get("digest", ""), answer=said))
+    await answer_inquiry(seen, id, AnswerBody(digest=form.get("digest", ""), answer=said))
     return _back(form)
 
 

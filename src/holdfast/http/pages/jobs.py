@@ -19,7 +19,7 @@ from holdfast.http.api.jobs import (
     show_job,
 )
 from holdfast.http.api.paging import Paged
-from holdfast.http.api.runs import Reason
+from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled
@@ -167,5 +167,5 @@ async def retry(seen: Sight, id: str) -> Go:
 
 @pages.action("/jobs/{id}/cancel")
 async def cancel(seen: Sight, id: str, form: Filled) -> Go:
-    await cancel_job(seen, id, Reason(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
+    await cancel_job(seen, id, ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
     return Go("/jobs", id)

@@ -21,7 +21,7 @@ from holdfast.http.api.machines import (
     start_execution,
 )
 from holdfast.http.api.paging import Paged, Paging
-from holdfast.http.api.runs import Reason
+from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled
@@ -97,7 +97,7 @@ async def start_one(seen: Sight, name: str, form: Filled) -> Go:
 
 @pages.action("/executions/{id}/cancel")
 async def cancel_one(seen: Sight, id: str, form: Filled) -> Go:
-    await cancel_execution(seen, id, Reason(reason=form.text("reason") or "cancelled by its owner"))
+    await cancel_execution(seen, id, ReasonBody(reason=form.text("reason") or "cancelled by its owner"))
     return Go("/executions", id)
 
 

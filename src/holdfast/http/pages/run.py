@@ -12,7 +12,7 @@ from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
 from holdfast.http.api.paging import Paged
-from holdfast.http.api.runs import Forking, Reason, cancel_run, fork_run, list_events, retry_run
+from holdfast.http.api.runs import Forking, ReasonBody, cancel_run, fork_run, list_events, retry_run
 from holdfast.http.api.seen import Sight
 from holdfast.http.pages.conversation import Part, parts_of
 from holdfast.http.pages.filters import now_of
@@ -119,7 +119,7 @@ async def show_events(seen: Sight, id: str, page: Paged) -> EventsView:
 
 @pages.action("/runs/{id}/cancel")
 async def cancel(seen: Sight, id: str, form: Filled) -> Go:
-    await cancel_run(seen, id, Reason(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
+    await cancel_run(seen, id, ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
     return Go("/runs", id)
 
 

@@ -15,7 +15,7 @@ STREAMS_EACH, STREAMS_ALL = 20, 2_000
 _REMEMBERED = 10_000  # principals or addresses
 
 
-class Rate:
+class RateCap:
     """So many at once, and so many a second from then on, for each name."""
 
     def __init__(self, clock: Clock, *, burst: float, a_second: float, what: str) -> None:

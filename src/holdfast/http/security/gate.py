@@ -22,9 +22,9 @@ from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
 from holdfast.http.api.seen import Seen
 from holdfast.http.live.live import Live
-from holdfast.http.live.vigil import Watched
+from holdfast.http.live.vigil import WatchedStream
 from holdfast.http.security.browser import SAFE, is_forged
-from holdfast.http.security.caps import Rate
+from holdfast.http.security.caps import RateCap
 from holdfast.http.security.denials import absent, forbidden, unknown
 from holdfast.http.security.roles import Rule
 from holdfast.http.security.texts import check_texts
@@ -62,9 +62,9 @@ class Gate:
         self.options = options
         self.live = Live(hf)
         clock = core_of(hf).ports.clock
-        self.rate = Rate(clock, burst=200, a_second=50, what="requests")
-        self.deliveries = Rate(clock, burst=200, a_second=50, what="deliveries")
-        self.logins = Rate(clock, burst=10, a_second=1 / 6, what="logins")
+        self.rate = RateCap(clock, burst=200, a_second=50, what="requests")
+        self.deliveries = RateCap(clock, burst=200, a_second=50, what="deliveries")
+        self.logins = RateCap(clock, burst=10, a_second=1 / 6, what="logins")
 
     async def pass_through(self, request: Request, endpoint: Asked, rule: Rule | None, answer: Answering) -> Response:
         """The answer of a route, or why it is not given."""
@@ -193,10 +193,10 @@ def within(bounds: Bounds | None, answer: Answering) -> Answering:
     return answered
 
 
-def watched(connection: HTTPConnection, principal: Principal) -> Watched:
+def watched(connection: HTTPConnection, principal: Principal) -> WatchedStream:
     """By what a stream of this principal is held open."""
     cookie = None if bearer_of(connection) is not None else connection.cookies.get(cookie_name(connection))
-    return Watched(principal.name, principal.token, cookie)
+    return WatchedStream(principal.name, principal.token, cookie)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:

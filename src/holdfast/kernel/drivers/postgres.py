@@ -26,7 +26,7 @@ from holdfast.kernel.drivers.postgres_bounds import BoundedUse
 from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, typed
 from holdfast.kernel.drivers.postgres_hints import SEND, Sender
 from holdfast.kernel.drivers.postgres_names import named, program
-from holdfast.kernel.drivers.postgres_pool import Connection, Pool, PooledConnection, dial, hang_up, visiting
+from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_presence import PostgresPresence
 from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
 from holdfast.kernel.drivers.postgres_vacuum import Vacuum
@@ -100,7 +100,7 @@ class PostgresDatabase:
         self._ports = ports
         self._layers = layers
         self._statements: Mapping[Statement, Rendered] = {}
-        self._pool: Pool | None = None
+        self._pool: ConnectionPool | None = None
         self._patience = settings.call_patience
         self._limits = _limits(settings.lock_patience, settings.statement_patience)
         for_web = min(settings.statement_patience, settings.web_patience.total_seconds())
@@ -136,7 +136,7 @@ class PostgresDatabase:
             try:
                 await self._examine()
                 migrate.verify(await self.stored_schema(), "postgres", f"PostgreSQL at {server_of(self.url)}")
-                self._pool = Pool(self._connect, self.settings.connections, self._patience)
+                self._pool = ConnectionPool(self._connect, self.settings.connections, self._patience)
                 if not self.direct:
                     async with self._pool.line() as line:
                         await self._note_identity(line)
@@ -296,7 +296,7 @@ class PostgresDatabase:
         async with (await self.pool()).line() as line:
             yield line.connection
 
-    async def pool(self) -> Pool:
+    async def pool(self) -> ConnectionPool:
         """The connections for all that knows no bounds."""
         if self._pool is None:
             await self.open()

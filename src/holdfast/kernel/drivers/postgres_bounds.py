@@ -17,7 +17,7 @@ from holdfast.kernel.bounds import Bounds
 from holdfast.kernel.database import is_single
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.causes import too_long, wrote
-from holdfast.kernel.drivers.postgres_pool import Connection, Pool, PooledConnection
+from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection
 from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
 from holdfast.kernel.row_security import role_of, tenant_setting
 from holdfast.settings import Settings
@@ -45,7 +45,7 @@ class Sessions(Protocol):
 
     def now(self) -> float: ...
 
-    async def pool(self) -> Pool: ...
+    async def pool(self) -> ConnectionPool: ...
 
     async def dial(self, url: str, use: str, *, cached_statements: int = 0) -> Connection: ...
 
@@ -63,7 +63,7 @@ class BoundedUse:
 
     def __init__(self, database: Sessions) -> None:
         self._database = database
-        self._pool: Pool | None = None
+        self._pool: ConnectionPool | None = None
         self._secured = False
         self._ask_at = float("-inf")
 
@@ -120,10 +120,10 @@ class BoundedUse:
                 f"Grant it: `grant {role_of(schema)} to LOGIN`, or `holdfast migrate --no-row-security`."
             ) from problem
 
-    def _reading(self) -> Pool:
+    def _reading(self) -> ConnectionPool:
         if self._pool is None:
             settings = self._database.settings
-            self._pool = Pool(self._connect, settings.connections, settings.call_patience)
+            self._pool = ConnectionPool(self._connect, settings.connections, settings.call_patience)
         return self._pool
 
     async def _connect(self) -> Connection:

@@ -52,7 +52,7 @@ class PooledConnection:
             self.connection.terminate()
 
 
-class Pool:
+class ConnectionPool:
     def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, patience: float) -> None:
         self._connect = connect
         self._size = size

@@ -40,7 +40,7 @@ select array(select cast(l.objid as bigint) from pg_locks l
 """
 
 
-class Server(Protocol):
+class PresenceServer(Protocol):
     """The database as its presence needs it."""
 
     url: str
@@ -55,7 +55,7 @@ class Server(Protocol):
 
 
 class PostgresPresence:
-    def __init__(self, database: Server, schema: str, quiet: float) -> None:
+    def __init__(self, database: PresenceServer, schema: str, quiet: float) -> None:
         self._database = database
         self._class = int.from_bytes(hashlib.sha256(f"presence {schema}".encode()).digest()[:4], "big") % _KEYS
         self._quiet = quiet

@@ -24,7 +24,7 @@ from holdfast.kernel import epoch, migrate
 from holdfast.kernel.bounds import bounds_now
 from holdfast.kernel.database import Blocking, Guard, Operation, Owner, Presence, StoredSchema, is_reading, unheeded
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
-from holdfast.kernel.drivers.sqlite_hints import LARGEST, Hints, runtime_folder
+from holdfast.kernel.drivers.sqlite_hints import LARGEST, SqliteHints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
 from holdfast.kernel.drivers.sqlite_readers import Readers, read
 from holdfast.kernel.hints import merged
@@ -60,7 +60,7 @@ class SqliteDatabase:
         self._opening = asyncio.Lock()
         self.presence: Presence = NoPresence()
         self._heard: list[Callable[[str], None]] = []
-        self._hints: Hints | None = None
+        self._hints: SqliteHints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.alone = False  # no other process has the file: nothing is shared, and no file made beside it
 
@@ -89,7 +89,7 @@ class SqliteDatabase:
                 await self.transact(epoch.adopt, _identity(self.path))
                 if self._file is not None and not self.alone:
                     self.presence = FilePresence(lock_folder(self._file))
-                    self._hints = Hints(runtime_folder(self._file))
+                    self._hints = SqliteHints(runtime_folder(self._file))
                     self._hints.listen(asyncio.get_running_loop(), self._on_hint)
                 self._opened = True
             except BaseException:

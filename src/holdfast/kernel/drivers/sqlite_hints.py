@@ -30,7 +30,7 @@ def runtime_folder(database: Path) -> Path:
     return root / f"holdfast-{os.getuid()}-{name}"
 
 
-class Hints:
+class SqliteHints:
     """One process's ear and mouth."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ class Hints:
 def tell(folder: Path, notes: Iterable[str]) -> None:
     """Send hints without listening for any: every process hears them, this one too. Nothing is raised."""
     with contextlib.suppress(OSError):  # no socket to be had; polling finds the work
-        mouth = Hints(folder)
+        mouth = SqliteHints(folder)
         try:
             for note in merged(notes, LARGEST):
                 mouth.send(note)

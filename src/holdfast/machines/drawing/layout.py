@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.machines.graph import Machine, State
+from holdfast.machines.graph import Machine, Stage
 
 LONGEST = 34  # characters of a line in the picture
 
@@ -48,7 +48,7 @@ def lay_out(machine: Machine) -> Layout:
     return Layout(tuple(ordered), arrows)
 
 
-def _arrows(state: State) -> list[Arrow]:
+def _arrows(state: Stage) -> list[Arrow]:
     made: dict[tuple[str, bool], Arrow] = {}
     ways = [(each.to, each.condition.text if each.condition else "", False) for each in state.transitions]
     ways += [(to, "any error" if name == "default" else name, True) for name, to in state.on_error]
@@ -99,7 +99,7 @@ def _middle(name: str, arrows: tuple[Arrow, ...], places: Mapping[str, float]) -
     return sum(above) / len(above) if above else 0.0
 
 
-def what_it_does(state: State) -> str:
+def what_it_does(state: Stage) -> str:
     """A line about what is done in a state."""
     each = "for each: " if state.foreach is not None else ""
     if state.wait_for is not None:

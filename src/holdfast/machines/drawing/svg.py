@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from holdfast.machines.drawing.layout import Arrow, Layout, lay_out, short, what_it_does
-from holdfast.machines.graph import Machine, State
+from holdfast.machines.graph import Machine, Stage
 
 _WIDTH, _HEIGHT = 210, 48
 _ACROSS, _DOWN = 60, 84
@@ -130,7 +130,7 @@ def _spread(number: int, count: int) -> float:
     return (number - (count - 1) / 2) * min(36, (_WIDTH - 30) / max(1, count))
 
 
-def _state(state: State, box: _Box, is_current: bool, is_initial: bool) -> str:
+def _state(state: Stage, box: _Box, is_current: bool, is_initial: bool) -> str:
     kind = "current" if is_current else "initial" if is_initial else state.type
     does = what_it_does(state)
     edge = ("#b7791f", 3) if is_current else (_INK, 2 if state.is_final else 1.2)

@@ -16,7 +16,7 @@ from holdfast.models.batches import CUSTOM_ID, MOST_REQUESTS
 from holdfast.models.simulator.batches import SimulatedBatch
 from holdfast.models.simulator.exchange import Exchange
 from holdfast.models.simulator.faults import Cut, FaultySender
-from holdfast.models.simulator.refusal import Refused, need
+from holdfast.models.simulator.refusal import RequestRefused, need
 from holdfast.models.simulator.rules import chosen
 
 PATH = "/v1/messages/batches"
@@ -32,7 +32,7 @@ class BatchExchange(Exchange):
             return
         found = _ONE.fullmatch(path)
         if found is None:
-            raise Refused("Not found", status=404, type="not_found_error")
+            raise RequestRefused("Not found", status=404, type="not_found_error")
         batch = self._state.bay.find(self._account, found["id"])
         match method, found["verb"]:
             case "GET", None:
@@ -46,7 +46,7 @@ class BatchExchange(Exchange):
             case "GET", "/results":
                 await self._results(batch)
             case _:
-                raise Refused("Method not allowed", status=405)
+                raise RequestRefused("Method not allowed", status=405)
 
     @property
     def _host(self) -> str:
@@ -54,7 +54,7 @@ class BatchExchange(Exchange):
 
     async def _make(self) -> None:
         if self._body is None:
-            raise Refused("The request body is not valid JSON")
+            raise RequestRefused("The request body is not valid JSON")
         batch = self._state.bay.make(self._account, self._call, _requests(self._body), self._do)
         answer = batch.wire(self._host)
         if (lost := self._do.get("lost_answer")) is None:
@@ -62,7 +62,7 @@ class BatchExchange(Exchange):
             return
         says = lost if isinstance(lost, Mapping) else {}
         if "status" in says:
-            raise Refused("The answer was lost by rule", status=says["status"], type="api_error")
+            raise RequestRefused("The answer was lost by rule", status=says["status"], type="api_error")
         self._tell("done", status=None, rejected=None, billed=None, ended="cut")
         if says.get("stall"):
             await self._connection.hang(None)
@@ -87,7 +87,9 @@ class BatchExchange(Exchange):
     async def _results(self, batch: SimulatedBatch) -> None:
         do = {**batch.do, **self._do}
         if not batch.ended or do.get("gone"):
-            raise Refused(f"Message batch {batch.id} has no available results", status=404, type="not_found_error")
+            raise RequestRefused(
+                f"Message batch {batch.id} has no available results", status=404, type="not_found_error"
+            )
         state = self._state
         state.stats["status 200"] += 1
         sender = FaultySender(self._connection, do, state.clock.sleep)

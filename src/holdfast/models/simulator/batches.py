@@ -16,7 +16,7 @@ from holdfast.clock import Clock
 from holdfast.models.batch_wire import rfc3339
 from holdfast.models.batches import LASTS_US
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 from holdfast.models.witness import Witness
 
 TYPES = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -152,7 +152,7 @@ class Bay:
         for batch in self._batches:
             if (batch.id, batch.account) == (id, account):
                 return batch
-        raise Refused(f"Message batch {id} not found", status=404, type="not_found_error")
+        raise RequestRefused(f"Message batch {id} not found", status=404, type="not_found_error")
 
     def page(
         self, account: str, *, limit: int, after: str | None, before: str | None
@@ -162,7 +162,7 @@ class Bay:
         ids = [batch.id for batch in mine]
         for cursor in (after, before):
             if cursor is not None and cursor not in ids:
-                raise Refused(f"Message batch {cursor} not found")
+                raise RequestRefused(f"Message batch {cursor} not found")
         if before is not None:
             newer = mine[: ids.index(before)]
             return newer[-limit:], len(newer) > limit
@@ -171,14 +171,14 @@ class Bay:
 
     def cancel(self, batch: SimulatedBatch, seconds: float) -> None:
         if batch.ended:
-            raise Refused(f"Message batch {batch.id} has already ended and cannot be canceled")
+            raise RequestRefused(f"Message batch {batch.id} has already ended and cannot be canceled")
         if batch.cancel_us is None:
             batch.cancel_us = self._clock.wall_us()
             batch.ends_us = batch.cancel_us + round(seconds * 1_000_000)
 
     def delete(self, batch: SimulatedBatch) -> None:
         if not batch.ended:
-            raise Refused(f"Message batch {batch.id} is still processing: cancel it first")
+            raise RequestRefused(f"Message batch {batch.id} is still processing: cancel it first")
         self._batches.remove(batch)
 
     def inside(self) -> list[Wire]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.models.facts import Facts
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.refusal import Refused, need
+from holdfast.models.simulator.refusal import RequestRefused, need
 from holdfast.models.thinking_signature import blocks_of
 
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -98,7 +98,7 @@ def _check_pairs(turns: list[tuple[int, str, list[Wire]]]) -> None:
                 seen.add(block["id"])
                 open_uses.append(block["id"])
     if open_uses:
-        raise Refused(_unanswered(asked, open_uses))
+        raise RequestRefused(_unanswered(asked, open_uses))
 
 
 def _check_server_pairs(turns: list[tuple[int, str, list[Wire]]]) -> None:
@@ -147,7 +147,7 @@ def _check_results(number: int, blocks: list[Wire], uses: list[str], asked: int)
         need(not others, _unanswered(asked, [id]) + " `tool_result` blocks must come first in the message.")
         answered.add(id)
     if missing := [id for id in uses if id not in answered]:
-        raise Refused(_unanswered(asked, missing))
+        raise RequestRefused(_unanswered(asked, missing))
 
 
 def _unanswered(number: int, ids: list[str]) -> str:

@@ -11,8 +11,8 @@ from holdfast.errors import UsageError
 from holdfast.models import facts
 from holdfast.models.protocol import Wire, request_hash
 from holdfast.models.simulator.faults import Cut, FaultySender, distorted, refuse_by_rule, refuse_media
-from holdfast.models.simulator.http import Connection, HttpRequest
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.http import HttpRequest, SimulatorConnection
+from holdfast.models.simulator.refusal import RequestRefused
 from holdfast.models.simulator.state import SimulatorState
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.steps import Rejected
@@ -22,7 +22,7 @@ from holdfast.models.wire import count_tokens, to_events, to_message
 class Exchange:
     """One call, from receipt to its line in the witness."""
 
-    def __init__(self, state: SimulatorState, connection: Connection, request: HttpRequest) -> None:
+    def __init__(self, state: SimulatorState, connection: SimulatorConnection, request: HttpRequest) -> None:
         state.calls += 1
         self._state, self._connection, self._request = state, connection, request
         self._number = state.calls
@@ -38,7 +38,7 @@ class Exchange:
         self._tell("sent")
         try:
             await self._answer()
-        except Refused as refused:
+        except RequestRefused as refused:
             self._state.stats["rejected"] += 1
             self._tell("done", status=refused.status, rejected=str(refused), billed=None)
             await self._state.refuse(self._connection, refused, self._headers)
@@ -90,19 +90,19 @@ class Exchange:
                 models = [_model(name) for name in facts.names()]
                 await self._whole({"data": models, "has_more": False, "first_id": None, "last_id": None})
             case _:
-                raise Refused("Not found", status=404, type="not_found_error")
+                raise RequestRefused("Not found", status=404, type="not_found_error")
 
     def _authenticate(self) -> None:
         if not self._account:
-            raise Refused("x-api-key header is required", status=401, type="authentication_error")
+            raise RequestRefused("x-api-key header is required", status=401, type="authentication_error")
         if self._account.endswith("invalid"):
-            raise Refused("invalid x-api-key", status=401, type="authentication_error")
+            raise RequestRefused("invalid x-api-key", status=401, type="authentication_error")
         if "anthropic-version" not in self._request.headers:
-            raise Refused("anthropic-version: header is required")
+            raise RequestRefused("anthropic-version: header is required")
 
     def _check(self, *, counting: bool) -> None:
         if self._request.body and self._body is None:
-            raise Refused("The request body is not valid JSON")
+            raise RequestRefused("The request body is not valid JSON")
         check_request(self._body, key=self._state.key, account=self._account, counting=counting)
         self._state.cabinet.check_references(self._body, self._account, self._state.clock.wall_us())
 
@@ -113,9 +113,9 @@ class Exchange:
         try:
             turn = self._state.script.turn(body)
         except Rejected as problem:
-            raise Refused(str(problem)) from problem
+            raise RequestRefused(str(problem)) from problem
         except UsageError as problem:
-            raise Refused(str(problem), status=500, type="api_error") from problem
+            raise RequestRefused(str(problem), status=500, type="api_error") from problem
         state = self._state
         whole = to_events(turn, body, call=self._call, key=state.key, account=self._account, cache=state.cache)
         events = distorted(whole, self._do)
@@ -166,7 +166,7 @@ def _bill(whole: list[Wire], sent: list[Wire]) -> Wire:
 def _whole_message(events: list[Wire]) -> Wire:
     """An answer without streaming, or the refusal that a rule has put into it."""
     if events[-1]["type"] == "error":
-        raise Refused(events[-1]["error"]["message"], status=500, type=events[-1]["error"]["type"])
+        raise RequestRefused(events[-1]["error"]["message"], status=500, type=events[-1]["error"]["type"])
     return to_message(events)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.http import Connection
+from holdfast.models.simulator.http import SimulatorConnection
 from holdfast.models.simulator.media import media_in
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 
 Sleep = Callable[[float], Awaitable[None]]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -35,13 +35,13 @@ class Cut(Exception):
 def refuse_by_rule(do: Mapping[str, Any]) -> None:
     """Raise what a rule says in place of an answer, if it says that."""
     if do.get("overloaded"):
-        raise Refused("Overloaded", status=529, type="overloaded_error")
+        raise RequestRefused("Overloaded", status=529, type="overloaded_error")
     if "status" in do:
         status = do["status"]
         headers = {name: str(value) for name, value in (do.get("headers") or {}).items()}
         if "retry_after" in do:
             headers["retry-after"] = str(do["retry_after"])
-        raise Refused(
+        raise RequestRefused(
             do.get("message", f"refused by rule with status {status}"),
             status=status,
             type=do.get("type", _TYPES.get(status, "api_error")),
@@ -60,7 +60,7 @@ def refuse_media(body: Wire, do: Mapping[str, Any]) -> None:
     for number, message in enumerate(body["messages"]):
         for place, kind in media_in(f"messages.{number}.content", message["content"]):
             if wanted in (True, kind):
-                raise Refused(f"{place}.{kind}.source: refused by rule: Could not process {kind}")
+                raise RequestRefused(f"{place}.{kind}.source: refused by rule: Could not process {kind}")
 
 
 def distorted(events: list[Wire], do: Mapping[str, Any]) -> list[Wire]:
@@ -119,7 +119,7 @@ def _with_block(events: list[Wire]) -> list[Wire]:
 class FaultySender:
     """Sends events, or lines, as well or badly as a rule says; `sent` of them are out."""
 
-    def __init__(self, connection: Connection, do: Mapping[str, Any], sleep: Sleep, pace: float = 0.0) -> None:
+    def __init__(self, connection: SimulatorConnection, do: Mapping[str, Any], sleep: Sleep, pace: float = 0.0) -> None:
         self._connection, self._do, self._sleep, self._pace = connection, do, sleep, pace
         self._bytes = 0
         self.sent = 0

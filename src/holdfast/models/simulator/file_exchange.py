@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.simulator.exchange import Exchange
-from holdfast.models.simulator.refusal import Refused
+from holdfast.models.simulator.refusal import RequestRefused
 
 PATH = "/v1/files"
 
@@ -25,4 +25,4 @@ class FileExchange(Exchange):
             case "DELETE":
                 await self._whole(state.cabinet.delete(kept))
             case _:
-                raise Refused("Method not allowed", status=405)
+                raise RequestRefused("Method not allowed", status=405)

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.models.files import LONGEST, SHORTEST
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.refusal import Refused, need
+from holdfast.models.simulator.refusal import RequestRefused, need
 from holdfast.models.thinking_signature import blocks_of
 
 
@@ -66,9 +66,9 @@ class Cabinet:
     def find(self, account: str, id: Any, now: int) -> KeptFile:
         kept = self.files.get(id) if isinstance(id, str) else None
         if kept is None or kept.account != account:
-            raise Refused(f"File not found: {id}", status=404, type="not_found_error")
+            raise RequestRefused(f"File not found: {id}", status=404, type="not_found_error")
         if kept.expires_us is not None and kept.expires_us <= now:
-            raise Refused(f"File expired: {id}", status=404, type="not_found_error", code="file_expired")
+            raise RequestRefused(f"File expired: {id}", status=404, type="not_found_error", code="file_expired")
         return kept
 
     def delete(self, kept: KeptFile) -> Wire:

@@ -35,7 +35,7 @@ class HttpRequest:
     query: str = ""
 
 
-class Connection:
+class SimulatorConnection:
     """One client. A response is either `answer`ed whole, or begun with `start` and continued with `send`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

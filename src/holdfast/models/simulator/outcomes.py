@@ -12,7 +12,7 @@ from holdfast.models.script import Script
 from holdfast.models.simulator.batches import BatchedRequest, SimulatedBatch
 from holdfast.models.simulator.faults import refuse_media
 from holdfast.models.simulator.files import Cabinet
-from holdfast.models.simulator.refusal import Refused, need
+from holdfast.models.simulator.refusal import RequestRefused, need
 from holdfast.models.simulator.rules import chosen
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.steps import Rejected
@@ -33,10 +33,10 @@ class BatchOutcomes:
                 return _faulty(fault, batch.do[fault])
         try:
             return {"type": "succeeded", "message": self._message(batch, asked)}
-        except Refused as refused:
+        except RequestRefused as refused:
             return errored(refused.error)
         except Rejected as problem:
-            return errored(Refused(str(problem)).error)
+            return errored(RequestRefused(str(problem)).error)
         except UsageError as problem:  # the script's, which has run out
             return errored({"type": "api_error", "message": str(problem)})
         except Exception as problem:  # noqa: BLE001  # a request that breaks us, or the script, has a batch around it

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is not accepted, and costs nothing."""
 
     def __init__(
@@ -28,4 +28,4 @@ class Refused(Exception):
 def need(true: bool, message: str) -> None:
     """Refuse with this message unless `true`."""
     if not true:
-        raise Refused(message)
+        raise RequestRefused(message)

@@ -62,7 +62,7 @@ _DETAILS = {"type", "code", "message", "retry_after", "headers"}
 
 
 @dataclass(slots=True)
-class Rule:
+class FaultRule:
     match: Mapping[str, Any]
     do: Mapping[str, Any]
     seen: int = field(default=0, init=False)
@@ -112,8 +112,8 @@ def _drawn(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) / 2**64
 
 
-def read_rules(value: Any) -> list[Rule]:
+def read_rules(value: Any) -> list[FaultRule]:
     """Rules from their JSON; `UsageError` for what is none."""
     if not isinstance(value, Sequence) or not all(isinstance(each, Mapping) and "do" in each for each in value):
         raise UsageError('rules are a list of {"match": {...}, "do": {...}}.')
-    return [Rule(each.get("match") or {}, each["do"]) for each in value]
+    return [FaultRule(each.get("match") or {}, each["do"]) for each in value]

@@ -18,10 +18,10 @@ from holdfast.models.simulator.exchange import Exchange
 from holdfast.models.simulator.file_exchange import PATH as FILES
 from holdfast.models.simulator.file_exchange import FileExchange
 from holdfast.models.simulator.files import Cabinet
-from holdfast.models.simulator.http import Connection, Gone, HttpRequest, TooLarge
+from holdfast.models.simulator.http import Gone, HttpRequest, SimulatorConnection, TooLarge
 from holdfast.models.simulator.outcomes import BatchOutcomes
-from holdfast.models.simulator.refusal import Refused
-from holdfast.models.simulator.rules import Rule, read_rules
+from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.rules import FaultRule, read_rules
 from holdfast.models.simulator.state import SimulatorState, signing_key
 from holdfast.models.witness import Witness
 
@@ -33,7 +33,7 @@ class Provider:
         self,
         *,
         seed: int = 0,
-        rules: Iterable[Rule] = (),
+        rules: Iterable[FaultRule] = (),
         script: Script | None = None,
         witness: Path | None = None,
         pace: float = 0.0,
@@ -89,7 +89,7 @@ class Provider:
         assert task is not None
         self._open.add(task)
         try:
-            await self._serve(Connection(reader, writer))
+            await self._serve(SimulatorConnection(reader, writer))
         except (Gone, asyncio.CancelledError):
             self.state.stats["connections dropped"] += 1
         finally:
@@ -98,12 +98,12 @@ class Provider:
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: SimulatorConnection) -> None:
         while not connection.closing:
             try:
                 request = await connection.receive()
             except TooLarge:
-                refused = Refused("Request exceeds the maximum size", status=413, type="request_too_large")
+                refused = RequestRefused("Request exceeds the maximum size", status=413, type="request_too_large")
                 await self.state.refuse(connection, refused, self.state.headers("too large"))
                 await connection.discard()
                 return
@@ -120,14 +120,14 @@ class Provider:
             else:
                 await Exchange(self.state, connection, request).run()
 
-    async def _administer(self, connection: Connection, request: HttpRequest) -> None:
+    async def _administer(self, connection: SimulatorConnection, request: HttpRequest) -> None:
         state = self.state
         match request.method, request.path:
             case "POST", "/_rules":
                 try:
                     state.rules = read_rules(json.loads(request.body or b"[]"))
                 except (UsageError, ValueError) as problem:
-                    await state.refuse(connection, Refused(str(problem)), {})
+                    await state.refuse(connection, RequestRefused(str(problem)), {})
                     return
                 await connection.answer(200, {"rules": len(state.rules)}, {})
             case "GET", "/_witness":
@@ -137,7 +137,7 @@ class Provider:
             case "GET", "/_stats":
                 await connection.answer(200, dict(state.stats), {})
             case _:
-                await state.refuse(connection, Refused("Not found", status=404, type="not_found_error"), {})
+                await state.refuse(connection, RequestRefused("Not found", status=404, type="not_found_error"), {})
 
 
 @asynccontextmanager

@@ -13,9 +13,9 @@ from holdfast.models.prompt_cache import PromptCache
 from holdfast.models.script import Script
 from holdfast.models.simulator.batches import Bay
 from holdfast.models.simulator.files import Cabinet
-from holdfast.models.simulator.http import Connection
-from holdfast.models.simulator.refusal import Refused
-from holdfast.models.simulator.rules import Rule
+from holdfast.models.simulator.http import SimulatorConnection
+from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.rules import FaultRule
 from holdfast.models.witness import Witness
 
 _LINES = ("requests", "tokens", "input-tokens", "output-tokens")
@@ -30,7 +30,7 @@ def signing_key(seed: int) -> str:
 class SimulatorState:
     seed: int
     script: Script
-    rules: list[Rule]
+    rules: list[FaultRule]
     witness: Witness
     clock: Clock
     pace: float
@@ -58,7 +58,9 @@ class SimulatorState:
             **{f"anthropic-ratelimit-{line}-{name}": value for line in _LINES for name, value in limits.items()},
         }
 
-    async def refuse(self, connection: Connection, refused: Refused, headers: Mapping[str, str]) -> None:
+    async def refuse(
+        self, connection: SimulatorConnection, refused: RequestRefused, headers: Mapping[str, str]
+    ) -> None:
         self.stats[f"status {refused.status}"] += 1
         body = {"type": "error", "error": refused.error, "request_id": headers.get("request-id")}
         await connection.answer(refused.status, body, {**headers, **refused.headers})

@@ -14,7 +14,7 @@ from holdfast.models.protocol import Wire
 from holdfast.models.schemas import objection
 from holdfast.models.simulator.conversation import check_conversation
 from holdfast.models.simulator.media import check_media
-from holdfast.models.simulator.refusal import Refused, need
+from holdfast.models.simulator.refusal import RequestRefused, need
 from holdfast.models.simulator.tool_sets import check_tool_references, check_tool_set
 from holdfast.models.thinking_signature import blocks_of, forged
 from holdfast.models.wire import count_tokens
@@ -74,9 +74,9 @@ def check_request(body: Any, *, key: str, account: str, counting: bool = False) 
     ):
         check(body, facts)
     for message, block in forged(key, body, account):
-        raise Refused(f"messages.{message}.content.{block}: Invalid `signature` in `thinking` block")
+        raise RequestRefused(f"messages.{message}.content.{block}: Invalid `signature` in `thinking` block")
     if (tokens := count_tokens(body)) > facts.window and not counting:
-        raise Refused(f"prompt is too long: {tokens} tokens > {facts.window} maximum")
+        raise RequestRefused(f"prompt is too long: {tokens} tokens > {facts.window} maximum")
     return facts
 
 
@@ -84,7 +84,7 @@ def _facts(model: Any) -> Facts:
     need(isinstance(model, str), "model: Input should be a valid string")
     facts = known(model)
     if facts is None or facts.lifecycle == "retired":
-        raise Refused(f"model: {model}", status=404, type="not_found_error")
+        raise RequestRefused(f"model: {model}", status=404, type="not_found_error")
     return facts
 
 

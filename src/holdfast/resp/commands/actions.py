@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans
 from holdfast.resp.arguments import json_object, page, queue_of, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import PLAN_ID
 from holdfast.resp.plans import MOST_INPUTS, NewAction
 from holdfast.resp.replies import Reply, Simple
@@ -20,16 +20,16 @@ from holdfast.resp.times import shown_time
 _FIELDS = {"action_id", "plan_id", "inputs", "queue", "tags", "priority", "timeout_secs", "max_attempts"}
 
 
-async def submit(call: Call) -> Reply:
+async def submit(call: CommandCall) -> Reply:
     body = json_object(call, 0, "Invalid action")
     if unknown := sorted(set(body) - _FIELDS):
-        raise Refused(f"Invalid action: unknown field {unknown[0][:40]!r}")
+        raise CallRefused(f"Invalid action: unknown field {unknown[0][:40]!r}")
     for name in ("action_id", "plan_id"):
         if not isinstance(body.get(name), str) or not PLAN_ID.fullmatch(body[name]):
-            raise Refused(f"Invalid action: {name} has 1 to 64 letters, digits, dots, hyphens and underscores")
+            raise CallRefused(f"Invalid action: {name} has 1 to 64 letters, digits, dots, hyphens and underscores")
     inputs = body.get("inputs")
     if not isinstance(inputs, list) or not 1 <= len(inputs) <= MOST_INPUTS:
-        raise Refused(f"inputs array must have 1 to {MOST_INPUTS} items")
+        raise CallRefused(f"inputs array must have 1 to {MOST_INPUTS} items")
     new = NewAction(
         id=body["action_id"],
         plan=body["plan_id"],
@@ -48,18 +48,18 @@ async def submit(call: Call) -> Reply:
 def _tags(value: object) -> tuple[str, ...]:
     """What the worker must be tagged with: it is one of that pool."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-        raise Refused("Invalid action: tags is an object of texts")
+        raise CallRefused("Invalid action: tags is an object of texts")
     return tuple(f"tag:{name}={tag}" for name, tag in sorted(value.items()))
 
 
 def _whole(body: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise Refused(f"Invalid action: {name} is a whole number of {least} to {most}")
+        raise CallRefused(f"Invalid action: {name} is a whole number of {least} to {most}")
     return value
 
 
-async def status(call: Call) -> Reply:
+async def status(call: CommandCall) -> Reply:
     found = await call.gateway.transact(plans.find_action, space_of(call), call.text(0, "an action id"))
     if found is None:
         return None
@@ -67,7 +67,7 @@ async def status(call: Call) -> Reply:
     return json.dumps(_shown(row, plans.counted(jobs)))
 
 
-async def get(call: Call) -> Reply:
+async def get(call: CommandCall) -> Reply:
     skipped, limit = page(call, 1)
     found = await call.gateway.transact(plans.find_action, space_of(call), call.text(0, "an action id"))
     if found is None:
@@ -84,11 +84,11 @@ async def get(call: Call) -> Reply:
     return json.dumps({**_shown(row, plans.counted(jobs)), "jobs": listed})
 
 
-async def listed(call: Call) -> Reply:
+async def listed(call: CommandCall) -> Reply:
     arguments = call.arguments
     wanted = arguments[0].decode(errors="replace") if arguments and not arguments[0].isdigit() else None
     if wanted is not None and wanted not in STATUSES:
-        raise Refused(f"status is one of {', '.join(STATUSES)}")
+        raise CallRefused(f"status is one of {', '.join(STATUSES)}")
     skipped, limit = page(call, 1 if wanted else 0)
     rows = await call.gateway.transact(plans.list_actions, space_of(call), skipped=skipped, limit=limit)
     shown = [_shown(row, counts) for row, counts in rows]

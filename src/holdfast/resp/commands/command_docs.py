@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import Pairs, Reply, Simple
 
 
 def commands(table: Callable[[], Mapping[str, Command]]) -> tuple[Command, ...]:
     """The command that shows this table, in which it stands itself."""
 
-    async def command(call: Call) -> Reply:
+    async def command(call: CommandCall) -> Reply:
         what, *names = [each.decode(errors="replace").upper() for each in call.arguments] or ["ALL"]
         known = table()
         match what:
@@ -26,7 +26,7 @@ def commands(table: Callable[[], Mapping[str, Command]]) -> tuple[Command, ...]:
             case "DOCS":
                 return Pairs({name.lower(): _documented(known[name]) for name in names or known if name in known})
             case _:
-                raise Refused(f"unknown subcommand '{what}' of COMMAND")
+                raise CallRefused(f"unknown subcommand '{what}' of COMMAND")
 
     summary = "List the commands: COUNT, LIST, INFO and DOCS."
     return (Command("COMMAND", "[subcommand [name ...]]", summary, command, always=True),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
 from holdfast.version import VERSION
 
@@ -10,32 +10,32 @@ _REDIS_VERSION = "7.0.0"  # whose commands clients may expect
 _STOCK = ("redis-py", "go-redis", "ioredis", "redis-rs", "lettuce", "jedis")
 
 
-async def auth(call: Call) -> Reply:
+async def auth(call: CommandCall) -> Reply:
     *name, key = call.arguments
     await _authenticate(call, key, call.text(0, "a user name") if name else None)
     return OK
 
 
-async def _authenticate(call: Call, key: bytes, name: str | None) -> None:
+async def _authenticate(call: CommandCall, key: bytes, name: str | None) -> None:
     gateway, client = call.gateway, call.client
     if gateway.failed_keys.is_barred(client.address):
         client.leaving = True
-        raise Refused("Too many authentication failures; try again in a minute")
+        raise CallRefused("Too many authentication failures; try again in a minute")
     if not key:
-        raise Refused("AUTH key cannot be empty")
+        raise CallRefused("AUTH key cannot be empty")
     principal = await gateway.principal_of(key, name)
     if principal is None:
         gateway.failed_keys.note(client.address)
         gateway.counts["wrong keys"] += 1
-        raise Refused("Invalid authentication key")
+        raise CallRefused("Invalid authentication key")
     client.principal = principal
 
 
-async def hello(call: Call) -> Reply:
+async def hello(call: CommandCall) -> Reply:
     rest = list(call.arguments)
     protocol = rest.pop(0) if rest else b"%d" % call.client.protocol
     if protocol not in (b"2", b"3"):
-        raise Refused("unsupported protocol version", "NOPROTO")
+        raise CallRefused("unsupported protocol version", "NOPROTO")
     name: str | None = None
     while rest:
         option = rest.pop(0).upper()
@@ -45,9 +45,9 @@ async def hello(call: Call) -> Reply:
         elif option == b"SETNAME" and rest:
             name = _client_name(rest.pop(0))
         else:
-            raise Refused(f"Syntax error in HELLO option '{option.decode(errors='replace').lower()}'")
+            raise CallRefused(f"Syntax error in HELLO option '{option.decode(errors='replace').lower()}'")
     if call.client.principal is None:
-        raise Refused("NOAUTH Authentication required")
+        raise CallRefused("NOAUTH Authentication required")
     call.client.protocol = int(protocol)
     call.client.name = call.client.name if name is None else name
     return Pairs(
@@ -63,31 +63,31 @@ async def hello(call: Call) -> Reply:
     )
 
 
-async def ping(call: Call) -> Reply:
+async def ping(call: CommandCall) -> Reply:
     return call.arguments[0] if call.arguments else Simple("PONG")
 
 
-async def echo(call: Call) -> Reply:
+async def echo(call: CommandCall) -> Reply:
     return call.arguments[0]
 
 
-async def quit(call: Call) -> Reply:
+async def quit(call: CommandCall) -> Reply:
     call.client.leaving = True
     return OK
 
 
-async def reset(call: Call) -> Reply:
+async def reset(call: CommandCall) -> Reply:
     call.client.reset(call.gateway.options.pop_form)
     return Simple("RESET")
 
 
-async def select(call: Call) -> Reply:
+async def select(call: CommandCall) -> Reply:
     if call.arguments[0] != b"0":
-        raise Refused("DB index is out of range")
+        raise CallRefused("DB index is out of range")
     return OK
 
 
-async def client(call: Call) -> Reply:
+async def client(call: CommandCall) -> Reply:
     what, *rest = call.arguments
     match what.upper(), rest:
         case b"SETNAME", [name]:
@@ -106,10 +106,10 @@ async def client(call: Call) -> Reply:
         case ((b"NO-EVICT" | b"NO-TOUCH"), [_]):
             return OK
         case _:
-            raise Refused(f"unknown subcommand '{what.decode(errors='replace')}' of CLIENT")
+            raise CallRefused(f"unknown subcommand '{what.decode(errors='replace')}' of CLIENT")
 
 
-def _set_info(call: Call, attribute: bytes, value: bytes) -> Reply:
+def _set_info(call: CommandCall, attribute: bytes, value: bytes) -> Reply:
     text = _client_name(value)
     if attribute == b"LIB-NAME":
         call.client.library = text
@@ -118,21 +118,21 @@ def _set_info(call: Call, attribute: bytes, value: bytes) -> Reply:
     elif attribute == b"LIB-VER":
         call.client.library_version = text
     else:
-        raise Refused(f"Unrecognized option '{attribute.decode(errors='replace')}'")
+        raise CallRefused(f"Unrecognized option '{attribute.decode(errors='replace')}'")
     return OK
 
 
-def _set_pop_form(call: Call, form: bytes) -> Reply:
+def _set_pop_form(call: CommandCall, form: bytes) -> Reply:
     if form == b"bulk":
         call.client.pop_form = "bulk"
     elif form == b"array":
         call.client.pop_form = "array"
     else:
-        raise Refused("CLIENT POPFORM is BULK or ARRAY")
+        raise CallRefused("CLIENT POPFORM is BULK or ARRAY")
     return OK
 
 
-def _described(call: Call) -> Reply:
+def _described(call: CommandCall) -> Reply:
     client = call.client
     return (
         f"id={client.id} addr={client.address} name={client.name} user={client.who} db=0 "
@@ -140,7 +140,7 @@ def _described(call: Call) -> Reply:
     )
 
 
-async def info(call: Call) -> Reply:
+async def info(call: CommandCall) -> Reply:
     gateway = call.gateway
     uptime = int(gateway.clock.monotonic() - gateway.started)
     sections: dict[str, dict[str, object]] = {
@@ -171,28 +171,28 @@ async def info(call: Call) -> Reply:
     )
 
 
-async def multi(call: Call) -> Reply:
+async def multi(call: CommandCall) -> Reply:
     if call.client.queued is not None:
-        raise Refused("MULTI calls can not be nested")
+        raise CallRefused("MULTI calls can not be nested")
     call.client.queued, call.client.refused = [], False
     return OK
 
 
-async def discard(call: Call) -> Reply:
+async def discard(call: CommandCall) -> Reply:
     if call.client.queued is None:
-        raise Refused("DISCARD without MULTI")
+        raise CallRefused("DISCARD without MULTI")
     call.client.queued, call.client.refused = None, False
     return OK
 
 
-async def execute(call: Call) -> Reply:
+async def execute(call: CommandCall) -> Reply:
     """The dispatcher does it."""
     return NoArray()
 
 
 def _client_name(value: bytes) -> str:
     if len(value) > 256 or any(byte <= 0x20 or byte >= 0x7F for byte in value):
-        raise Refused("Client names cannot contain spaces, newlines or special characters.")
+        raise CallRefused("Client names cannot contain spaces, newlines or special characters.")
     return value.decode()
 
 

@@ -7,12 +7,12 @@ import json
 from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs, plans
 from holdfast.resp.arguments import json_object, page, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import OK, Reply, Simple
 from holdfast.resp.statuses import STATUSES, status_of
 
 
-async def update(call: Call) -> Reply:
+async def update(call: CommandCall) -> Reply:
     body = json_object(call, 1, "Invalid job update")
     id, client, pops = call.text(0, "a job id"), call.client, call.gateway.pops
     who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
@@ -28,26 +28,26 @@ async def update(call: Call) -> Reply:
     return OK
 
 
-async def status(call: Call) -> Reply:
+async def status(call: CommandCall) -> Reply:
     found = await call.gateway.transact(jobs.describe, call.text(0, "a job id"), space_of(call))
     return None if found is None else json.dumps(found)
 
 
-async def get(call: Call) -> Reply:
+async def get(call: CommandCall) -> Reply:
     id = call.text(0, "a job id")
     known = await call.gateway.transact(jobs.find, id, space_of(call))
     found = await call.gateway.transact(jobs.describe, id, space_of(call))
     if known is None or found is None:
-        raise Refused(f"Job not found: {id[:80]}")
+        raise CallRefused(f"Job not found: {id[:80]}")
     payload = json.loads(known.job.payload)
     shown = {"input": payload.get("input"), "plan": payload.get("plan")} if known.job.kind == plans.KIND else {}
     return json.dumps({**found, **shown})
 
 
-async def listed(call: Call) -> Reply:
+async def listed(call: CommandCall) -> Reply:
     wanted = call.text(1, "a status") if len(call.arguments) > 1 else None
     if wanted is not None and wanted not in STATUSES:
-        raise Refused(f"status is one of {', '.join(STATUSES)}")
+        raise CallRefused(f"status is one of {', '.join(STATUSES)}")
     found = await call.gateway.transact(plans.find_action, space_of(call), call.text(0, "an action id"))
     if found is None:
         return []
@@ -56,28 +56,28 @@ async def listed(call: Call) -> Reply:
     ]
 
 
-async def retry(call: Call) -> Reply:
+async def retry(call: CommandCall) -> Reply:
     id = call.text(0, "a job id")
     known = await call.gateway.transact(jobs.find, id, space_of(call))
     if known is None or known.planned is None:
-        raise Refused(f"Job not found: {id[:80]}")
+        raise CallRefused(f"Job not found: {id[:80]}")
     if known.status not in ("failed", "dead"):
-        raise Refused("Job not in failed status")
+        raise CallRefused("Job not in failed status")
     await call.gateway.transact(plans.retry_job, space_of(call), id, new_id(call.gateway.core.ports))
     return Simple("OK job re-queued")
 
 
-async def all_listed(call: Call) -> Reply:
+async def all_listed(call: CommandCall) -> Reply:
     skipped, limit = page(call, 0)
     rows = await call.gateway.transact(plans.recent_jobs, space_of(call), skipped=skipped, limit=limit)
     return [row.id for row in rows]
 
 
-async def search(call: Call) -> Reply:
+async def search(call: CommandCall) -> Reply:
     """Jobs of actions with this status, and if given of this plan."""
     wanted = call.text(0, "a status")
     if wanted not in STATUSES:
-        raise Refused(f"status is one of {', '.join(STATUSES)}")
+        raise CallRefused(f"status is one of {', '.join(STATUSES)}")
     plan = call.text(1, "a plan id") if len(call.arguments) > 1 else None
     found: list[str] = []
     rows = await call.gateway.transact(plans.recent_jobs, space_of(call), skipped=0, limit=1_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.globs import glob
 from holdfast.resp.replies import Members, Reply, Simple
 
@@ -12,37 +12,37 @@ _MOST = 10_000  # keys that KEYS answers with
 _PAGE = 1_000
 
 
-async def delete(call: Call) -> Reply:
+async def delete(call: CommandCall) -> Reply:
     names = [name_of(call, at) for at in range(len(call.arguments))]
     return sum([await call.gateway.transact(keyspace.remove, name) for name in names])
 
 
-async def exists(call: Call) -> Reply:
+async def exists(call: CommandCall) -> Reply:
     return sum([await _kind(call, at) is not None for at in range(len(call.arguments))])
 
 
-async def type(call: Call) -> Reply:
+async def type(call: CommandCall) -> Reply:
     return Simple(await _kind(call, 0) or "none")
 
 
-async def _kind(call: Call, at: int) -> str | None:
+async def _kind(call: CommandCall, at: int) -> str | None:
     if views.is_view(call.arguments[at]):
         return (await views.find(call, call.arguments[at])).kind
     found = await call.gateway.transact(keyspace.find, name_of(call, at))
     return found.kind if found is not None else None
 
 
-async def ttl(call: Call) -> Reply:
+async def ttl(call: CommandCall) -> Reply:
     left = await _left(call)
     return left if left < 0 else (left + 500_000) // 1_000_000
 
 
-async def pttl(call: Call) -> Reply:
+async def pttl(call: CommandCall) -> Reply:
     left = await _left(call)
     return left if left < 0 else left // 1_000
 
 
-async def _left(call: Call) -> int:
+async def _left(call: CommandCall) -> int:
     """Microseconds until it expires; -1: it does not, -2: it is not there."""
     if views.is_view(call.arguments[0]):
         return (await views.find(call, call.arguments[0])).left_us
@@ -52,35 +52,35 @@ async def _left(call: Call) -> int:
     return -1 if found.expires_at is None else found.expires_at - found.now
 
 
-async def expire(call: Call) -> Reply:
+async def expire(call: CommandCall) -> Reply:
     return await _expire(call, 1_000_000)
 
 
-async def pexpire(call: Call) -> Reply:
+async def pexpire(call: CommandCall) -> Reply:
     return await _expire(call, 1_000)
 
 
-async def _expire(call: Call, unit: int) -> Reply:
+async def _expire(call: CommandCall, unit: int) -> Reply:
     name, number = name_of(call), integer(call.arguments[1])
     if abs(number) * unit > keyspace.NEVER:
-        raise Refused(f"invalid expire time in '{call.command.lower()}' command")
+        raise CallRefused(f"invalid expire time in '{call.command.lower()}' command")
     if number <= 0:
         return int(await call.gateway.transact(keyspace.remove, name))
     return int(await call.gateway.transact(keyspace.expire, name, number * unit, after=True))
 
 
-async def persist(call: Call) -> Reply:
+async def persist(call: CommandCall) -> Reply:
     return int(await call.gateway.transact(keyspace.expire, name_of(call), None))
 
 
-async def smembers(call: Call) -> Reply:
+async def smembers(call: CommandCall) -> Reply:
     if not views.is_view(call.arguments[0]):
         await call.gateway.transact(keyspace.find, name_of(call), "set")  # plain data has no sets
         return Members([])
     return (await views.find(call, call.arguments[0])).as_set()
 
 
-async def keys(call: Call) -> Reply:
+async def keys(call: CommandCall) -> Reply:
     wanted = glob(call.arguments[0])
     found = [key for key in await views.names(call) if wanted.fullmatch(key)]
     place = 0
@@ -88,13 +88,13 @@ async def keys(call: Call) -> Reply:
         rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=_PAGE)
         found += [row.key for row in rows if wanted.fullmatch(row.key)]
         if len(found) > _MOST:
-            raise Refused(f"more than {_MOST} keys match: use SCAN")
+            raise CallRefused(f"more than {_MOST} keys match: use SCAN")
         if len(rows) < _PAGE:
             return found
         place = rows[-1].place + 1
 
 
-async def scan(call: Call) -> Reply:
+async def scan(call: CommandCall) -> Reply:
     cursor, rest = integer(call.arguments[0]), list(call.arguments[1:])
     wanted, count, kind = None, 10, None
     while rest:
@@ -106,15 +106,15 @@ async def scan(call: Call) -> Reply:
         elif option == b"TYPE" and rest:
             kind = rest.pop(0).lower().decode(errors="replace")
         else:
-            raise Refused("syntax error")
+            raise CallRefused("syntax error")
     if cursor < 0 or count < 1:
-        raise Refused("syntax error" if count < 1 else "invalid cursor")
+        raise CallRefused("syntax error" if count < 1 else "invalid cursor")
     found, place = await _from(call, cursor, min(count, _PAGE))
     kept = [key for key, its in found if (wanted is None or wanted.fullmatch(key)) and kind in (None, its)]
     return [str(place), kept]
 
 
-async def _from(call: Call, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
+async def _from(call: CommandCall, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
     """Keys from a place on, with their kinds, and the place to continue at: 0 when there are no more."""
     rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=count + 1)
     end = rows[count].place if len(rows) > count else 1 << 48

@@ -23,7 +23,7 @@ from holdfast.kernel.waiting import report_progress
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
 from holdfast.resp.arguments import integer, queue_of, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.deliveries import Popped, Sent
 from holdfast.resp.replies import OK, Reply
 from holdfast.resp.rows import Epoch
@@ -33,7 +33,7 @@ _KIND = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _LONGEST = timedelta(days=1)
 
 
-async def claim(call: Call) -> Reply:
+async def claim(call: CommandCall) -> Reply:
     queue, rest = queue_of(call, b"queue:" + call.arguments[0].removeprefix(b"queue:")), list(call.arguments[1:])
     count, block = 1, 0
     while rest:
@@ -43,9 +43,9 @@ async def claim(call: Call) -> Reply:
         elif option == b"BLOCK" and rest:
             block = integer(rest.pop(0))
         else:
-            raise Refused("syntax error")
+            raise CallRefused("syntax error")
     if not 1 <= count <= _MOST or not 0 <= block <= 3_600_000:
-        raise Refused(f"COUNT is 1 to {_MOST}, BLOCK 0 to 3600000 milliseconds")
+        raise CallRefused(f"COUNT is 1 to {_MOST}, BLOCK 0 to 3600000 milliseconds")
     popped = await queued.claim(call, [queue], count, 0 if call.client.executing else block / 1_000)
     return [_claimed(lease, public) for lease, public, *_ in popped]
 
@@ -62,12 +62,12 @@ def _claimed(lease: Lease, public: str) -> Reply:
 class _Holding:
     """A job and the token by which the caller says that it holds it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CommandCall) -> None:
         self.public = call.text(0, "a job id")
         self.token = call.text(1, "a token")
         self.who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
 
-    def remembered(self, call: Call) -> Sent | None:
+    def remembered(self, call: CommandCall) -> Sent | None:
         """The lease, if this server has told the worker of it under this token."""
         sent = call.gateway.pops.delivered.find(self.who.worker, self.public)
         return sent if sent is not None and str(sent.lease.fence) == self.token else None
@@ -86,7 +86,7 @@ class _Holding:
 Act = Callable[[Transaction, OwnedLease, Epoch], Awaitable[Reply]]
 
 
-async def _held(call: Call, act: Act) -> Reply:
+async def _held(call: CommandCall, act: Act) -> Reply:
     """Do something under the lease that the call names."""
     holding = _Holding(call)
 
@@ -96,10 +96,10 @@ async def _held(call: Call, act: Act) -> Reply:
     try:
         return await call.gateway.transact(operation)
     except LeaseLost as lost:
-        raise Refused(str(lost), "LEASELOST") from None
+        raise CallRefused(str(lost), "LEASELOST") from None
 
 
-async def renew(call: Call) -> Reply:
+async def renew(call: CommandCall) -> Reply:
     ttl_us = call.gateway.dead_after_us
     if len(call.arguments) > 2:
         ttl_us = min(max(integer(call.arguments[2]), 1) * 1_000, workers.NEVER_US)
@@ -121,11 +121,11 @@ def _ceiling(owned: OwnedLease) -> int:
     return owned.timeout_us or workers.NEVER_US
 
 
-async def complete(call: Call) -> Reply:
+async def complete(call: CommandCall) -> Reply:
     return await _end(call, Done(_json(call, 2) if len(call.arguments) > 2 else None))
 
 
-async def _end(call: Call, outcome: jobs.Outcome) -> Reply:
+async def _end(call: CommandCall, outcome: jobs.Outcome) -> Reply:
     """End an attempt: together with others if the job was popped here, else by itself."""
     sent = _Holding(call).remembered(call)
     if sent is not None and await call.gateway.end(call.client, sent, lambda _: jobs.ending_of(sent.lease, outcome)):
@@ -140,7 +140,7 @@ async def _end(call: Call, outcome: jobs.Outcome) -> Reply:
     return reply
 
 
-async def fail(call: Call) -> Reply:
+async def fail(call: CommandCall) -> Reply:
     message, rest = call.text(2, "an error"), [each.upper() for each in call.arguments[3:]]
     outcome: TryAgain | Fail
     if rest == [b"NEVER"]:
@@ -150,15 +150,15 @@ async def fail(call: Call) -> Reply:
     elif not rest:
         outcome = TryAgain(timedelta(0), message, "agx_failed", "")
     else:
-        raise Refused("syntax error")
+        raise CallRefused("syntax error")
     return await _end(call, outcome)
 
 
-async def snooze(call: Call) -> Reply:
+async def snooze(call: CommandCall) -> Reply:
     return await _end(call, Snooze(_span(call.arguments[2])))
 
 
-async def give_back(call: Call) -> Reply:
+async def give_back(call: CommandCall) -> Reply:
     async def act(tx: Transaction, owned: OwnedLease, _: Epoch) -> Reply:
         parents = [owned.parent] if owned.parent is not None else []
         await complete_and_settle(tx, [release(owned.lease)], parents)
@@ -169,7 +169,7 @@ async def give_back(call: Call) -> Reply:
     return reply
 
 
-async def progress(call: Call) -> Reply:
+async def progress(call: CommandCall) -> Reply:
     value = _json(call, 2)
 
     async def act(tx: Transaction, owned: OwnedLease, _: Epoch) -> Reply:
@@ -181,11 +181,11 @@ async def progress(call: Call) -> Reply:
     return await _held(call, act)
 
 
-async def put(call: Call) -> Reply:
+async def put(call: CommandCall) -> Reply:
     queue = queue_of(call, b"queue:" + call.arguments[0].removeprefix(b"queue:"))
     kind, value = call.text(1, "a kind"), _json(call, 2)
     if not _KIND.fullmatch(kind) or kind in (plans.KIND, jobs.RAW):
-        raise Refused(
+        raise CallRefused(
             "a kind has 1 to 128 letters, digits, dots, hyphens and underscores, and is not one of the gateway's"
         )
     route = route_for(queue, kind)
@@ -196,17 +196,17 @@ async def put(call: Call) -> Reply:
     return plans.public_id(job)
 
 
-def _json(call: Call, at: int) -> Any:
+def _json(call: CommandCall, at: int) -> Any:
     try:
         return json.loads(call.arguments[at])
     except (ValueError, RecursionError):
-        raise Refused("not JSON") from None
+        raise CallRefused("not JSON") from None
 
 
 def _span(text: bytes) -> timedelta:
     milliseconds = integer(text)
     if not 0 <= milliseconds <= _LONGEST / timedelta(milliseconds=1):
-        raise Refused("a delay is 0 to 86400000 milliseconds")
+        raise CallRefused("a delay is 0 to 86400000 milliseconds")
     return timedelta(milliseconds=milliseconds)
 
 

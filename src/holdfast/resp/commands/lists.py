@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from holdfast.resp import keyspace, queued
 from holdfast.resp.arguments import integer, is_queue, name_of, score
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import NoArray, Reply
 
 T = TypeVar("T")
@@ -18,39 +18,39 @@ LONGEST_WAIT = 3_600.0
 _LOOK = 0.5  # seconds between two looks of somebody who waits
 
 
-async def lpush(call: Call) -> Reply:
+async def lpush(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
         return await queued.enqueue(call)
     return await _push(call, left=True)
 
 
-async def rpush(call: Call) -> Reply:
+async def rpush(call: CommandCall) -> Reply:
     return await _push(call, left=False)
 
 
-async def _push(call: Call, *, left: bool) -> Reply:
+async def _push(call: CommandCall, *, left: bool) -> Reply:
     count = await call.gateway.transact(keyspace.push, name_of(call), call.arguments[1:], left=left)
     call.gateway.pushed.set()
     return count
 
 
-async def rpop(call: Call) -> Reply:
+async def rpop(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
         return await queued.pop(call, [call.arguments[0]], 0)
     return await call.gateway.transact(keyspace.pop, name_of(call), left=False)
 
 
-async def lpop(call: Call) -> Reply:
+async def lpop(call: CommandCall) -> Reply:
     return await call.gateway.transact(keyspace.pop, name_of(call), left=True)
 
 
-async def llen(call: Call) -> Reply:
+async def llen(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
         return await queued.length(call)
     return await call.gateway.transact(keyspace.count, name_of(call), "list")
 
 
-async def lrange(call: Call) -> Reply:
+async def lrange(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
         return await queued.look(call, integer(call.arguments[1]), integer(call.arguments[2]))
     asked, name = [integer(each) for each in call.arguments[1:]], name_of(call)
@@ -63,21 +63,21 @@ async def lrange(call: Call) -> Reply:
     return [row.value for row in await call.gateway.transact(keyspace.parts, name, "list", skipped=first, limit=limit)]
 
 
-async def lrem(call: Call) -> Reply:
+async def lrem(call: CommandCall) -> Reply:
     count = integer(call.arguments[1])
     if is_queue(call.arguments[0]):
         return await queued.acknowledge(call)
     return await call.gateway.transact(keyspace.remove_elements, name_of(call), count, call.arguments[2])
 
 
-async def rpoplpush(call: Call) -> Reply:
+async def rpoplpush(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
         queued.check_processing(call, call.arguments[1])
         return await queued.pop(call, [call.arguments[0]], 0)
     return await call.gateway.transact(keyspace.move, name_of(call), name_of(call, 1))
 
 
-async def brpop(call: Call) -> Reply:
+async def brpop(call: CommandCall) -> Reply:
     *keys, last = call.arguments
     seconds = _seconds(call, last)
     if is_queue(keys[0]):
@@ -96,7 +96,7 @@ async def brpop(call: Call) -> Reply:
     return _popped(call, *(found or (b"", None)))
 
 
-async def brpoplpush(call: Call) -> Reply:
+async def brpoplpush(call: CommandCall) -> Reply:
     source, target, last = call.arguments
     seconds = _seconds(call, last)
     if is_queue(source):
@@ -113,28 +113,28 @@ async def brpoplpush(call: Call) -> Reply:
     return await _waiting(call, attempt, seconds)
 
 
-async def blpop(call: Call) -> Reply:
-    raise Refused("BLPOP is not supported: jobs are taken from the right, oldest first. Use BRPOP")
+async def blpop(call: CommandCall) -> Reply:
+    raise CallRefused("BLPOP is not supported: jobs are taken from the right, oldest first. Use BRPOP")
 
 
-def _popped(call: Call, key: bytes, value: Reply) -> Reply:
+def _popped(call: CommandCall, key: bytes, value: Reply) -> Reply:
     """A pop's reply: the value, as AGX documents it, or key and value as Redis replies."""
     if call.client.pop_form == "bulk":
         return value
     return NoArray() if value is None else [key, value]
 
 
-def _seconds(call: Call, text: bytes) -> float | None:
+def _seconds(call: CommandCall, text: bytes) -> float | None:
     """How long to wait: None for ever, 0 inside of EXEC."""
     seconds = score(text, f"{call.command} timeout must be a non-negative integer")
     if not 0 <= seconds < float("inf"):
-        raise Refused(f"{call.command} timeout must be a non-negative integer")
+        raise CallRefused(f"{call.command} timeout must be a non-negative integer")
     if call.client.executing:
         return 0
     return min(seconds, LONGEST_WAIT) or None
 
 
-async def _waiting(call: Call, attempt: Callable[[], Awaitable[T | None]], seconds: float | None) -> T | None:
+async def _waiting(call: CommandCall, attempt: Callable[[], Awaitable[T | None]], seconds: float | None) -> T | None:
     """Try until there is something. Other servers push without a word, so it looks now and then anyway."""
     loop = asyncio.get_running_loop()
     end = None if seconds is None else loop.time() + seconds

@@ -6,22 +6,22 @@ import json
 
 from holdfast.resp import plans
 from holdfast.resp.arguments import json_object, page, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.replies import Reply, Simple
 from holdfast.resp.times import shown_time
 
 
-async def submit(call: Call) -> Reply:
+async def submit(call: CommandCall) -> Reply:
     try:
         plan = read_plan(json_object(call, 0, "Invalid plan schema"))
     except BadPlan as problem:
-        raise Refused(f"Invalid plan schema: {problem}") from None
+        raise CallRefused(f"Invalid plan schema: {problem}") from None
     await call.gateway.transact(plans.submit_plan, space_of(call), plan)
     return Simple(f"OK plan_id={plan.id}")
 
 
-async def get(call: Call) -> Reply:
+async def get(call: CommandCall) -> Reply:
     found = await call.gateway.transact(plans.find_plan, space_of(call), call.text(0, "a plan id"))
     if found is None:
         return None
@@ -35,7 +35,7 @@ async def get(call: Call) -> Reply:
     return json.dumps({**plans.stored_plan(row), "metadata": metadata})
 
 
-async def listed(call: Call) -> Reply:
+async def listed(call: CommandCall) -> Reply:
     skipped, limit = page(call, 0)
     rows = await call.gateway.transact(plans.list_plans, space_of(call), skipped=skipped, limit=limit)
     shown = []
@@ -46,7 +46,7 @@ async def listed(call: Call) -> Reply:
     return shown
 
 
-async def delete(call: Call) -> Reply:
+async def delete(call: CommandCall) -> Reply:
     return int(await call.gateway.transact(plans.delete_plan, space_of(call), call.text(0, "a plan id")))
 
 

@@ -11,11 +11,11 @@ from holdfast.kernel.queues import queue_stats
 from holdfast.kernel.workers import list_routes
 from holdfast.resp import queued, workers
 from holdfast.resp.arguments import QUEUE, integer, queue_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import Reply
 
 
-async def stats(call: Call) -> Reply:
+async def stats(call: CommandCall) -> Reply:
     wanted = queue_of(call, QUEUE + call.arguments[0].removeprefix(QUEUE)) if call.arguments else None
     found = await call.gateway.transact(standing)
     if wanted is not None:
@@ -47,14 +47,14 @@ async def standing(tx: Transaction) -> dict[str, dict[str, Any]]:
     return found
 
 
-async def peek(call: Call) -> Reply:
+async def peek(call: CommandCall) -> Reply:
     count = integer(call.arguments[1]) if len(call.arguments) > 1 else 10
     if not 1 <= count <= 100:
-        raise Refused("PEEK shows 1 to 100 jobs")
+        raise CallRefused("PEEK shows 1 to 100 jobs")
     return await queued.peek(call, queue_of(call, QUEUE + call.arguments[0].removeprefix(QUEUE)), count)
 
 
-async def metrics(call: Call) -> Reply:
+async def metrics(call: CommandCall) -> Reply:
     rows = await call.gateway.transact(workers.all_workers)
     alive = [row for row in rows if workers.is_alive(row)]
     return json.dumps(

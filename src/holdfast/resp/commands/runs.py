@@ -13,7 +13,7 @@ from holdfast.agents.api.lists import AgentsList, RunsList
 from holdfast.agents.api.run import Run
 from holdfast.errors import ResultTimeout, RunFailed
 from holdfast.resp.arguments import integer, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import Reply
 from holdfast.values import as_json
 
@@ -22,7 +22,7 @@ _KEYS = (b"SESSION", b"KEY")
 _LONGEST = 3_600_000
 
 
-async def start(call: Call) -> Reply:
+async def start(call: CommandCall) -> Reply:
     agent, prompt = call.text(0, "an agent"), call.text(1, "a text")
     options = _options(call.arguments[2:], _KEYS)
     session, key = ((each.decode(errors="replace") if (each := options.get(name)) else None) for name in _KEYS)
@@ -32,7 +32,7 @@ async def start(call: Call) -> Reply:
     return str(run.id)
 
 
-async def result(call: Call) -> Reply:
+async def result(call: CommandCall) -> Reply:
     """The result as JSON; nil if the run has not ended in time."""
     seconds = _block(call, 1)
     try:
@@ -45,13 +45,13 @@ async def result(call: Call) -> Reply:
     return json.dumps(as_json(ended))
 
 
-async def read(call: Call) -> Reply:
+async def read(call: CommandCall) -> Reply:
     """Events after a number, each as its number, its type and its JSON; empty if none came in time."""
     after, options = integer(call.arguments[1]), _options(call.arguments[2:], (b"COUNT", b"BLOCK"))
     count = integer(options.get(b"COUNT", b"100"))
     block = integer(options.get(b"BLOCK", b"0"))
     if after < 0 or not 1 <= count <= _MOST or not 0 <= block <= _LONGEST:
-        raise Refused(f"after is at least 0, COUNT 1 to {_MOST}, BLOCK 0 to {_LONGEST} milliseconds")
+        raise CallRefused(f"after is at least 0, COUNT 1 to {_MOST}, BLOCK 0 to {_LONGEST} milliseconds")
     run = _run(call)
     stored = (await run.refresh()).events
     if after >= stored:  # there is nothing yet: wait for the first
@@ -82,21 +82,21 @@ def _type(event: events.Event) -> str:
     return event.type if isinstance(event, events.UnknownEvent) else events.TYPES.get(type(event), type(event).__name__)
 
 
-def _run(call: Call) -> Run[Any]:
+def _run(call: CommandCall) -> Run[Any]:
     return RunsList(call.gateway.core, space_of(call) or None)[call.text(0, "a run id")]
 
 
-def _block(call: Call, at: int) -> float:
+def _block(call: CommandCall, at: int) -> float:
     options = _options(call.arguments[at:], (b"BLOCK",))
     milliseconds = integer(options.get(b"BLOCK", b"0"))
     if not 0 <= milliseconds <= _LONGEST:
-        raise Refused(f"BLOCK is 0 to {_LONGEST} milliseconds")
+        raise CallRefused(f"BLOCK is 0 to {_LONGEST} milliseconds")
     return max(0.01, 0 if call.client.executing else milliseconds / 1_000)
 
 
 def _options(words: list[bytes], known: tuple[bytes, ...]) -> dict[bytes, bytes]:
     if len(words) % 2 or any(word.upper() not in known for word in words[::2]):
-        raise Refused("syntax error")
+        raise CallRefused("syntax error")
     return {name.upper(): value for name, value in zip(words[::2], words[1::2], strict=True)}
 
 

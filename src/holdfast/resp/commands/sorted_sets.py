@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 from holdfast.resp import keyspace
 from holdfast.resp.arguments import integer, name_of, score
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import Reply, Score
 from holdfast.resp.rows import PartRow
 
 _RANGE = "min or max is not a float"
 
 
-async def zadd(call: Call) -> Reply:
+async def zadd(call: CommandCall) -> Reply:
     pairs = call.arguments[1:]
     if len(pairs) % 2:
-        raise Refused("syntax error")
+        raise CallRefused("syntax error")
     name = name_of(call)
     scores = {member: score(number) for number, member in zip(pairs[::2], pairs[1::2], strict=True)}
     return await call.gateway.transact(keyspace.put_scores, name, scores)
 
 
-async def zrange(call: Call) -> Reply:
+async def zrange(call: CommandCall) -> Reply:
     with_scores = _with_scores(call.arguments[3:])
     first, last = integer(call.arguments[1]), integer(call.arguments[2])
     rows = await call.gateway.transact(keyspace.scores, name_of(call))
@@ -31,7 +31,7 @@ async def zrange(call: Call) -> Reply:
     return _listed(chosen, with_scores, call.client.protocol)
 
 
-async def zrangebyscore(call: Call) -> Reply:
+async def zrangebyscore(call: CommandCall) -> Reply:
     rest, skipped, limit = list(call.arguments[3:]), 0, -1
     with_scores = False
     while rest:
@@ -41,7 +41,7 @@ async def zrangebyscore(call: Call) -> Reply:
         elif option == b"LIMIT" and len(rest) >= 2:
             skipped, limit = integer(rest.pop(0)), integer(rest.pop(0))
         else:
-            raise Refused("syntax error")
+            raise CallRefused("syntax error")
     (lowest, above), (highest, below) = (_bound(each) for each in call.arguments[1:3])
     rows = await call.gateway.transact(keyspace.scores, name_of(call), lowest, highest)
     inside = [row for row in rows if not (above and row.score == lowest) and not (below and row.score == highest)]
@@ -50,16 +50,16 @@ async def zrangebyscore(call: Call) -> Reply:
     return _listed(inside[skipped : None if limit < 0 else skipped + limit], with_scores, call.client.protocol)
 
 
-async def zrem(call: Call) -> Reply:
+async def zrem(call: CommandCall) -> Reply:
     return await call.gateway.transact(keyspace.remove_parts, name_of(call), "zset", call.arguments[1:])
 
 
-async def zscore(call: Call) -> Reply:
+async def zscore(call: CommandCall) -> Reply:
     found = await call.gateway.transact(keyspace.part, name_of(call), "zset", call.arguments[1])
     return Score(found.score) if found is not None and found.score is not None else None
 
 
-async def zcard(call: Call) -> Reply:
+async def zcard(call: CommandCall) -> Reply:
     return await call.gateway.transact(keyspace.count, name_of(call), "zset")
 
 
@@ -72,7 +72,7 @@ def _with_scores(options: Sequence[bytes]) -> bool:
     if not options:
         return False
     if len(options) > 1 or options[0].upper() != b"WITHSCORES":
-        raise Refused("syntax error")
+        raise CallRefused("syntax error")
     return True
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of
-from holdfast.resp.call import Call, Command, Refused
-from holdfast.resp.keyspace import Change
+from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.keyspace import KeyChange
 from holdfast.resp.replies import OK, Reply
 
 _UNITS = {b"EX": (1_000_000, True), b"PX": (1_000, True), b"EXAT": (1_000_000, False), b"PXAT": (1_000, False)}
 _LONGEST = 315_360_000_000_000  # microseconds of ten years
 
 
-async def set(call: Call) -> Reply:
+async def set(call: CommandCall) -> Reply:
     name, rest = name_of(call), list(call.arguments[2:])
-    change, returns = Change(call.arguments[1]), False
+    change, returns = KeyChange(call.arguments[1]), False
     while rest:
         option = rest.pop(0).upper()
         if option in _UNITS and rest and change.expires is None and not change.keeps:
@@ -28,7 +28,7 @@ async def set(call: Call) -> Reply:
         elif option == b"GET":
             returns = True
         else:
-            raise Refused("syntax error")
+            raise CallRefused("syntax error")
     if returns:
         await call.gateway.transact(keyspace.find, name, "string")  # another kind is refused
     done, before = await call.gateway.transact(keyspace.set_string, name, change)
@@ -37,15 +37,15 @@ async def set(call: Call) -> Reply:
     return OK if done else None
 
 
-def _expiring(call: Call, change: Change, option: bytes, value: bytes) -> Change:
+def _expiring(call: CommandCall, change: KeyChange, option: bytes, value: bytes) -> KeyChange:
     unit, after = _UNITS[option]
     number = integer(value)
     if number <= 0 or (after and number * unit > _LONGEST):
-        raise Refused(f"invalid expire time in '{call.command.lower()}' command")
+        raise CallRefused(f"invalid expire time in '{call.command.lower()}' command")
     return change._replace(expires=min(number * unit, keyspace.NEVER), after=after)
 
 
-async def get(call: Call) -> Reply:
+async def get(call: CommandCall) -> Reply:
     if views.is_view(call.arguments[0]):
         return (await views.find(call, call.arguments[0])).as_string()
     found = await call.gateway.transact(keyspace.find, name_of(call), "string")

@@ -9,7 +9,7 @@ from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans, workers
 from holdfast.resp.arguments import json_object, space_of
-from holdfast.resp.call import Call, Command, Refused
+from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
 from holdfast.resp.principals import WORKER_ID
@@ -22,20 +22,22 @@ _MOST_TOOLS, _MOST_SLOTS = 1_000, 1_000
 _INVALID = "Invalid worker registration"
 
 
-async def register(call: Call) -> Reply:
+async def register(call: CommandCall) -> Reply:
     who = read_worker(json_object(call, 0, _INVALID))
     release = False
     if len(call.arguments) > 1:
         if call.arguments[1].upper() != b"RELEASE":
-            raise Refused("syntax error")
+            raise CallRefused("syntax error")
         release = True
     principal, client = call.client.principal, call.client
     assert principal is not None
     if not principal.may_register(who.id):
         taken = await call.gateway.transact(workers.find_worker, who.id)
         if taken is not None and workers.is_alive(taken):
-            raise Refused("Worker ID already registered")
-        raise Refused(f"{_INVALID}: this key may register {', '.join(principal.workers) or 'nothing: AUTH <id> <key>'}")
+            raise CallRefused("Worker ID already registered")
+        raise CallRefused(
+            f"{_INVALID}: this key may register {', '.join(principal.workers) or 'nothing: AUTH <id> <key>'}"
+        )
     ttl_us, incarnation = call.gateway.dead_after_us, new_id(call.gateway.core.ports)
     number = await call.gateway.transact(
         workers.register, who, principal.name, incarnation, ttl_us=ttl_us, release=release
@@ -51,16 +53,16 @@ def read_worker(body: dict[str, Any]) -> Described:
     """A registration, checked; `Refused` says what is wrong with it."""
     id = body.get("worker_id")
     if not isinstance(id, str) or not WORKER_ID.fullmatch(id):
-        raise Refused(f"{_INVALID}: worker_id has 1 to 64 letters, digits, hyphens and underscores")
+        raise CallRefused(f"{_INVALID}: worker_id has 1 to 64 letters, digits, hyphens and underscores")
     for name in ("hostname", "agw_version"):
         if not isinstance(body.get(name), str) or not 1 <= len(body[name]) <= 255:
-            raise Refused(f"{_INVALID}: {name} is required")
+            raise CallRefused(f"{_INVALID}: {name} is required")
     slots = body.get("max_concurrent_jobs", 1)
     if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= _MOST_SLOTS:
-        raise Refused(f"{_INVALID}: max_concurrent_jobs is a whole number of 1 to {_MOST_SLOTS}")
+        raise CallRefused(f"{_INVALID}: max_concurrent_jobs is a whole number of 1 to {_MOST_SLOTS}")
     tags = body.get("tags", {})
     if not isinstance(tags, dict) or not all(isinstance(each, str) for each in tags):
-        raise Refused(f"{_INVALID}: tags is an object")
+        raise CallRefused(f"{_INVALID}: tags is an object")
     tools, units = _capabilities(body.get("capabilities"))
     named = tuple(sorted((key, value if isinstance(value, str) else json.dumps(value)) for key, value in tags.items()))
     return Described(id, body["hostname"], body["agw_version"], tools, units, slots, named, body)
@@ -70,25 +72,25 @@ def _capabilities(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tools and units: an object with lists, or a plain list of tools."""
     given = {"tools": value} if isinstance(value, list) else value
     if not isinstance(given, dict) or "tools" not in given:
-        raise Refused("Invalid capabilities format")
+        raise CallRefused("Invalid capabilities format")
     tools, units = _names(given["tools"]), _names(given.get("agentic_units", []))
     return tools, units
 
 
 def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MOST_TOOLS:
-        raise Refused("Invalid capabilities format")
+        raise CallRefused("Invalid capabilities format")
     for each in value:
         if not isinstance(each, str) or not 1 <= len(each) <= 256 or not each.isprintable() or "/" in each:
-            raise Refused("Invalid capabilities format")
+            raise CallRefused("Invalid capabilities format")
     return tuple(dict.fromkeys(value))
 
 
-async def heartbeat(call: Call) -> Reply:
+async def heartbeat(call: CommandCall) -> Reply:
     id = call.text(0, "a worker id")
     stats = json_object(call, 1, "Invalid stats") if len(call.arguments) > 1 else None
     if id != call.client.worker_id:
-        raise Refused(f"Worker not registered: {id[:64]}")
+        raise CallRefused(f"Worker not registered: {id[:64]}")
     pops, ttl_us = call.gateway.pops, call.gateway.dead_after_us
     held = pops.delivered.of([id])
     beats = await call.gateway.transact(
@@ -98,35 +100,35 @@ async def heartbeat(call: Call) -> Reply:
     return OK
 
 
-async def unregister(call: Call) -> Reply:
+async def unregister(call: CommandCall) -> Reply:
     id = call.text(0, "a worker id")
     if len(call.arguments) > 1 and call.arguments[1].upper() != b"FORCE":
-        raise Refused("syntax error")
+        raise CallRefused("syntax error")
     if id != call.client.worker_id:
-        raise Refused("Worker not registered")
+        raise CallRefused("Worker not registered")
     await call.gateway.transact(workers.leave, id, call.client.epoch, force=len(call.arguments) > 1)
     call.client.worker, call.client.epoch = None, None
     return OK
 
 
-async def verify(call: Call) -> Reply:
+async def verify(call: CommandCall) -> Reply:
     """Let a worker show that it has what it says: a job that only this worker can take runs the command."""
     id, body = call.text(0, "a worker id"), json_object(call, 1, "Invalid challenge")
     row = await call.gateway.transact(workers.find_worker, id)
     if row is None or not workers.is_alive(row):
-        raise Refused(f"Worker not registered: {id[:64]}")
+        raise CallRefused(f"Worker not registered: {id[:64]}")
     job = new_id(call.gateway.core.ports)
     task = {"task_number": 1, "command": body.get("command"), "args": body.get("args", []), "timeout_secs": 60}
     try:
         plan = read_plan({"plan_id": f"verify-{job}"[:64], "tasks": [task]})
     except BadPlan as problem:
-        raise Refused(f"Invalid challenge: {problem}") from None
+        raise CallRefused(f"Invalid challenge: {problem}") from None
     tenant = space_of(call)
     await call.gateway.transact(plans.submit_verification, tenant, plan, job, f"worker:{id}")
     return Simple(f"OK job_id={plans.public_id(job)}")
 
 
-async def listed(call: Call) -> Reply:
+async def listed(call: CommandCall) -> Reply:
     rows = await call.gateway.transact(workers.all_workers)
     rows.sort(key=lambda row: -row.heartbeat_at)
     return [json.dumps(shown(row)) for row in rows if workers.is_alive(row) or call.arguments]
@@ -148,7 +150,7 @@ def shown(row: WorkerRow) -> dict[str, Any]:
     }
 
 
-async def search(call: Call) -> Reply:
+async def search(call: CommandCall) -> Reply:
     """Workers whose tools or cards have every one of these words, by how often they have them."""
     words = call.text(0, "the words").lower().split()
     found: list[tuple[int, dict[str, Any]]] = []
