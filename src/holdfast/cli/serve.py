@@ -14,6 +14,7 @@ from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
+from holdfast.http.security import caps
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 
 _LAST_WORDS = 5  # seconds that open streams have when the server stops
@@ -76,6 +77,7 @@ async def _serve(
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
             timeout_graceful_shutdown=_LAST_WORDS,
+            h11_max_incomplete_event_size=caps.HEADERS,
         )
         family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
         with _listener(bind, family) as listener:
