@@ -59,7 +59,7 @@ def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
         ("tokens create", "outcome"),
         ("tokens create", "intent"),
     ]
-    assert holdfast("audit", "verify", "--url", place.url).lines == ["1 rows are as they were written"]
+    assert holdfast("audit", "verify", "--url", place.url).lines == ["2 rows are as they were written"]
     (token,) = holdfast("tokens", "ls", "--url", place.url, "--json").json
     assert holdfast("tokens", "revoke", token["id"], "--url", place.url).lines == [f"token {token['id']} is revoked"]
 
