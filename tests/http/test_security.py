@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from holdfast.http.security import caps
 from holdfast.http.security.browser import is_forged
 from holdfast.http.security.roles import TABLE
 from tests.http.client import Answer, Client
+from tests.http.conftest import Serve
 from tests.http.test_api import API, guide
 from tests.support.apps import settings_with
 
@@ -241,6 +243,19 @@ async def test_bodies_headers_and_rates_have_caps(hf: Holdfast) -> None:
     assert limited[0].headers["retry-after"] == "1"
     nobody = as_principal(hf, None)
     assert [(await nobody.get(f"{API}/system")).status for _ in range(12)][-1] == 429
+
+
+async def test_a_body_that_drips_is_not_waited_for(hf: Holdfast, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caps, "BODY_SECONDS", 0.2)
+    port = await serve(web(hf, who=lambda _: Principal("ann", "admin")))
+    head = b"POST /api/v1/sessions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+    dripping = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+    for _, writer in dripping:
+        writer.write(head)
+    for reader, writer in dripping:
+        assert b" 408 " in await reader.readline()
+        writer.close()
+    assert await hf.sessions.list() == []
 
 
 async def test_the_host_app_may_say_who_asks_asynchronously(hf: Holdfast) -> None:

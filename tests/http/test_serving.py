@@ -67,8 +67,11 @@ def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
         assert ask(f"{base}/healthz", Host="evil.example")[0] == 421
         assert ask(f"{base}/readyz")[:2] == (200, {"ok": True})
     listed = holdfast("audit", "ls", "--url", place.url, "--json").json
-    assert [row["action"] for row in listed] == ["tokens create"]
-    assert holdfast("audit", "verify", "--url", place.url).lines == ["1 rows are as they were written"]
+    assert [(row["action"], row["phase"]) for row in listed] == [
+        ("tokens create", "outcome"),
+        ("tokens create", "intent"),
+    ]
+    assert holdfast("audit", "verify", "--url", place.url).lines == ["2 rows are as they were written"]
     (token,) = holdfast("tokens", "ls", "--url", place.url, "--json").json
     assert holdfast("tokens", "revoke", token["id"], "--url", place.url).lines == [f"token {token['id']} is revoked"]
 

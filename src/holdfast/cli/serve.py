@@ -15,6 +15,7 @@ from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
+from holdfast.http.security import caps
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 from holdfast.http.security.prefixes import Prefixed
 
@@ -79,6 +80,7 @@ async def _serve(  # noqa: PLR0913  options of the command
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
             timeout_graceful_shutdown=_LAST_WORDS,
+            h11_max_incomplete_event_size=caps.HEADERS,
         )
         family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
         with listen_on(bind, family) as listener:

@@ -52,6 +52,7 @@ _CASES = {
     403: "The role or the scope does not allow it, or another site may have sent it.",
     404: "There is no such thing, or not for this principal.",
     405: "Not by this method.",
+    408: "The body did not come in time.",
     409: "The store refuses it as things stand.",
     413: "The body is too large.",
     422: "The request is wrong.",

@@ -11,6 +11,7 @@ from holdfast.http.security.denials import too_many
 
 BODY = 8 * 1024 * 1024
 HEADERS = 64 * 1024
+BODY_SECONDS = 30.0  # within which a body must be here: who drips it holds a connection for no longer
 STREAMS_EACH, STREAMS_ALL = 20, 2_000
 _REMEMBERED = 10_000  # principals or addresses
 

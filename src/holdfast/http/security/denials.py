@@ -32,3 +32,7 @@ def too_many(detail: str, seconds: int) -> Denied:
 
 def too_large(detail: str, remedy: str, status: int = 413) -> Denied:
     return Denied(status, "TooLarge", detail, remedy)
+
+
+def too_slow() -> Denied:
+    return Denied(408, "TooSlow", "the body did not come in time.", "Send it at once.")

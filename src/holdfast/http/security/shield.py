@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from holdfast.asgi import AsgiApp, Receive, Scope, Send
 from holdfast.http.api.problems import response_to
+from holdfast.http.security import caps
 from holdfast.http.security.browser import HEADERS, host_of
 from holdfast.http.security.caps import BODY
 from holdfast.http.security.caps import HEADERS as MOST_HEADERS
-from holdfast.http.security.denials import Denied, too_large
+from holdfast.http.security.denials import Denied, too_large, too_slow
 
 _ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
@@ -53,12 +55,18 @@ async def _refuse(receive: Receive, send: Send) -> None:
 
 
 def _capped(receive: Receive) -> Receive:
-    """A body that says nothing of its length is counted."""
-    seen = 0
+    """A body that says nothing of its length is counted, and one that drips is not waited for."""
+    seen, whole = 0, False
+    until = asyncio.get_running_loop().time() + caps.BODY_SECONDS
 
     async def received() -> Scope:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, whole
+        try:
+            async with asyncio.timeout_at(None if whole else until):
+                message = await receive()
+        except TimeoutError:
+            raise too_slow() from None
+        whole = whole or not message.get("more_body")
         seen += len(message.get("body") or b"")
         if seen > BODY:
             raise too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
