@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -80,3 +87,52 @@ def test_what_comes_with_the_end_of_the_last_run_is_seen(tmp_path: Path) -> None
         demo = Demo(tmp_path, {worker.pid: worker}, quiet=True)
         assert asyncio.run(demo._until(look)) == "found"
         worker.communicate(b"\n")
+
+
+@pytest.mark.long
+def test_a_button_kills_a_worker_of_the_demo_and_the_work_goes_on(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "demo", "--web"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert demo.stdout is not None
+    try:
+        place = next(line.split("/ ")[0] for line in demo.stdout if line.startswith("http://127.0.0.1:"))
+        first = next(each for each in listed(place) if each["status"] == "active")
+        assert posted(place, f"/workers/{first['id']}/kill", origin="http://evil.example") == 403
+        assert posted(place, f"/workers/{first['id']}/kill", origin=place) == 200, "the list, after a redirect"
+        killed = waited_for(lambda: [each for each in listed(place) if each["id"] == first["id"] and is_lost(each)])
+        assert killed
+        assert waited_for(lambda: len([each for each in listed(place) if each["status"] == "active"]) >= 2)
+        assert posted(place, f"/workers/{first['id']}/kill", origin=place) == 404, "it is dead already"
+    finally:
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(60) == 0
+        demo.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def is_lost(worker: dict[str, Any]) -> bool:
+    return bool(worker["status"] == "lost")
+
+
+def listed(place: str) -> list[dict[str, Any]]:
+    with urlopen(f"{place}/api/v1/workers?all=true", timeout=60) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["items"]
+        return found
+
+
+def posted(place: str, path: str, *, origin: str) -> int:
+    try:
+        with urlopen(Request(f"{place}{path}", b"", {"origin": origin, "accept": "text/html"}), timeout=60) as answer:
+            return int(answer.status)
+    except HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+def waited_for(look: Callable[[], Any]) -> Any:
+    for _ in range(600):
+        if found := look():
+            return found
+        time.sleep(0.1)
+    return None

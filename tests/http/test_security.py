@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +54,21 @@ async def test_every_route_asks_who_asks(hf: Holdfast) -> None:
     assert (await nobody.get("/healthz")).json == (await nobody.get("/readyz")).json == {"ok": True}
 
 
-def confined(hf: Holdfast, folder: Path) -> InProcessGateway:
-    return InProcessGateway(hf, agent="guide", workspace_base=folder, confined=True)
+@asynccontextmanager
+async def confined(hf: Holdfast, folder: Path) -> AsyncIterator[InProcessGateway]:
+    gateway = InProcessGateway(hf, agent="guide", workspace_base=folder, confined=True)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
 
 
 async def test_every_route_is_for_its_role(hf: Holdfast, tmp_path: Path) -> None:
     """A route that is allowed may find nothing or want a body: it is not forbidden."""
     asking = iter([Principal(f"{role} {n}", role) for role in ROLES for n in range(len(ENDPOINTS))])
-    client = Client(web(hf, who=lambda _: next(asking), gateway=confined(hf, tmp_path)))
-    for role in ROLES:
-        for endpoint in ENDPOINTS:
+    async with confined(hf, tmp_path) as gateway:
+        client = Client(web(hf, who=lambda _: next(asking), gateway=gateway))
+        for role, endpoint in product(ROLES, ENDPOINTS):
             if endpoint.path == "/events":
                 continue  # a stream that does not end
             answer = await call(client, endpoint, "nothing")

@@ -51,8 +51,12 @@ class Kill(NamedTuple):
 
 @click.command()
 @click.option("--url", help="Database to use; default: a temporary SQLite file.")
+@click.option("--web", is_flag=True, help="Then show its store in the browser, with more work and workers to kill.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="The port of --web on loopback; default: a free one."
+)
 @json_option
-def command(url: str | None, as_json: bool) -> None:
+def command(url: str | None, web: bool, port: int, as_json: bool) -> None:
     """Watch agents survive the death of their workers.
 
     Six runs, three workers, no key and no service. One worker is killed with -9 in the middle of a turn, another in
@@ -62,7 +66,10 @@ def command(url: str | None, as_json: bool) -> None:
         hf.settings = hf.settings.override({"url": url or f"sqlite:///{Path(folder) / 'demo.db'}"})
         crew: dict[int, subprocess.Popen[bytes]] = {}
         try:
-            books = asyncio.run(Demo(Path(folder), crew, quiet=as_json).play())
+            demo = Demo(Path(folder), crew, quiet=as_json)
+            books = asyncio.run(demo.play())
+            if web and not books.problems:
+                demo.show(port)
         finally:
             for process in crew.values():
                 _end(process)
@@ -77,6 +84,7 @@ class Demo:
         self._log = folder / "workers.log"
         self._crew = crew
         self._quiet = quiet
+        self._command: list[str] = []
         self._runs: dict[str, Run[str]] = {}
         self._seen: dict[str, float] = {}  # calls of the model that are under way, since when
         self._begun = self._picky_until = time.monotonic()
@@ -130,11 +138,21 @@ class Demo:
         options = ["--log-level", "warning", "--set", f"script_witness={self._witness}"]
         for setting in _SETTINGS:
             options += ["--set", setting]
+        self._command = [*command, *options]
         for _ in range(_WORKERS):
-            with self._log.open("ab") as log:
-                process = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            self._crew[process.pid] = process
+            self._start_one()
         self._fact("started", f"workers {', '.join(map(str, self._crew))}")
+
+    def _start_one(self) -> None:
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._crew[process.pid] = process
+
+    def show(self, port: int) -> None:
+        """The store of this demo in the browser, until Ctrl-C."""
+        from holdfast.cli.demo_web import DemoCrew, show_demo
+
+        asyncio.run(show_demo(DemoCrew(self._crew, self._start_one), str(self._journal), port))
 
     async def _kill_in_a_turn(self) -> Kill:
         self._act(
@@ -269,6 +287,7 @@ class Demo:
             self._say(f"   {seconds:6.2f} s  {text}")
         self._act(
             "Next",
+            "holdfast demo --web                   the same, then its store in the browser",
             "holdfast demo --url postgresql://…    the same on PostgreSQL",
             "examples/quickstart.py, chat.py       an agent of your own, in a dozen lines",
             "docs/agents.md                        the guide",

@@ -67,7 +67,12 @@ def web(
         hosts=allowed,
         gateway=InProcessGateway(hf, agent=gateway, confined=True) if isinstance(gateway, str) else gateway,
     )
-    return Shield(framework(Gate(hf, options)), allowed)
+    return served(hf, options)
+
+
+def served(hf: Holdfast, options: WebOptions) -> AsgiApp:
+    """The app that these options describe."""
+    return Shield(framework(Gate(hf, options)), options.hosts)
 
 
 def framework(gate: Gate) -> FastAPI:

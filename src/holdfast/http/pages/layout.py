@@ -88,7 +88,13 @@ async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> di
 def bare_values(request: Request, gate: Gate) -> dict[str, Any]:
     """What a page needs that nobody is logged in to."""
     now = moment(core_of(gate.hf).ports.clock.wall_us())
-    return {"url": links_of(request), "now": now, "version": VERSION}
+    doomed = gate.options.doomed
+    return {
+        "url": links_of(request),
+        "now": now,
+        "version": VERSION,
+        "doomed": frozenset(() if doomed is None else doomed.pids()),
+    }
 
 
 def _may(gate: Gate, seen: Seen) -> Callable[[str], bool]:

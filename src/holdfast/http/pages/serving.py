@@ -22,6 +22,7 @@ from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.http.api.problems import on_bad_request, response_to
+from holdfast.http.pages import kill
 from holdfast.http.pages.asset_files import PATH, serve_asset
 from holdfast.http.pages.index import PAGES
 from holdfast.http.pages.layout import bare_values, values_for
@@ -55,7 +56,7 @@ class Viewed(Response):
 
 def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
     """Serve all pages. `/` answers programs as before."""
-    for route in ROUTES:
+    for route in ROUTES if gate.options.doomed is None else (*ROUTES, *kill.pages.routes):
         app.router.route_class = _paged(gate, route, for_programs)
         app.add_api_route(
             route.path,

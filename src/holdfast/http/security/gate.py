@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,6 +34,15 @@ Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a
 Answering = Callable[[Request], Awaitable[Response]]
 
 
+class Doomed(Protocol):
+    """Processes that a page may kill: a demo has some, which it started itself."""
+
+    def pids(self) -> Collection[int]: ...
+
+    def kill(self, pid: int) -> None:
+        """Kill it with -9; `NotFound` if it is none of them."""
+
+
 class Asked(Protocol):
     """A route or a page: the name of its rule, and whether it creates something."""
 
@@ -54,6 +63,7 @@ class WebOptions:
     read_only: bool = False
     hosts: tuple[str, ...] | None = None
     gateway: InProcessGateway | None = None
+    doomed: Doomed | None = None
 
 
 class Gate:
@@ -74,6 +84,7 @@ class Gate:
         request.state.seen = seen = self.seen(principal)
         request.state.live = self.live
         request.state.gateway = self.options.gateway
+        request.state.doomed = self.options.doomed
         request.state.watched = watched(request, principal)
         if request.method in SAFE:
             check_texts(request, b"")
