@@ -18,12 +18,14 @@ from tests.support.agents import scripted
 RUN_METHODS = (
     *("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why"),
     *("steer", "interrupt", "inquiries", "fork", "forked_from", "export", "cassette", "waterfall"),
+    *("messages", "reasons"),
 )
 SESSION_METHODS = (
     *(
         "refresh",
         "send",
         "messages",
+        "latest",
         "runs",
         "run_after",
         "usage",

@@ -152,6 +152,7 @@ def test_a_run_appears_and_what_it_says_is_read_while_it_is_written(site: Site, 
     expect(page.locator("#head .badge")).to_have_text("completed")
 
 
+@pytest.mark.long
 def test_one_writes_reads_and_stops_an_answer(site: Site, page: Page) -> None:
     page.goto(site("/sessions"))
     page.get_by_role("button", name="New session").click()
@@ -183,6 +184,7 @@ async def _outputs(site: Site, run: str) -> list[Any]:
     return [each.output for each in await site.hf.runs[run].calls()]
 
 
+@pytest.mark.long
 def test_why_a_job_waits_is_one_search_away(site: Site, page: Page) -> None:
     site.ask(site.hf.queues.pause("default", reason="night shift"))
     run = start(site, "till", "Later")
@@ -195,6 +197,7 @@ def test_why_a_job_waits_is_one_search_away(site: Site, page: Page) -> None:
         site.ask(site.hf.queues.resume("default"))
 
 
+@pytest.mark.long
 def test_the_server_is_restarted_under_an_open_page(site: Site, page: Page) -> None:
     page.goto(site("/workers"))
     site.shut()
@@ -203,6 +206,7 @@ def test_the_server_is_restarted_under_an_open_page(site: Site, page: Page) -> N
     expect(page.locator(".offline")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_everything_is_reached_by_keys(site: Site, page: Page) -> None:
     run = start(site, "till", "By keys")
     page.goto(site("/"))
@@ -220,6 +224,7 @@ def test_everything_is_reached_by_keys(site: Site, page: Page) -> None:
     page.wait_for_url(re.compile("/workers$"))
 
 
+@pytest.mark.long
 def test_nothing_jumps_and_nothing_is_wider_than_a_phone(site: Site, page: Page) -> None:
     session = site.ask(site.hf.sessions.list())[0].id
     run = site.ask(site.hf.runs.list())[0].id

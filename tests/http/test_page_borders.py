@@ -111,6 +111,7 @@ async def test_ap_58_read_only_pages_work_and_change_nothing(hf: Holdfast) -> No
     assert (await run.refresh()).state == "awaiting_input"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("proxy", [Client, Stripped], ids=["keeps", "strips"])
 @pytest.mark.parametrize("mount", ["", "/ops", "/a/deep/er/place", "/with space"])
 async def test_ap_59_no_link_and_no_redirect_leaves_the_mount(hf: Holdfast, mount: str, proxy: type[Client]) -> None:
@@ -130,6 +131,7 @@ async def test_ap_59_no_link_and_no_redirect_leaves_the_mount(hf: Holdfast, moun
     assert (await stranger.get("/runs")).headers["location"] == f"{root}/login?next=%2Fruns"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 async def test_what_is_written_in_a_run_stays_text(hf: Holdfast, payload: str) -> None:
     """In what is asked, said, called, returned, and in names that people choose."""

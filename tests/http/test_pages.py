@@ -45,8 +45,9 @@ def test_every_page_has_the_rule_of_a_route() -> None:
 
 async def test_every_page_answers_and_obeys_its_policy(hf: Holdfast) -> None:
     run = await asking(hf)
+    client = browser(hf)
     for route in pages("GET"):
-        answer = await browser(hf).get(filled_in(route.path, run.id), a=run.id, b=run.id)
+        answer = await client.get(filled_in(route.path, run.id), a=run.id, b=run.id)
         expected = 404 if "{" in route.path else 422 if route.path == "/jobs/cancel" else 200  # all jobs: say which
         assert answer.status in (200, expected), (route.path, answer.status, answer.body[-2000:])
         if route.path == "/money.csv":
@@ -195,8 +196,9 @@ async def test_why_a_job_waits_is_one_click_away(hf: Holdfast) -> None:
 async def test_a_viewer_sees_no_buttons_and_no_secrets(hf: Holdfast) -> None:
     secret = "sk-ant-abcdefgh12345678"
     run = await asking(hf, words=f"The key is {secret}.")
+    clients = browser(hf, "viewer"), browser(hf, "operator")
     for place in ("/", "/inbox", "/runs", f"/runs/{run.id}", "/jobs", f"/jobs/{run.id}"):
-        viewer, operator = [(await browser(hf, role).get(place)).body.decode() for role in ("viewer", "operator")]
+        viewer, operator = [(await each.get(place)).body.decode() for each in clients]
         assert Seen(viewer).posts == ["/logout"], place
         assert secret not in viewer, place
         assert place in ("/", "/runs", "/jobs") or len(Seen(operator).posts) > 1, place

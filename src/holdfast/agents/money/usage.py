@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.money.money_rows import UsedRow
 from holdfast.agents.money.statements import BudgetsSql
+from holdfast.agents.states import TurnState
 from holdfast.agents.tallies import COMPACTIONS, TURNS
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queries import now
@@ -68,7 +69,7 @@ async def _read(tx: Transaction, by: Sequence[str], asked: Span, tenant: str | N
     rows: list[UsedRow] = []
     parts = parts_of(asked, mark, now_us)
     for subject, state, tallied in (
-        (TURNS, "completed", parts.tallied),
+        (TURNS, TurnState.COMPLETED.value, parts.tallied),
         (COMPACTIONS, None, parts_of(asked, -1, now_us).tallied),
     ):
         for grain, span in tallied:
