@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 
 import pytest
 
@@ -96,14 +96,16 @@ def test_a_button_kills_a_worker_of_the_demo_and_the_work_goes_on(tmp_path: Path
     )
     assert demo.stdout is not None
     try:
-        place = next(line.split("/ ")[0] for line in demo.stdout if line.startswith("http://127.0.0.1:"))
+        link = next(line.strip() for line in demo.stdout if line.startswith("http://127.0.0.1:"))
+        place = Place(link.partition("/login")[0], logged_in(link))
+        assert listed_by_a_stranger(place) == 401
         first = next(each for each in listed(place) if each["status"] == "active")
         assert posted(place, f"/workers/{first['id']}/kill", origin="http://evil.example") == 403
-        assert posted(place, f"/workers/{first['id']}/kill", origin=place) == 200, "the list, after a redirect"
+        assert posted(place, f"/workers/{first['id']}/kill", origin=place.url) == 200, "the list, after a redirect"
         killed = waited_for(lambda: [each for each in listed(place) if each["id"] == first["id"] and is_lost(each)])
         assert killed
         assert waited_for(lambda: len([each for each in listed(place) if each["status"] == "active"]) >= 2)
-        assert posted(place, f"/workers/{first['id']}/kill", origin=place) == 404, "it is dead already"
+        assert posted(place, f"/workers/{first['id']}/kill", origin=place.url) == 404, "it is dead already"
     finally:
         demo.send_signal(signal.SIGINT)
         assert demo.wait(60) == 0
@@ -115,15 +117,45 @@ def is_lost(worker: dict[str, Any]) -> bool:
     return bool(worker["status"] == "lost")
 
 
-def listed(place: str) -> list[dict[str, Any]]:
-    with urlopen(f"{place}/api/v1/workers?all=true", timeout=60) as answer:
+class Place(NamedTuple):
+    """Where the demo is, and the cookie of who logged in there."""
+
+    url: str
+    cookie: str
+
+
+def logged_in(link: str) -> str:
+    """The cookie that the link is traded for, once."""
+
+    class Staying(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    with pytest.raises(HTTPError) as sent, build_opener(Staying).open(link, timeout=60):
+        pass
+    with sent.value as answer:
+        return str(answer.headers["set-cookie"]).partition(";")[0]
+
+
+def listed_by_a_stranger(place: Place) -> int:
+    with pytest.raises(HTTPError) as refused, urlopen(f"{place.url}/api/v1/workers", timeout=60):
+        pass
+    with refused.value:
+        return refused.value.code
+
+
+def listed(place: Place) -> list[dict[str, Any]]:
+    with urlopen(
+        Request(f"{place.url}/api/v1/workers?all=true", headers={"cookie": place.cookie}), timeout=60
+    ) as answer:
         found: list[dict[str, Any]] = json.load(answer)["items"]
         return found
 
 
-def posted(place: str, path: str, *, origin: str) -> int:
+def posted(place: Place, path: str, *, origin: str) -> int:
+    headers = {"origin": origin, "accept": "text/html", "cookie": place.cookie}
     try:
-        with urlopen(Request(f"{place}{path}", b"", {"origin": origin, "accept": "text/html"}), timeout=60) as answer:
+        with urlopen(Request(f"{place.url}{path}", b"", headers), timeout=60) as answer:
             return int(answer.status)
     except HTTPError as refused:
         with refused:

@@ -60,7 +60,8 @@ async def show_demo(crew: DemoCrew, journal: str, port: int) -> None:
         with listen_on(Bind("127.0.0.1", port), socket.AF_INET) as listener:
             server = _server(crew)
             place = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            click.echo(f"\n{place}/         the dashboard; {place}/workers has a button that kills a worker with -9")
+            click.echo(f"\n{place}/login?link={await hf.access.logins.link(_VISITOR)}")
+            click.echo("The link works once, for 15 minutes. The page of workers has a button that kills one with -9.")
             click.echo("Ctrl-C ends the demo.")
             helpers = [asyncio.create_task(crew.keep()), asyncio.create_task(_feed(journal))]
             loop = asyncio.get_running_loop()
@@ -84,7 +85,7 @@ def _server(crew: DemoCrew) -> uvicorn.Server:
     except ModuleNotFoundError:
         raise MissingExtra("http", "`holdfast demo --web`") from None
     options: dict[str, Any] = {"lifespan": "off", "log_level": "warning", "timeout_graceful_shutdown": 1}
-    web = served(hf, WebOptions(who=lambda _: _VISITOR, hosts=tuple(LOCAL), doomed=crew))
+    web = served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew))
     return uvicorn.Server(uvicorn.Config(web, **options))
 
 

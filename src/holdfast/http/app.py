@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.errors import HoldfastError
@@ -31,7 +30,6 @@ from holdfast.http.hooks import add_hooks
 from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.pages.login import add_logins
 from holdfast.http.pages.serving import add_pages, or_page
-from holdfast.http.security.denials import unknown
 from holdfast.http.security.gate import Gate, WebOptions, Who
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
@@ -144,14 +142,11 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
     """What there is: the description of the API for who is known, and whether we live for everybody."""
 
     async def described(request: Request) -> Response:
-        if await gate.principal(request) is None:
-            raise unknown()
+        await gate.known(request)
         return json_response(description_of(app))
 
     async def known(request: Request) -> Response:
-        principal: Principal | None = await gate.principal(request)
-        if principal is None:
-            raise unknown()
+        principal = await gate.known(request)
         return json_response({"name": "holdfast", "version": VERSION, "api": "api/v1", "you": principal.name})
 
     async def alive(_: Request) -> Response:
@@ -168,10 +163,7 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
 
     async def measured(request: Request) -> Response:
         """For Prometheus: a principal with the scope metrics, and no tenant."""
-        principal = await gate.principal(request)
-        if principal is None:
-            raise unknown()
-        gate.check(principal, METRICS)
+        gate.check(await gate.known(request), METRICS)
         with bound(READS):
             sample = await gate.live.sampler.sample()
         text = exposition(sample, gate.live.counts.open, core_of(gate.hf).ports.events.counted)

@@ -10,11 +10,18 @@ from starlette.responses import Response
 
 from holdfast.http.api.paging import PageOf
 from holdfast.http.api.routes import Endpoint, Handler
-from holdfast.redaction import Redactor
+from holdfast.http.api.seen import Seen
+from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
 
 # What a program or a model was given, and what it gave: a viewer sees it without its secrets.
-ARGUMENTS = frozenset({"payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"})
+ARGUMENTS = frozenset(
+    (
+        *("payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"),
+        *("context", "message", "options", "progress", "reason", "refusal", "sentence", "text", "why"),
+    )
+)
+_WRITTEN = "input_delta"  # a piece of arguments: what is secret in it may begin in the piece before
 
 
 def answering(endpoint: Endpoint) -> Handler:
@@ -25,10 +32,7 @@ def answering(endpoint: Endpoint) -> Handler:
         value = await endpoint.function(*args, **options)
         if isinstance(value, Response):
             return value
-        seen = options.get("seen")
-        told = as_json(value)
-        if seen is not None and seen.principal.role == "viewer":
-            told = without_secrets(told)
+        told = told_to(options.get("seen"), value)
         return json_response(told, 201 if endpoint.creates else 200)
 
     return answer
@@ -39,11 +43,19 @@ def json_response(told: object, status: int = 200) -> Response:
     return Response(text.encode(errors="replace"), status, {"cache-control": "no-store"}, "application/json")
 
 
+def told_to(seen: Seen | None, value: object) -> Any:
+    """A value as JSON, as who asks may see it."""
+    told = as_json(value)
+    return without_secrets(told) if seen is not None and seen.principal.role == "viewer" else told
+
+
 def without_secrets(told: Any) -> Any:
     if isinstance(told, list):
         return [without_secrets(each) for each in told]
     if isinstance(told, dict):
         redactor = Redactor()
+        if told.get("type") == _WRITTEN:
+            told = {**told, "text": REDACTED}
         return {
             name: redactor.value(value, "arguments") if name in ARGUMENTS else without_secrets(value)
             for name, value in told.items()

@@ -15,13 +15,14 @@ from holdfast import durations
 from holdfast.agents.api.options import RunOptions
 from holdfast.agents.api.waterfall import Span
 from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.events.reader import ENDED
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 from holdfast.agents.values.sessions import Message
 from holdfast.errors import ResultTimeout
 from holdfast.events import wire
-from holdfast.http.api.answers import json_response
+from holdfast.http.api.answers import json_response, told_to
 from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
@@ -186,10 +187,13 @@ async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
     """Show how a run ended; `wait` for it up to a minute ("30s"). 202 while it has not ended."""
     run = await seen.run(id)
     span = min(durations.microseconds(wait), _LONGEST_WAIT)
-    try:
-        return json_response(as_json(await run.result(timeout=f"{max(span, 1)}us")))
-    except ResultTimeout:
-        return json_response({"id": run.id, "state": (await run.refresh()).state}, 202)
+    now = await run.refresh()
+    if now.state in ENDED or span:
+        try:
+            return json_response(told_to(seen, await run.result(timeout=f"{span or _LONGEST_WAIT}us")))
+        except ResultTimeout:
+            now = await run.refresh()
+    return json_response({"id": run.id, "state": now.state}, 202)
 
 
 @routes.get("/runs/{id}/tree")
@@ -247,7 +251,10 @@ async def show_usage(seen: Sight, id: str) -> dict[str, Any]:
 @routes.get("/runs/{id}/why")
 async def explain_run(seen: Sight, id: str) -> dict[str, str]:
     """Explain why the run does not continue; empty when nothing holds it back."""
-    return {"id": id, "why": await (await seen.run(id)).why()}
+    run = await seen.run(id)
+    if seen.sees_fleet:
+        return {"id": id, "why": await run.why()}
+    return {"id": id, "why": "; ".join(each.sentence for each in seen.reasons(await run.reasons()))}
 
 
 @routes.get("/runs/{id}/waterfall")

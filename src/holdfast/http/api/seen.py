@@ -5,7 +5,8 @@ Every route reaches the app through this. What is outside of it is not there: 40
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -19,6 +20,15 @@ from holdfast.agents.people.rulings import InquiriesList
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast
 from holdfast.errors import NotFound, UsageError
+from holdfast.values.jobs import ReasonRecord
+
+_OF_THE_FLEET = {
+    "leased": "a worker is running it",
+    "lease_ended": "its worker is gone: the next one that looks takes it over",
+    "paused": "its queue is paused",
+    "no_route": "no worker knows it yet",
+    "no_worker": "no live worker can run it",
+}
 
 
 class Seen:
@@ -29,6 +39,17 @@ class Seen:
         self.tenant = tenant
         self.pinned = pinned
         self.part: Tenant | None = None if tenant is None else hf.tenant(tenant)
+
+    @property
+    def sees_fleet(self) -> bool:
+        """Whether workers and queues, which belong to everybody, are there for this principal."""
+        return self.tenant is None and not self.pinned
+
+    def reasons(self, found: Iterable[ReasonRecord]) -> list[ReasonRecord]:
+        """Why something waits, as this principal may know it: who sees no fleet reads no name of a worker."""
+        if self.sees_fleet:
+            return list(found)
+        return [replace(each, sentence=_OF_THE_FLEET.get(each.gate, each.sentence)) for each in found]
 
     @property
     def runs(self) -> RunsList:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Depends
@@ -9,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.agents.events.reader import ENDED
+from holdfast.http.api.answers import without_secrets
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.live.frames import retold
 from holdfast.http.live.live import Live
 from holdfast.http.live.vigil import WatchedStream
 
@@ -41,6 +44,11 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
+def _told(seen: Seen, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What a viewer reads has no secrets. Text that a model writes is looked at piece by piece."""
+    return retold(frames, without_secrets) if seen.principal.role == "viewer" else frames
+
+
 @routes.get("/runs/{id}/stream")
 async def stream_run(seen: Sight, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
     """Follow a run until it has ended; 204 for who has read it to its end."""
@@ -48,7 +56,7 @@ async def stream_run(seen: Sight, live: Alive, reader: Reader, id: str, last: La
     after = _number(last)
     if now.state in ENDED and after >= now.events:
         return Response(status_code=204)
-    return live.respond(live.run(now.id, after), reader)
+    return live.respond(_told(seen, live.run(now.id, after)), reader)
 
 
 @routes.get("/sessions/{id}/stream")
@@ -56,7 +64,7 @@ async def stream_session(seen: Sight, live: Alive, reader: Reader, id: str, last
     """Follow the runs of a session, one after the other. An event's id is `ordinal.seq`."""
     session = await seen.session(id)
     ordinal, _, seq = last.partition(".")
-    return live.respond(live.session(session, (_number(ordinal), _number(seq))), reader)
+    return live.respond(_told(seen, live.session(session, (_number(ordinal), _number(seq)))), reader)
 
 
 @routes.get("/events")

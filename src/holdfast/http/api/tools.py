@@ -35,7 +35,7 @@ async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
     if found is None:
         raise NotFound(f"no stored agent has a tool {name[:80]}.")
     workers = await runtime.transact(workers_of, found)
-    serving: dict[str, Any] = {"served": bool(workers)} if seen.tenant is not None else {"workers": workers}
+    serving: dict[str, Any] = {"workers": workers} if seen.sees_fleet else {"served": bool(workers)}
     return {**as_json(found), **serving}
 
 

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from holdfast.events import Event, wire
 
 BEGIN = b"retry: 1000\n\n"
 STILL_HERE = b": still here\n\n"
+_DATA = b"\ndata: "
+
+
+def _compact(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def frame(id: str | None, kind: str, data: Any) -> bytes:
     """One event; its data is one line, because JSON escapes the others."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     head = "" if id is None else f"id: {id}\n"
-    return f"{head}event: {kind}\ndata: {text}\n\n".encode(errors="replace")
+    return f"{head}event: {kind}\ndata: {_compact(data)}\n\n".encode(errors="replace")
+
+
+async def retold(frames: AsyncIterator[bytes], tell: Callable[[Any], Any]) -> AsyncGenerator[bytes, None]:
+    """The same frames with other data: what `tell` makes of it, the kind of the event as its `type`."""
+    try:
+        async for data in frames:
+            yield b"\n\n".join(_retold(each, tell) for each in data.split(b"\n\n"))
+    finally:
+        if isinstance(frames, AsyncGenerator):
+            await frames.aclose()
+
+
+def _retold(one: bytes, tell: Callable[[Any], Any]) -> bytes:
+    head, mark, text = one.partition(_DATA)
+    if not mark:
+        return one
+    kind = head.partition(b"event: ")[2].decode()
+    told = tell({**json.loads(text), "type": kind})
+    del told["type"]
+    return head + mark + _compact(told).encode(errors="replace")
 
 
 def frame_of(event: Event) -> bytes:

@@ -153,7 +153,7 @@ async def explain(seen: Sight, id: str = "") -> WhyView:
     if not wanted:
         return WhyView("", "", [])
     try:
-        return WhyView(wanted, "run", await (await seen.run(wanted)).reasons())
+        return WhyView(wanted, "run", seen.reasons(await (await seen.run(wanted)).reasons()))
     except NotFound:
         if seen.pinned:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import HTTPConnection
 
@@ -33,7 +33,9 @@ class Links:
 
 def is_below(place: str) -> bool:
     """Whether an address that came from outside is one below the mount, and leads to nowhere else."""
-    return place.startswith("/") and not place.startswith(("//", "/\\")) and all(ord(each) > 32 for each in place)
+    if not place.startswith("/") or place.startswith(("//", "/\\")) or any(ord(each) <= 32 for each in place):
+        return False
+    return not {".", ".."} & set(unquote(place.partition("?")[0]).split("/"))
 
 
 def asked(query: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ The only module that knows the template engine.
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -54,6 +55,7 @@ def _environment() -> Environment:
         "money": words.money,
         "prompt_line": prompt_line,
         "share": share,
+        "shell": shell,
         "short": words.short,
         "span": words.span,
         "stacked": stacked,
@@ -84,6 +86,11 @@ def lines(text: object, longest: int = words.LONGEST_TEXT) -> str:
     return escaped_lines(words.cut(_plain(text), longest))
 
 
+def shell(name: str) -> str:
+    """A name as a word of a command that a person copies into a shell."""
+    return shlex.quote(line(name, 200))
+
+
 def json_text(value: object, longest: int = words.LONGEST_TEXT) -> str:
     """A value as JSON, indented."""
     text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
@@ -97,8 +104,9 @@ def json_line(value: object, longest: int = 120) -> str:
 
 
 def json_whole(value: object) -> str:
-    """A value as JSON that a person may change: none of it is cut off or escaped."""
-    return json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
+    """A value as JSON that a person may change: none of it is cut off, and what cannot be seen is escaped."""
+    text = json.dumps(as_json(value), ensure_ascii=False, indent=2, default=str)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def prompt_line(blocks: Any, longest: int = 120) -> str:

@@ -84,7 +84,7 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     return RunView(
         run=run,
         ended=run.state in ENDED,
-        reasons=await handle.reasons(),
+        reasons=seen.reasons(await handle.reasons()),
         said=parts_of(messages, calls),
         more_said=messages.next,
         turns=await handle.turns(limit=_SHOWN),

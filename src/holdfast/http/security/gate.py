@@ -94,12 +94,17 @@ class Gate:
 
     async def admit(self, connection: HTTPConnection, rule: Rule | None) -> Principal:
         """Who asks, if they may; `Denied` otherwise."""
+        principal = await self.known(connection)
+        self.check(principal, rule)
+        return principal
+
+    async def known(self, connection: HTTPConnection) -> Principal:
+        """Who asks; `Denied` for a stranger. Both may ask so often."""
         principal = await self.principal(connection)
         if principal is None:
             self.logins.take(address_of(connection))
             raise unknown()
         self.rate.take(principal.name)
-        self.check(principal, rule)
         return principal
 
     def check(self, principal: Principal, rule: Rule | None) -> None:
