@@ -1,4 +1,4 @@
-"""`holdfast demo --web`: the demo's store in the browser, with work that goes on and workers that a button kills."""
+"""`holdfast demo --web`: the demo's store in the browser, with work under way and workers that a button kills."""
 
 from __future__ import annotations
 
