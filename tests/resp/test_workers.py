@@ -14,7 +14,7 @@ from holdfast.errors import NotFound, StoreRefused
 from holdfast.resp.keeping import Keeping
 from holdfast.resp.server import RespServer
 from tests.conftest import Place
-from tests.resp.conftest import Client, Connect, Serve
+from tests.resp.conftest import KEYS, Client, Connect, Serve
 from tests.support.apps import eventually
 from tests.support.restoring import Backup
 
@@ -261,3 +261,16 @@ async def claimed(client: Client) -> list[str]:
     answer = await client("JOB.CLAIM", "mail")
     assert isinstance(answer, list), answer
     return [bytes(each[1]).decode() for each in answer]  # type: ignore[index, arg-type]
+
+
+async def test_a_connection_that_shows_another_key_acts_for_its_former_worker_no_more(connect: Connect) -> None:
+    """Otherwise the revocation of the first key would not end what the connection does in its name."""
+    client, submitter = await registered(connect, "w1"), await connect("submitter")
+    await submitter("LPUSH", "queue:ready", "data")
+    assert await client("BRPOP", "queue:ready", "10") == b"data"
+    assert await client("AUTH", KEYS["w1"]) == "OK"  # the same key changes nothing
+    assert await client("WORKER.HEARTBEAT", "w1") == "OK"
+    assert await client("AUTH", KEYS["w2"]) == "OK"
+    assert await client("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert await client("BRPOP", "queue:ready", "0.01") == "-ERR Worker not registered: w2"
+    assert await client("LREM", "queue:processing", "1", "data") == "-ERR Worker not registered: w2"
