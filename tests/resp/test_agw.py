@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -216,3 +217,23 @@ async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
     assert (await status(submitter, id))["status"] == "pending"
     assert await submitter("KEYS", "worker:*") == []
     assert id in caplog.text
+
+
+async def test_it_beats_and_comes_back_while_it_drains(serve: Serve, connect: Connect) -> None:
+    """A job that takes longer than a silent worker lives is finished once, and its result is taken."""
+    server, submitter = await serve(dead_after=timedelta(seconds=2)), await connect("submitter")
+    worker = made(server.port, ports=Ports(clock=Quick()))
+    task = asyncio.create_task(worker.run())
+    (id,) = await submitted(submitter, plan=sleeping("nap", 3))
+
+    async def begun() -> bool:
+        return worker.active == [id] and (await status(submitter, id))["status"] == "running"
+
+    await eventually(begun)
+    worker.stop()
+    await asyncio.wait({worker._pulling})  # type: ignore[type-var]
+    for connection in [*server._connections.values()]:
+        connection.close()
+    await task
+    done = await status(submitter, id)
+    assert (done["status"], done["attempt"]) == ("completed", 1)

@@ -56,6 +56,7 @@ class AgwWorker:
         self._free = asyncio.Semaphore(options.max_jobs)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._control: Link | None = None
+        self._pulling: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
         self._came_back = False  # this process has registered before
         self._interval = options.heartbeat_seconds or 30.0
@@ -72,8 +73,22 @@ class AgwWorker:
 
     async def run(self) -> None:
         adopt_strays()
+        serving = asyncio.create_task(self._serve())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain(serving)
+            if serving.done():
+                await serving  # it says why
+        finally:
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        """One session after the other, also while the worker drains: its jobs still need heartbeats."""
         pause = FIRST_PAUSE
-        while not self._stopping.is_set():
+        while True:
             began = self._ports.clock.monotonic()
             try:
                 await self._session()
@@ -85,8 +100,7 @@ class AgwWorker:
                 wait = pause_with_jitter(pause, self._ports.random)
                 log.warning("the gateway is gone (%s); the next try is in %.1f s", problem, wait)
                 pause = min(pause * 2, LAST_PAUSE)
-                await self._sleep(wait)
-        await self._drain()
+                await self._ports.clock.sleep(wait)
 
     @staticmethod
     def _is_passing(refusal: GatewayRefusal) -> bool:
@@ -94,35 +108,34 @@ class AgwWorker:
         return str(refusal).startswith(("TRYAGAIN", "ERR Worker not registered"))
 
     async def _session(self) -> None:
-        """One registration, until the connection is lost or the worker stops."""
-        self._control = await self._open()
+        """One registration, until the connection is lost."""
+        control = self._control = await self._open()
         try:
             popping = await self._open()
-        except BaseException:
-            await self._control.close()
-            raise
-        try:
-            await self._register(self._control)
-            self._registered.set()
-            log.info("worker %s is registered", self._options.worker_id)
-            beating = asyncio.create_task(self._beat(self._control))
-            pulling = asyncio.create_task(self._pull(popping))
-            stopping = asyncio.create_task(self._stopping.wait())
-            done, others = await asyncio.wait({beating, pulling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stopping in done:
-                await asyncio.wait({pulling})  # never cancelled: a job may be on its way
-                others = {beating}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            for problem in [task.exception() for task in (pulling, beating) if task not in others]:
-                if problem is not None:
-                    raise problem
+            try:
+                await self._register(control)
+                self._registered.set()
+                log.info("worker %s is registered", self._options.worker_id)
+                await self._beat_and_pull(control, popping)
+            finally:
+                await popping.close()
         finally:
-            await popping.close()
-            if not self._stopping.is_set():
-                self._registered.clear()
-                await self._control.close()
+            self._registered.clear()
+            await control.close()
+
+    async def _beat_and_pull(self, control: Link, popping: Link) -> None:
+        """Pull until the worker stops, beat until somebody cancels; whichever fails first ends both."""
+        beating = asyncio.create_task(self._beat(control))
+        pulling = self._pulling = asyncio.create_task(self._pull(popping))
+        try:
+            await asyncio.wait({beating, pulling}, return_when=asyncio.FIRST_COMPLETED)
+            if pulling.done():
+                await pulling
+            await beating
+        finally:
+            for task in (beating, pulling):
+                task.cancel()
+            await asyncio.gather(beating, pulling, return_exceptions=True)
 
     async def _open(self) -> Link:
         link = await Link.open(self._options.address)
@@ -226,33 +239,30 @@ class AgwWorker:
             except GatewayRefusal as refusal:
                 if not str(refusal).startswith("TRYAGAIN"):
                     raise
-                await self._sleep(FIRST_PAUSE)
+                await self._ports.clock.sleep(FIRST_PAUSE)
 
-    async def _drain(self) -> None:
+    async def _drain(self, serving: asyncio.Task[None]) -> None:
         """Let the jobs under way finish, then leave; what takes too long is handed back."""
-        if self._jobs:
-            log.info("waiting for %d jobs", len(self._jobs))
-            await asyncio.wait(self._jobs.values(), timeout=self._options.drain_seconds)
+        until = self._ports.clock.monotonic() + self._options.drain_seconds
+        if self._pulling is not None:  # never cancelled: a job may be on its way
+            patience = max(self._options.drain_seconds, 2 * self._options.pop_seconds)
+            await asyncio.wait({self._pulling, serving}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        working = [*self._jobs.values()]
+        if working:
+            log.info("waiting for %d jobs", len(working))
+            finishing = asyncio.create_task(asyncio.wait(working))
+            left_s = max(0.0, until - self._ports.clock.monotonic())
+            await asyncio.wait({finishing, serving}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finishing.cancel()
         left = self.active
         if left:
             log.warning("leaving with unfinished jobs, which others will do: %s", ", ".join(left))
-        leaving = [*self._jobs.values()]
-        for task in leaving:
+        for task in working:
             task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-        if self._control is None or not self._registered.is_set():
-            return
-        with contextlib.suppress(OSError, GatewayRefusal):
-            await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
-        await self._control.close()
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, unless the worker stops."""
-        sleeping = asyncio.create_task(self._ports.clock.sleep(seconds))
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (sleeping, stopping):
-            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        if self._control is not None and self._registered.is_set():
+            with contextlib.suppress(OSError, GatewayRefusal):
+                await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
 
 
 def pause_with_jitter(pause: float, chance: random.Random) -> float:
