@@ -155,6 +155,7 @@ class AgwWorker:
             "agw_version": VERSION,
             "capabilities": {"tools": self._toolbox.tools, "agentic_units": list(self._toolbox.units)},
             "max_concurrent_jobs": self._options.max_jobs,
+            "takes": "plans",
             "tags": dict(self._options.tags or {}),
             **({"descriptions": dict(self._toolbox.cards)} if self._toolbox.cards else {}),
         }
@@ -183,7 +184,11 @@ class AgwWorker:
             if not isinstance(popped, bytes):
                 self._free.release()
                 continue
-            job = json.loads(popped)
+            job = _read_job(popped)
+            if job is None or job["job_id"] in self._jobs:
+                log.error("an element of a queue is no job that this worker can report about: %.200r", popped)
+                self._free.release()
+                continue
             self._jobs[job["job_id"]] = asyncio.create_task(self._work(job), name=job["job_id"])
 
     async def _a_slot(self) -> bool:
@@ -200,7 +205,7 @@ class AgwWorker:
     async def _work(self, job: Mapping[str, Any]) -> None:
         id = job["job_id"]
         try:
-            await self._deliver(id, {"status": "running", "attempt": job["attempt"]})
+            await self._deliver(id, {"status": "running", "attempt": job.get("attempt")})
             begun = self._ports.clock.monotonic()
             executed = await self._execute(job)
             took = int((self._ports.clock.monotonic() - begun) * 1_000)
@@ -208,19 +213,27 @@ class AgwWorker:
             ended: dict[str, Any] = {"status": executed.status, "task_results": list(executed.results)}
             if executed.error:
                 ended["error"] = executed.error
-            await self._deliver(id, {**ended, "attempt": job["attempt"], "duration_ms": took})
+            await self._deliver(id, {**ended, "attempt": job.get("attempt"), "duration_ms": took})
         except GatewayRefusal as refusal:
             log.warning("the result of job %s is not wanted: %s", id, refusal)
+        except Exception:  # the edge of a job: the worker and its other jobs live on
+            log.exception("job %s could not be reported; it comes back when its lease ends", id)
         finally:
             del self._jobs[id]
             self._free.release()
 
     async def _execute(self, job: Mapping[str, Any]) -> Executed:
+        if "plan" not in job:
+            return Executed((), f"this worker runs plans, and a job of kind {job.get('kind')!r} has none")
         try:
             plan = read_plan(job["plan"])
         except UsageError as problem:
             return Executed((), f"the plan cannot be run: {problem}")
-        return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+        try:
+            return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+        except Exception as problem:  # the edge of a job: it fails, and nothing else
+            log.exception("job %s failed in the worker", job["job_id"])
+            return Executed((), f"the worker failed: {type(problem).__name__}")
 
     async def _deliver(self, id: str, update: Mapping[str, Any]) -> None:
         """Tell the gateway, however often the connection is lost; `Refusal` if it does not want to know."""
@@ -263,6 +276,15 @@ class AgwWorker:
         if self._control is not None and self._registered.is_set():
             with contextlib.suppress(OSError, GatewayRefusal):
                 await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
+
+
+def _read_job(popped: bytes) -> dict[str, Any] | None:
+    """A job as a pop replies it; None if it has no id by which a report could name it."""
+    try:
+        job = json.loads(popped)
+    except (ValueError, RecursionError):
+        return None
+    return job if isinstance(job, dict) and isinstance(job.get("job_id"), str) else None
 
 
 def pause_with_jitter(pause: float, chance: random.Random) -> float:
