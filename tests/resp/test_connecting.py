@@ -228,6 +228,17 @@ async def test_a_shared_key_says_which_worker_it_is(serve: Serve, connect: Conne
     assert {each.who for each in server.gateway.clients.values()} == {"worker-7"}
 
 
+async def test_a_shared_key_stands_for_nobody_who_has_a_key_of_their_own(
+    hf: Holdfast, serve: Serve, connect: Connect
+) -> None:
+    await add_key(hf, "rented")
+    server = await serve(shared=shared("a key that all of us have"))
+    client = await connect(None, server.port)
+    for name in ("w1", "rented", "two words", "x" * 65):
+        assert await client("AUTH", name, "a key that all of us have") == "-ERR Invalid authentication key"
+    assert await client("AUTH", "worker-7", "a key that all of us have") == "OK"
+
+
 async def test_hello_chooses_the_protocol_and_may_show_the_key(raw: OpenRaw) -> None:
     client = await raw()
     await client.send(
