@@ -137,6 +137,30 @@ async def test_a_connection_without_a_key_stores_little_and_has_little_time(serv
     assert BEFORE_AUTH.request + 16_384 <= 64 << 10
 
 
+async def test_who_sends_byte_after_byte_has_no_more_time_to_show_a_key(serve: Serve) -> None:
+    server = await serve(auth_within=timedelta(milliseconds=300))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+    async def drip() -> None:
+        while True:
+            writer.write(b"A")
+            await asyncio.sleep(0.05)
+
+    dripping = asyncio.create_task(drip())
+    try:
+        async with asyncio.timeout(30):
+            assert await reader.read() == b""
+    finally:
+        dripping.cancel()
+        writer.close()
+
+
+async def test_hello_without_a_key_counts_among_the_refusals(raw: OpenRaw) -> None:
+    client = await raw()
+    await client.send(request("HELLO", "2") * 40)
+    assert (await client.rest()).count(b"NOAUTH") == 32
+
+
 async def test_agx_37_thousands_of_connections_one_after_the_other(server: RespServer) -> None:
     for number in range(1_200):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -21,7 +21,7 @@ log = logging.getLogger("holdfast.resp")
 NOAUTH = Failure("NOAUTH Authentication required")
 _IN_MULTI = {"EXEC", "DISCARD", "MULTI", "WATCH", "QUIT", "RESET"}  # what MULTI does not queue
 _MOST_QUEUED = 1_024
-_REFUSALS = 32  # commands before AUTH, after which the connection is closed
+_REFUSALS = 32  # commands before a key was shown, after which the connection is closed
 _SHOWN = 64
 
 
@@ -29,8 +29,7 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
     name = request[0].decode("utf-8", "replace").upper()
     command = TABLE.get(name)
     if client.principal is None and (command is None or not command.before_auth):
-        client.refusals += 1
-        client.leaving = client.leaving or client.refusals >= _REFUSALS
+        _count_refusal(client)
         return NOAUTH
     gateway.counts["commands"] += 1
     problem = _problem(command, name, len(request) - 1, client, gateway)
@@ -46,7 +45,15 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
         return Simple("QUEUED")
     if name == "EXEC":
         return await _execute(client, gateway)
-    return await answer(command, request, client, gateway)
+    reply = await answer(command, request, client, gateway)
+    if client.principal is None and command.before_auth:
+        _count_refusal(client)
+    return reply
+
+
+def _count_refusal(client: Client) -> None:
+    client.refusals += 1
+    client.leaving = client.leaving or client.refusals >= _REFUSALS
 
 
 def is_waiting(request: list[bytes]) -> bool:
