@@ -307,6 +307,18 @@ async def test_multi_queues_and_exec_calls_in_order(connect: Connect) -> None:
     assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
 
 
+async def test_multi_stores_no_more_bytes_than_one_request_may_have(connect: Connect) -> None:
+    client, large = await connect(), b"x" * (7 << 20)
+    await client("MULTI")
+    assert [await client("ECHO", large) for _ in range(3)] == [
+        *("QUEUED", "QUEUED"),
+        "-ERR MULTI takes at most 1024 commands, of 16777216 bytes together",
+    ]
+    assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
+    await client("MULTI")
+    assert [await client("ECHO", "a"), await client("EXEC")] == ["QUEUED", [b"a"]]
+
+
 def test_a_public_address_needs_tls() -> None:
     for bind in ("0.0.0.0:6380", "[::]:6380", "192.0.2.1:6380", "example.org:6380"):
         with pytest.raises(UsageError, match="can be reached from other machines"):

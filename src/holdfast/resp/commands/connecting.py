@@ -186,7 +186,7 @@ async def info(call: CommandCall) -> Reply:
 async def multi(call: CommandCall) -> Reply:
     if call.client.queued is not None:
         raise CallRefused("MULTI calls can not be nested")
-    call.client.queued, call.client.refused = [], False
+    call.client.queued, call.client.queued_size, call.client.refused = [], 0, False
     return OK
 
 
