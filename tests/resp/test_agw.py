@@ -265,3 +265,23 @@ async def test_odd_jobs_of_a_gateway_that_gives_out_anything_do_not_end_the_work
     assert done["status"] == "completed"
     assert failed["error"] == "this worker runs plans, and a job of kind 'mail.send' has none"
     assert "no job that this worker can report about: b'hello'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["Too many authentication failures; try again in a minute", "max number of clients reached", "Internal error"],
+)
+async def test_a_refusal_that_passes_is_tried_again(refusal: str) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"-ERR {refusal}\r\n".encode())
+        writer.close()
+        await writer.wait_closed()
+
+    clock = Quick()
+
+    async def tried() -> bool:
+        return len(clock.slept) >= 2
+
+    listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with listening, running(made(listening.sockets[0].getsockname()[1], ports=Ports(clock=clock))):
+        await eventually(tried)

@@ -32,6 +32,13 @@ from holdfast.version import VERSION
 log = logging.getLogger("holdfast.agw")
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+PASSING = (
+    "TRYAGAIN",
+    "ERR Worker not registered",
+    "ERR Too many authentication failures",
+    "ERR max number of clients reached",
+    "ERR Internal error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +111,8 @@ class AgwWorker:
 
     @staticmethod
     def _is_passing(refusal: GatewayRefusal) -> bool:
-        """Whether it may be otherwise in a moment: the store was away, or we were given up for dead."""
-        return str(refusal).startswith(("TRYAGAIN", "ERR Worker not registered"))
+        """Whether it may be otherwise in a moment: the store was away, the gateway was full, or we were given up."""
+        return str(refusal).startswith(PASSING)
 
     async def _session(self) -> None:
         """One registration, until the connection is lost."""
