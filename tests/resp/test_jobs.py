@@ -387,3 +387,13 @@ async def test_a_key_of_one_queue_sees_and_verifies_on_no_other(hf: Holdfast, co
         await submitter("LPUSH", f"queue:{queue}", "data")
     assert {*json.loads(await client.text("METRICS"))["queues"]} == {"mine"}
     assert await client("WORKER.VERIFY", "w1", "{}") == "-NOPERM this key may not use the queue ready"
+
+
+async def test_a_status_that_is_not_text_is_refused(connect: Connect) -> None:
+    client, submitter = await registered(connect), await connect("submitter")
+    (id,) = await submitted(submitter)
+    await popped(client)
+    refused = "-ERR Invalid status: it is text, as running, completed or failed"
+    assert await client("JOB.UPDATE", id, json.dumps({"status": []})) == refused
+    assert await client("JOB.UPDATE", id, json.dumps({"status": "completed"})) == "OK"
+    assert await client("JOB.UPDATE", id, json.dumps({"status": {}})) == refused
