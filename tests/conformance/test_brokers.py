@@ -184,6 +184,16 @@ async def test_each_gets_what_it_serves_and_no_more_than_it_wants(store: Store) 
     assert [lease.kind for lease in await store.claim(two, 5)] == ["work"]
 
 
+async def test_who_asks_for_a_tenant_gets_no_job_of_another(store: Store) -> None:
+    jobs = [store.job()._replace(id=new_id(store.ports), tenant=tenant) for tenant in ("b", "b", "a", "c", "a")]
+    await store.do(enqueue, jobs, [route_for("default", "work")])
+    one, two, three = [await store.worker() for _ in range(3)]
+    asked = [claimer(one, n=3)._replace(tenant="a"), claimer(two)._replace(tenant="b"), claimer(three)]
+    leases = await store.do(claim_for, asked[:2])
+    assert [(lease.worker, lease.tenant) for lease in leases] == [(two, "b"), (one, "a"), (one, "a")]
+    assert [lease.tenant for lease in await store.do(claim_for, [asked[0], asked[2]])] == ["b"]
+
+
 async def test_the_most_urgent_goes_first_whatever_its_route(store: Store) -> None:
     await store.enqueue("work")
     urgent = await store.enqueue("mail", priority=1)

@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import GatewayAddress
 from holdfast.agw.tools import UnixTools, find_tools
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
+from holdfast.brokers.routes import Takes
 from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
+from holdfast.kernel.routes import ANY_JOB
+from holdfast.resp import workers
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import KEYS, Connect, Serve
 from tests.resp.test_jobs import popped, status, submitted
@@ -216,3 +220,68 @@ async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
     assert (await status(submitter, id))["status"] == "pending"
     assert await submitter("KEYS", "worker:*") == []
     assert id in caplog.text
+
+
+async def test_it_beats_and_comes_back_while_it_drains(serve: Serve, connect: Connect) -> None:
+    """A job that takes longer than a silent worker lives is finished once, and its result is taken."""
+    server, submitter = await serve(dead_after=timedelta(seconds=2)), await connect("submitter")
+    worker = made(server.port, ports=Ports(clock=Quick()))
+    task = asyncio.create_task(worker.run())
+    (id,) = await submitted(submitter, plan=sleeping("nap", 3))
+
+    async def begun() -> bool:
+        return worker.active == [id] and (await status(submitter, id))["status"] == "running"
+
+    await eventually(begun)
+    worker.stop()
+    await asyncio.wait({worker._pulling})  # type: ignore[type-var]
+    for connection in [*server._connections.values()]:
+        connection.close()
+    await task
+    done = await status(submitter, id)
+    assert (done["status"], done["attempt"]) == ("completed", 1)
+
+
+async def test_what_has_no_plan_is_left_to_others(server: RespServer, connect: Connect) -> None:
+    submitter, other = await connect("submitter"), await registered(connect, "w2", max_concurrent_jobs=2)
+    await submitter("LPUSH", "queue:ready", "hello")
+    await submitter("JOB.ENQUEUE", "ready", "mail.send", "{}")
+    async with running(made(server.port)):
+        (done,) = await finished(submitter, await submitted(submitter, plan=sleeping("none", 0)))
+    assert done["status"] == "completed"
+    assert await other("BRPOP", "queue:ready", "10") == b"hello"
+    assert (await popped(other))["kind"] == "mail.send"
+
+
+async def test_odd_jobs_of_a_gateway_that_gives_out_anything_do_not_end_the_worker(
+    server: RespServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "takes", lambda queue, able: Takes((queue,), frozenset({*able, ANY_JOB})))
+    submitter = await connect("submitter")
+    await submitter("LPUSH", "queue:ready", "hello", "[1]")
+    kind = await submitter.text("JOB.ENQUEUE", "ready", "mail.send", "{}")
+    async with running(made(server.port, max_jobs=5)):
+        failed, done = await finished(submitter, [kind, *await submitted(submitter, plan=sleeping("none", 0))])
+    assert done["status"] == "completed"
+    assert failed["error"] == "this worker runs plans, and a job of kind 'mail.send' has none"
+    assert "no job that this worker can report about: b'hello'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["Too many authentication failures; try again in a minute", "max number of clients reached", "Internal error"],
+)
+async def test_a_refusal_that_passes_is_tried_again(refusal: str) -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"-ERR {refusal}\r\n".encode())
+        writer.close()
+        await writer.wait_closed()
+
+    clock = Quick()
+
+    async def tried() -> bool:
+        return len(clock.slept) >= 2
+
+    listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with listening, running(made(listening.sockets[0].getsockname()[1], ports=Ports(clock=clock))):
+        await eventually(tried)

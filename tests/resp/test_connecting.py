@@ -137,6 +137,30 @@ async def test_a_connection_without_a_key_stores_little_and_has_little_time(serv
     assert BEFORE_AUTH.request + 16_384 <= 64 << 10
 
 
+async def test_who_sends_byte_after_byte_has_no_more_time_to_show_a_key(serve: Serve) -> None:
+    server = await serve(auth_within=timedelta(milliseconds=300))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+    async def drip() -> None:
+        while True:
+            writer.write(b"A")
+            await asyncio.sleep(0.05)
+
+    dripping = asyncio.create_task(drip())
+    try:
+        async with asyncio.timeout(30):
+            assert await reader.read() == b""
+    finally:
+        dripping.cancel()
+        writer.close()
+
+
+async def test_hello_without_a_key_counts_among_the_refusals(raw: OpenRaw) -> None:
+    client = await raw()
+    await client.send(request("HELLO", "2") * 40)
+    assert (await client.rest()).count(b"NOAUTH") == 32
+
+
 async def test_agx_37_thousands_of_connections_one_after_the_other(server: RespServer) -> None:
     for number in range(1_200):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -228,6 +252,17 @@ async def test_a_shared_key_says_which_worker_it_is(serve: Serve, connect: Conne
     assert {each.who for each in server.gateway.clients.values()} == {"worker-7"}
 
 
+async def test_a_shared_key_stands_for_nobody_who_has_a_key_of_their_own(
+    hf: Holdfast, serve: Serve, connect: Connect
+) -> None:
+    await add_key(hf, "rented")
+    server = await serve(shared=shared("a key that all of us have"))
+    client = await connect(None, server.port)
+    for name in ("w1", "rented", "two words", "x" * 65):
+        assert await client("AUTH", name, "a key that all of us have") == "-ERR Invalid authentication key"
+    assert await client("AUTH", "worker-7", "a key that all of us have") == "OK"
+
+
 async def test_hello_chooses_the_protocol_and_may_show_the_key(raw: OpenRaw) -> None:
     client = await raw()
     await client.send(
@@ -270,6 +305,18 @@ async def test_multi_queues_and_exec_calls_in_order(connect: Connect) -> None:
     await client("MULTI")
     assert await client("NO.SUCH") == "-ERR unknown command 'NO.SUCH'"
     assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
+
+
+async def test_multi_stores_no_more_bytes_than_one_request_may_have(connect: Connect) -> None:
+    client, large = await connect(), b"x" * (7 << 20)
+    await client("MULTI")
+    assert [await client("ECHO", large) for _ in range(3)] == [
+        *("QUEUED", "QUEUED"),
+        "-ERR MULTI takes at most 1024 commands, of 16777216 bytes together",
+    ]
+    assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
+    await client("MULTI")
+    assert [await client("ECHO", "a"), await client("EXEC")] == ["QUEUED", [b"a"]]
 
 
 def test_a_public_address_needs_tls() -> None:

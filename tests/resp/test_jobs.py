@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
+from holdfast.resp import keys
+from holdfast.resp.principals import KeyPrincipal, digest_of
 from tests.resp.conftest import Client, Connect, Serve
 from tests.resp.test_plans_and_actions import action
 from tests.resp.test_workers import SHORT, registered, worker
@@ -345,3 +348,52 @@ async def test_the_next_jobs_are_shown(connect: Connect) -> None:
     assert json.loads(await client.text("METRICS"))["workers"]["active"] == 1
     assert len(await client("JOBS.SEARCH", "pending") or []) == 3  # type: ignore[arg-type]
     assert json.loads(await client.text("JOB.GET", ids[0]))["input"] == 0
+
+
+async def test_a_key_of_a_tenant_gets_and_ends_jobs_of_that_tenant_alone(hf: Holdfast, connect: Connect) -> None:
+    database = await core_of(hf).opened()
+    secrets = {tenant: f"{number:02x}" * 32 for number, tenant in enumerate(("acme", "other"), 0x70)}
+    for tenant, secret in secrets.items():
+        rights = KeyPrincipal(tenant, digest_of(secret.encode()), (tenant,), ("ready",), tenant=tenant, stored=True)
+        await database.transact(keys.add_key, rights)
+    clients = {name: await connect(None) for name in secrets}
+    for name, client in clients.items():
+        assert await client("AUTH", secrets[name]) == "OK"
+        assert (await client.text("WORKER.REGISTER", worker(name, max_concurrent_jobs=9))).startswith("OK")
+    acme, other = clients["acme"], clients["other"]
+    await other("LPUSH", "queue:ready", "a", "b")
+    waiting = asyncio.create_task(acme("BRPOP", "queue:ready", "30"))
+    await (await connect("submitter"))("LPUSH", "queue:ready", "nobody's")
+    beside = await connect(None)
+    assert await beside("AUTH", secrets["acme"]) == "OK"
+    await beside("LPUSH", "queue:ready", "c")
+    assert await waiting == b"c"
+    assert await acme("BRPOP", "queue:ready", "0.05") is None
+    assert [await other("BRPOP", "queue:ready", "30") for _ in "ab"] == [b"a", b"b"]
+    assert await acme("LREM", "queue:processing", "1", "a") == 0
+    assert await other("LREM", "queue:processing", "1", "a") == 1
+    challenge = json.dumps({"command": "sort"})
+    assert await acme("WORKER.VERIFY", "other", challenge) == "-ERR Worker not registered: other"
+    assert (await acme.text("WORKER.VERIFY", "acme", challenge)).startswith("OK job_id=")
+
+
+async def test_a_key_of_one_queue_sees_and_verifies_on_no_other(hf: Holdfast, connect: Connect) -> None:
+    database = await core_of(hf).opened()
+    rights = KeyPrincipal("narrow", digest_of(b"71" * 32), ("narrow",), ("mine",), stored=True)
+    await database.transact(keys.add_key, rights)
+    client, submitter = await connect(None), await registered(connect)
+    assert await client("AUTH", "71" * 32) == "OK"
+    for queue in ("ready", "mine"):
+        await submitter("LPUSH", f"queue:{queue}", "data")
+    assert {*json.loads(await client.text("METRICS"))["queues"]} == {"mine"}
+    assert await client("WORKER.VERIFY", "w1", "{}") == "-NOPERM this key may not use the queue ready"
+
+
+async def test_a_status_that_is_not_text_is_refused(connect: Connect) -> None:
+    client, submitter = await registered(connect), await connect("submitter")
+    (id,) = await submitted(submitter)
+    await popped(client)
+    refused = "-ERR Invalid status: it is text, as running, completed or failed"
+    assert await client("JOB.UPDATE", id, json.dumps({"status": []})) == refused
+    assert await client("JOB.UPDATE", id, json.dumps({"status": "completed"})) == "OK"
+    assert await client("JOB.UPDATE", id, json.dumps({"status": {}})) == refused

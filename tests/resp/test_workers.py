@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import core_of
 from holdfast.errors import NotFound, StoreRefused
+from holdfast.resp import keys
 from holdfast.resp.keeping import Keeping
+from holdfast.resp.pops import Pops
+from holdfast.resp.principals import KeyPrincipal, digest_of
 from holdfast.resp.server import RespServer
+from holdfast.resp.upkeep import Upkeep
 from tests.conftest import Place
-from tests.resp.conftest import Client, Connect, Serve
+from tests.resp.conftest import KEYS, Client, Connect, Serve
 from tests.support.apps import eventually
 from tests.support.restoring import Backup
 
@@ -261,3 +266,40 @@ async def claimed(client: Client) -> list[str]:
     answer = await client("JOB.CLAIM", "mail")
     assert isinstance(answer, list), answer
     return [bytes(each[1]).decode() for each in answer]  # type: ignore[index, arg-type]
+
+
+async def test_a_connection_that_shows_another_key_acts_for_its_former_worker_no_more(connect: Connect) -> None:
+    """Otherwise the revocation of the first key would not end what the connection does in its name."""
+    client, submitter = await registered(connect, "w1"), await connect("submitter")
+    await submitter("LPUSH", "queue:ready", "data")
+    assert await client("BRPOP", "queue:ready", "10") == b"data"
+    assert await client("AUTH", KEYS["w1"]) == "OK"  # the same key changes nothing
+    assert await client("WORKER.HEARTBEAT", "w1") == "OK"
+    assert await client("AUTH", KEYS["w2"]) == "OK"
+    assert await client("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert await client("BRPOP", "queue:ready", "0.01") == "-ERR Worker not registered: w2"
+    assert await client("LREM", "queue:processing", "1", "data") == "-ERR Worker not registered: w2"
+
+
+@pytest.mark.parametrize("task", [(Keeping, "keep"), (Upkeep, "sweep"), (Pops, "beat"), (keys, "list_keys")])
+async def test_what_a_server_always_does_goes_on_after_a_mistake(
+    hf: Holdfast, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, task: tuple[object, str]
+) -> None:
+    """A task that ended would leave leases, heartbeats or revocations to nobody, and no one would see it."""
+    database, failed = await core_of(hf).opened(), [0]
+    rights = KeyPrincipal("rented", digest_of(b"72" * 32), ("rented",), stored=True)
+    await database.transact(keys.add_key, rights)
+    server = await serve(dead_after=SHORT)
+    assert await (await connect(None, server.port))("AUTH", "72" * 32) == "OK"
+
+    async def fail(*_: object, **__: object) -> None:
+        failed[0] += 1
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(*task, fail)
+
+    async def again() -> bool:
+        return failed[0] >= 4
+
+    await eventually(again)
+    assert not [each for each in server._tasks if each.done()]

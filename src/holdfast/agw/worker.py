@@ -32,6 +32,13 @@ from holdfast.version import VERSION
 log = logging.getLogger("holdfast.agw")
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+PASSING = (
+    "TRYAGAIN",
+    "ERR Worker not registered",
+    "ERR Too many authentication failures",
+    "ERR max number of clients reached",
+    "ERR Internal error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class AgwWorker:
         self._free = asyncio.Semaphore(options.max_jobs)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._control: Link | None = None
+        self._pulling: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
         self._came_back = False  # this process has registered before
         self._interval = options.heartbeat_seconds or 30.0
@@ -72,8 +80,22 @@ class AgwWorker:
 
     async def run(self) -> None:
         adopt_strays()
+        serving = asyncio.create_task(self._serve())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain(serving)
+            if serving.done():
+                await serving  # it says why
+        finally:
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        """One session after the other, also while the worker drains: its jobs still need heartbeats."""
         pause = FIRST_PAUSE
-        while not self._stopping.is_set():
+        while True:
             began = self._ports.clock.monotonic()
             try:
                 await self._session()
@@ -85,44 +107,42 @@ class AgwWorker:
                 wait = pause_with_jitter(pause, self._ports.random)
                 log.warning("the gateway is gone (%s); the next try is in %.1f s", problem, wait)
                 pause = min(pause * 2, LAST_PAUSE)
-                await self._sleep(wait)
-        await self._drain()
+                await self._ports.clock.sleep(wait)
 
     @staticmethod
     def _is_passing(refusal: GatewayRefusal) -> bool:
-        """Whether it may be otherwise in a moment: the store was away, or we were given up for dead."""
-        return str(refusal).startswith(("TRYAGAIN", "ERR Worker not registered"))
+        """Whether it may be otherwise in a moment: the store was away, the gateway was full, or we were given up."""
+        return str(refusal).startswith(PASSING)
 
     async def _session(self) -> None:
-        """One registration, until the connection is lost or the worker stops."""
-        self._control = await self._open()
+        """One registration, until the connection is lost."""
+        control = self._control = await self._open()
         try:
             popping = await self._open()
-        except BaseException:
-            await self._control.close()
-            raise
-        try:
-            await self._register(self._control)
-            self._registered.set()
-            log.info("worker %s is registered", self._options.worker_id)
-            beating = asyncio.create_task(self._beat(self._control))
-            pulling = asyncio.create_task(self._pull(popping))
-            stopping = asyncio.create_task(self._stopping.wait())
-            done, others = await asyncio.wait({beating, pulling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stopping in done:
-                await asyncio.wait({pulling})  # never cancelled: a job may be on its way
-                others = {beating}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            for problem in [task.exception() for task in (pulling, beating) if task not in others]:
-                if problem is not None:
-                    raise problem
+            try:
+                await self._register(control)
+                self._registered.set()
+                log.info("worker %s is registered", self._options.worker_id)
+                await self._beat_and_pull(control, popping)
+            finally:
+                await popping.close()
         finally:
-            await popping.close()
-            if not self._stopping.is_set():
-                self._registered.clear()
-                await self._control.close()
+            self._registered.clear()
+            await control.close()
+
+    async def _beat_and_pull(self, control: Link, popping: Link) -> None:
+        """Pull until the worker stops, beat until somebody cancels; whichever fails first ends both."""
+        beating = asyncio.create_task(self._beat(control))
+        pulling = self._pulling = asyncio.create_task(self._pull(popping))
+        try:
+            await asyncio.wait({beating, pulling}, return_when=asyncio.FIRST_COMPLETED)
+            if pulling.done():
+                await pulling
+            await beating
+        finally:
+            for task in (beating, pulling):
+                task.cancel()
+            await asyncio.gather(beating, pulling, return_exceptions=True)
 
     async def _open(self) -> Link:
         link = await Link.open(self._options.address)
@@ -142,6 +162,7 @@ class AgwWorker:
             "agw_version": VERSION,
             "capabilities": {"tools": self._toolbox.tools, "agentic_units": list(self._toolbox.units)},
             "max_concurrent_jobs": self._options.max_jobs,
+            "takes": "plans",
             "tags": dict(self._options.tags or {}),
             **({"descriptions": dict(self._toolbox.cards)} if self._toolbox.cards else {}),
         }
@@ -170,7 +191,11 @@ class AgwWorker:
             if not isinstance(popped, bytes):
                 self._free.release()
                 continue
-            job = json.loads(popped)
+            job = _read_job(popped)
+            if job is None or job["job_id"] in self._jobs:
+                log.error("an element of a queue is no job that this worker can report about: %.200r", popped)
+                self._free.release()
+                continue
             self._jobs[job["job_id"]] = asyncio.create_task(self._work(job), name=job["job_id"])
 
     async def _a_slot(self) -> bool:
@@ -187,7 +212,7 @@ class AgwWorker:
     async def _work(self, job: Mapping[str, Any]) -> None:
         id = job["job_id"]
         try:
-            await self._deliver(id, {"status": "running", "attempt": job["attempt"]})
+            await self._deliver(id, {"status": "running", "attempt": job.get("attempt")})
             begun = self._ports.clock.monotonic()
             executed = await self._execute(job)
             took = int((self._ports.clock.monotonic() - begun) * 1_000)
@@ -195,19 +220,27 @@ class AgwWorker:
             ended: dict[str, Any] = {"status": executed.status, "task_results": list(executed.results)}
             if executed.error:
                 ended["error"] = executed.error
-            await self._deliver(id, {**ended, "attempt": job["attempt"], "duration_ms": took})
+            await self._deliver(id, {**ended, "attempt": job.get("attempt"), "duration_ms": took})
         except GatewayRefusal as refusal:
             log.warning("the result of job %s is not wanted: %s", id, refusal)
+        except Exception:  # the edge of a job: the worker and its other jobs live on
+            log.exception("job %s could not be reported; it comes back when its lease ends", id)
         finally:
             del self._jobs[id]
             self._free.release()
 
     async def _execute(self, job: Mapping[str, Any]) -> Executed:
+        if "plan" not in job:
+            return Executed((), f"this worker runs plans, and a job of kind {job.get('kind')!r} has none")
         try:
             plan = read_plan(job["plan"])
         except UsageError as problem:
             return Executed((), f"the plan cannot be run: {problem}")
-        return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+        try:
+            return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+        except Exception as problem:  # the edge of a job: it fails, and nothing else
+            log.exception("job %s failed in the worker", job["job_id"])
+            return Executed((), f"the worker failed: {type(problem).__name__}")
 
     async def _deliver(self, id: str, update: Mapping[str, Any]) -> None:
         """Tell the gateway, however often the connection is lost; `Refusal` if it does not want to know."""
@@ -226,33 +259,39 @@ class AgwWorker:
             except GatewayRefusal as refusal:
                 if not str(refusal).startswith("TRYAGAIN"):
                     raise
-                await self._sleep(FIRST_PAUSE)
+                await self._ports.clock.sleep(FIRST_PAUSE)
 
-    async def _drain(self) -> None:
+    async def _drain(self, serving: asyncio.Task[None]) -> None:
         """Let the jobs under way finish, then leave; what takes too long is handed back."""
-        if self._jobs:
-            log.info("waiting for %d jobs", len(self._jobs))
-            await asyncio.wait(self._jobs.values(), timeout=self._options.drain_seconds)
+        until = self._ports.clock.monotonic() + self._options.drain_seconds
+        if self._pulling is not None:  # never cancelled: a job may be on its way
+            patience = max(self._options.drain_seconds, 2 * self._options.pop_seconds)
+            await asyncio.wait({self._pulling, serving}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        working = [*self._jobs.values()]
+        if working:
+            log.info("waiting for %d jobs", len(working))
+            finishing = asyncio.create_task(asyncio.wait(working))
+            left_s = max(0.0, until - self._ports.clock.monotonic())
+            await asyncio.wait({finishing, serving}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finishing.cancel()
         left = self.active
         if left:
             log.warning("leaving with unfinished jobs, which others will do: %s", ", ".join(left))
-        leaving = [*self._jobs.values()]
-        for task in leaving:
+        for task in working:
             task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-        if self._control is None or not self._registered.is_set():
-            return
-        with contextlib.suppress(OSError, GatewayRefusal):
-            await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
-        await self._control.close()
+        await asyncio.gather(*working, return_exceptions=True)
+        if self._control is not None and self._registered.is_set():
+            with contextlib.suppress(OSError, GatewayRefusal):
+                await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
 
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, unless the worker stops."""
-        sleeping = asyncio.create_task(self._ports.clock.sleep(seconds))
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (sleeping, stopping):
-            task.cancel()
+
+def _read_job(popped: bytes) -> dict[str, Any] | None:
+    """A job as a pop replies it; None if it has no id by which a report could name it."""
+    try:
+        job = json.loads(popped)
+    except (ValueError, RecursionError):
+        return None
+    return job if isinstance(job, dict) and isinstance(job.get("job_id"), str) else None
 
 
 def pause_with_jitter(pause: float, chance: random.Random) -> float:

@@ -107,6 +107,7 @@ class Want(NamedTuple):
     party: int
     route: int
     n: int
+    tenant: str | None = None  # whose jobs; None: anybody's
 
 
 class Offer(NamedTuple):
@@ -118,6 +119,7 @@ class Offer(NamedTuple):
     slot: int
     lane: str | None
     cost: int | None
+    tenant: str | None = None  # for whose jobs it was looked; None: anybody's
 
 
 class Taking(NamedTuple):

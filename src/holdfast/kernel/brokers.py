@@ -36,6 +36,7 @@ class Claimer(NamedTuple):
     routes: frozenset[int]
     n: int
     ttl_us: int
+    tenant: str | None = None  # None: jobs of any tenant
 
 
 async def claim_for(tx: Transaction, claimers: Sequence[Claimer]) -> list[Lease]:
@@ -47,7 +48,8 @@ async def claim_for(tx: Transaction, claimers: Sequence[Claimer]) -> list[Lease]
     if not wants:
         return []
     most = min(MOST, sum(claimer.n for claimer in claimers))
-    offers = await tx.many(BrokersSql.offers, wants=wants, most=most)
+    found = await tx.many(BrokersSql.offers, wants=wants, most=most)
+    offers = [*{offer.seq: offer for offer in found}.values()]  # who wants any tenant may be offered another's too
     takings = shared_out(offers, claimers)
     if any(offer.lane is not None for offer in offers):
         takings = await _let_through(tx, offers, takings)
@@ -60,39 +62,40 @@ def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Tak
 
     Within a route the order is that of the offers.
     """
-    lines: dict[int, list[Offer]] = {}
+    lines: dict[tuple[int, str | None], list[Offer]] = {}
     for offer in sorted(offers, key=lambda offer: (offer.priority, offer.slot, offer.seq)):
-        lines.setdefault(offer.route, []).append(offer)
-    waiting: dict[int, list[int]] = {}
+        lines.setdefault((offer.route, offer.tenant), []).append(offer)
+    waiting: dict[tuple[int, str | None], list[int]] = {}
     for place, claimer in enumerate(claimers):
-        for route in claimer.routes & lines.keys():
-            waiting.setdefault(route, []).append(place)
+        for key in {(route, claimer.tenant) for route in claimer.routes} & lines.keys():
+            waiting.setdefault(key, []).append(place)
     left = [claimer.n for claimer in claimers]
-    heads = [(line[0].priority, line[0].seq, route, 0) for route, line in lines.items()]
+    heads = [(line[0].priority, line[0].seq, key, 0) for key, line in lines.items()]
     heapq.heapify(heads)
     takings: list[Taking] = []
     while heads:
-        _, seq, route, place = heapq.heappop(heads)
-        line = waiting.get(route, [])
+        _, seq, key, place = heapq.heappop(heads)
+        line = waiting.get(key, [])
         while line and not left[line[0]]:
             del line[0]
         if not line:
             continue  # nobody is left who could take one of this route
         left[line[0]] -= 1
         takings.append(Taking(seq, claimers[line[0]].worker, claimers[line[0]].ttl_us))
-        if place + 1 < len(lines[route]):
-            following = lines[route][place + 1]
-            heapq.heappush(heads, (following.priority, following.seq, route, place + 1))
+        if place + 1 < len(lines[key]):
+            following = lines[key][place + 1]
+            heapq.heappush(heads, (following.priority, following.seq, key, place + 1))
     return takings
 
 
 def _wants(claimers: Sequence[Claimer]) -> list[Want]:
-    parties: dict[frozenset[int], int] = {}
+    parties: dict[tuple[frozenset[int], str | None], int] = {}
     for claimer in claimers:
-        parties[claimer.routes] = parties.get(claimer.routes, 0) + claimer.n
+        key = (claimer.routes, claimer.tenant)
+        parties[key] = parties.get(key, 0) + claimer.n
     return [
-        Want(party, route, min(n, MOST))
-        for party, (routes, n) in enumerate(parties.items())
+        Want(party, route, min(n, MOST), tenant)
+        for party, ((routes, tenant), n) in enumerate(parties.items())
         for route in sorted(routes)
         if n > 0
     ]

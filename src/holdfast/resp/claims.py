@@ -27,6 +27,7 @@ class ClaimAsk(NamedTuple):
     epoch: Epoch
     jobs: int
     turns: tuple[QueueTurn, ...]
+    tenant: str  # of the connection's key: it gets no job of another
 
 
 class Claimed(NamedTuple):
@@ -61,7 +62,7 @@ def _claimers(asks: Sequence[ClaimAsk], claimed: Claimed, turn: int, ttl_us: int
     for ask, given in zip(asks, claimed.leases, strict=True):
         n = min(ask.jobs - len(given), room.get(ask.epoch, 0))
         if n > 0 and turn < len(ask.turns) and ask.turns[turn].routes:
-            claimers.append(Claimer(ask.epoch.worker, ask.turns[turn].routes, n, ttl_us))
+            claimers.append(Claimer(ask.epoch.worker, ask.turns[turn].routes, n, ttl_us, ask.tenant))
             room[ask.epoch] -= n
     return claimers
 
@@ -70,6 +71,7 @@ def _give(lease: Lease, asks: Sequence[ClaimAsk], claimed: Claimed, turn: int) -
     """To the first who asked for it: several connections of one worker may wait for different queues."""
     for ask, given in zip(asks, claimed.leases, strict=True):
         named = turn < len(ask.turns) and ask.turns[turn].queue == lease.queue
+        named = named and ask.tenant == lease.tenant
         if named and ask.epoch.worker == lease.worker and ask.epoch in claimed.room and len(given) < ask.jobs:
             claimed.room[ask.epoch] -= 1
             given.append(lease)

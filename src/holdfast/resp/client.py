@@ -24,6 +24,7 @@ class Client:
     library_version: str = ""
     leaving: bool = False  # close the connection after this reply
     queued: list[list[bytes]] | None = None  # what came since MULTI
+    queued_size: int = 0  # bytes of that
     refused: bool = False  # something since MULTI could not be queued
     worker: str | None = None  # the worker that this connection has registered
     epoch: Epoch | None = None  # the epoch that it began by that

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 
 from holdfast.resp import frames
 from holdfast.resp.client import Client
@@ -42,6 +43,7 @@ class RespConnection(asyncio.BufferedProtocol):
         self._bad: BadFrame | None = None  # what comes after that one
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
+        self._key_until = 0.0  # by the loop's time, when a connection that has shown no key ends
 
     # What the event loop calls.
 
@@ -51,6 +53,7 @@ class RespConnection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.client.address = peer[0] if peer else ""
+        self._key_until = self._in(self._gateway.options.auth_within)
         self._task = asyncio.get_running_loop().create_task(self._serve(transport), name=f"resp-{self.client.id}")
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -163,16 +166,19 @@ class RespConnection(asyncio.BufferedProtocol):
         return None if self._frames.inline else self._ahead
 
     async def _more(self, transport: asyncio.Transport) -> bool:
-        """Wait for bytes; `TimeoutError` after too long without a request."""
+        """Wait for bytes; `TimeoutError` after too long without them. Before AUTH all waits share one deadline."""
         self._arrived.clear()
         if self._paused:
             self._paused = False
             transport.resume_reading()
-        options = self._gateway.options
-        waits = options.idle if self.client.principal is not None else options.auth_within
-        async with asyncio.timeout(waits.total_seconds()):
+        known = self.client.principal is not None
+        async with asyncio.timeout_at(self._in(self._gateway.options.idle) if known else self._key_until):
             await self._arrived.wait()
         return True
+
+    @staticmethod
+    def _in(span: timedelta) -> float:
+        return asyncio.get_running_loop().time() + span.total_seconds()
 
     def _takes_words(self, request: list[bytes], transport: asyncio.Transport) -> bool:
         """A line of words may be another protocol, by which a browser is used to reach this port: that is closed.
@@ -194,8 +200,9 @@ class RespConnection(asyncio.BufferedProtocol):
     def _raise_limits(self) -> None:
         if self.client.principal is not None and self._frames.limits is frames.BEFORE_AUTH:
             self._frames.limits = frames.AFTER_AUTH
-        elif self.client.principal is None:
+        elif self.client.principal is None and self._frames.limits is frames.AFTER_AUTH:  # it was reset
             self._frames.limits = frames.BEFORE_AUTH
+            self._key_until = self._in(self._gateway.options.auth_within)
 
     def _write(self, transport: asyncio.Transport, *replies: Reply) -> None:
         transport.write(b"".join([encode(reply, self.client.protocol) for reply in replies]))

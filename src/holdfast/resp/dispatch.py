@@ -11,6 +11,7 @@ import logging
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.client import Client
+from holdfast.resp.frames import AFTER_AUTH
 from holdfast.resp.gateway import RespGateway
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.replies import Failure, Reply, Simple
@@ -21,7 +22,8 @@ log = logging.getLogger("holdfast.resp")
 NOAUTH = Failure("NOAUTH Authentication required")
 _IN_MULTI = {"EXEC", "DISCARD", "MULTI", "WATCH", "QUIT", "RESET"}  # what MULTI does not queue
 _MOST_QUEUED = 1_024
-_REFUSALS = 32  # commands before AUTH, after which the connection is closed
+_POINTER = 8  # bytes that an argument takes besides its own
+_REFUSALS = 32  # commands before a key was shown, after which the connection is closed
 _SHOWN = 64
 
 
@@ -29,8 +31,7 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
     name = request[0].decode("utf-8", "replace").upper()
     command = TABLE.get(name)
     if client.principal is None and (command is None or not command.before_auth):
-        client.refusals += 1
-        client.leaving = client.leaving or client.refusals >= _REFUSALS
+        _count_refusal(client)
         return NOAUTH
     gateway.counts["commands"] += 1
     problem = _problem(command, name, len(request) - 1, client, gateway)
@@ -39,14 +40,24 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
         return problem
     assert command is not None
     if client.queued is not None and name not in _IN_MULTI:
-        if len(client.queued) >= _MOST_QUEUED:
+        client.queued_size += sum(_POINTER + len(each) for each in request)
+        if len(client.queued) >= _MOST_QUEUED or client.queued_size > AFTER_AUTH.request:
+            client.queued.clear()
             client.refused = True
-            return Failure(f"MULTI takes at most {_MOST_QUEUED} commands")
+            return Failure(f"MULTI takes at most {_MOST_QUEUED} commands, of {AFTER_AUTH.request} bytes together")
         client.queued.append(request)
         return Simple("QUEUED")
     if name == "EXEC":
         return await _execute(client, gateway)
-    return await answer(command, request, client, gateway)
+    reply = await answer(command, request, client, gateway)
+    if client.principal is None and command.before_auth:
+        _count_refusal(client)
+    return reply
+
+
+def _count_refusal(client: Client) -> None:
+    client.refusals += 1
+    client.leaving = client.leaving or client.refusals >= _REFUSALS
 
 
 def is_waiting(request: list[bytes]) -> bool:

@@ -14,7 +14,7 @@ from holdfast.resp.deliveries import Sent
 from holdfast.resp.endings import ReportEndings, Write
 from holdfast.resp.options import RespOptions
 from holdfast.resp.pops import Pops
-from holdfast.resp.principals import KeyPrincipal, digest_of, matching
+from holdfast.resp.principals import WORKER_ID, KeyPrincipal, digest_of, matching
 from holdfast.resp.throttle import FailedKeys, Rates
 
 P = ParamSpec("P")
@@ -87,6 +87,13 @@ class RespGateway:
         shared = self.options.shared
         if shared is None or matching(digest, (shared,)) is None:
             return None
-        if name in (None, "default"):
+        if name is None or name == "default":
             return shared
+        if not WORKER_ID.fullmatch(name) or name in await self._named():
+            return None
         return KeyPrincipal(name, shared.digest, (name,))
+
+    async def _named(self) -> set[str]:
+        """Who has a key of their own: a shared key does not stand for them."""
+        stored = await self.transact(keys.list_keys, all=False)
+        return {each.name for each in (*self.options.principals, *stored)}

@@ -89,6 +89,8 @@ async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, An
         raise StoreRefused(f"Job not found: {public}")
     owned = await find_lease(tx, known.job.id, who.worker)
     status = body.get("status", "running")
+    if not isinstance(status, str):
+        raise StoreRefused("Invalid status: it is text, as running, completed or failed")
     claimed = body.get("worker_id")
     if claimed is not None and claimed != who.worker:
         holder = await _holder(tx, known.job)

@@ -35,6 +35,8 @@ class Keeping:
                 await self.keep()
             except Unavailable as problem:
                 log.warning("cannot keep the leases of jobs that were sent: %s", problem)
+            except Exception:  # the edge of a task that all workers need: it goes on
+                log.exception("cannot keep the leases of jobs that were sent")
 
     async def keep(self) -> None:
         """Renew what was sent over connections of this server, and forget what has ended since."""

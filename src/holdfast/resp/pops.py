@@ -37,7 +37,7 @@ from holdfast.settings import Settings
 log = logging.getLogger("holdfast.resp")
 
 _PAUSE = 1.0  # seconds, while the store is away
-_AGAIN = 0.005  # seconds, while others hold what there is
+_AGAIN = 0.005  # seconds, while others hold what there is; twice as long whenever a claim brings nothing
 _TOGETHER = 32  # of those who wait, that one claim serves; it locks their workers' rows
 _BEATS = 1_000  # workers whose heartbeats are one transaction
 _REMEMBERED = 10_000
@@ -60,6 +60,7 @@ class PopWaiter:
     who: Identity
     queues: tuple[str, ...]
     count: int
+    tenant: str = ""
     patient: bool = True
     fresh: bool = True  # nobody has looked for it yet
     served: bool = False  # a claim for it is under way
@@ -84,6 +85,7 @@ class Pops:
         self._ttl_us = int(options.dead_after.total_seconds() * _US)
         self._waiting: dict[PopWaiter, None] = {}
         self._work = asyncio.Event()  # somebody may be served
+        self._again = _AGAIN
         self._unknown = False  # a hint has named a route that is not known yet
         self._routes = BrokerRoutes(database, settings)
         self._identities: dict[str, Identity] = {}
@@ -189,6 +191,7 @@ class Pops:
             routes = [int(part) for part in rest.split(",") if part.isdigit()]
             self._unknown = self._unknown or not self._routes.knows(routes)
             if self._waiting and (self._routes.heat(routes) or self._unknown):
+                self._again = _AGAIN
                 self._work.set()
         elif subject in ("", LOOK):
             self.look_wanted.set()
@@ -286,13 +289,15 @@ class Pops:
             self._waiting.pop(waiter, None)
 
     async def _probe(self, asked: Collection[int], asks: Sequence[ClaimAsk], claimed: Claimed) -> None:
-        """A short answer does not mean that nothing is left; others may hold what is there."""
+        """A short answer does not mean that nothing is left: others may hold what is there, or it is of a tenant for
+        whom nobody waits."""
+        self._again = _AGAIN if any(claimed.leases) else min(self._again * 2, _PAUSE)
         hot = sorted(self._routes.hot.keys() & asked)
         answers = zip(asks, claimed.leases, strict=True)
         if hot and any(len(given) < ask.jobs and claimed.room.get(ask.epoch, 0) for ask, given in answers):
             self._routes.cool(hot, await self._database.transact(heads, hot))
             if not self._routes.hot.keys().isdisjoint(hot):
-                asyncio.get_running_loop().call_later(_AGAIN, self._work.set)
+                asyncio.get_running_loop().call_later(self._again, self._work.set)
 
     async def _identify_again(self, waiter: PopWaiter) -> None:
         """Its worker may take nothing: it was given up, has begun another epoch elsewhere, or drains."""
@@ -333,6 +338,8 @@ class Pops:
                 await self.beat()
             except Unavailable as problem:
                 log.warning("heartbeats of workers that wait could not be sent: %s", problem)
+            except Exception:  # the edge of a task that all who wait need: it goes on
+                log.exception("heartbeats of workers that wait could not be sent")
 
     async def beat(self) -> None:
         waiting = {waiter.who.epoch: waiter.id for waiter in self._waiting}
@@ -356,7 +363,7 @@ class Pops:
 
 def _ask(waiter: PopWaiter, routes: Mapping[Takes, frozenset[int]]) -> ClaimAsk:
     turns = (QueueTurn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
-    return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns))
+    return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns), waiter.tenant)
 
 
 def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str]) -> Popped:

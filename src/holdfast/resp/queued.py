@@ -37,7 +37,7 @@ _MOST = 1_000
 async def waiter(call: CommandCall, queues: Sequence[str], count: int) -> PopWaiter:
     """The connection's worker, as somebody who waits for jobs; refused if it is not registered."""
     id, epoch = call.client.worker_id, call.client.epoch
-    return PopWaiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count)
+    return PopWaiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count, space_of(call))
 
 
 async def claim(call: CommandCall, queues: Sequence[str], count: int, seconds: float | None) -> list[Popped]:
@@ -168,6 +168,8 @@ async def acknowledge(call: CommandCall) -> Reply:
 
 async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element: bytes) -> bool:
     for lease in await _held(tx, who.worker, who.epoch):
+        if lease.tenant != who.tenant:
+            continue
         if lease.kind == jobs.RAW:
             found = jobs.raw_bytes(json.loads(lease.payload)) == element
         else:

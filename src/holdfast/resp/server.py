@@ -128,6 +128,9 @@ class RespServer:
             except Unavailable as problem:
                 log.warning("cannot see which keys are revoked: %s", problem)
                 continue
+            except Exception:  # the edge of a task by which revocations count: it goes on
+                log.exception("cannot see which keys are revoked")
+                continue
             for connection in [*self._connections.values()]:
                 principal = connection.client.principal
                 if principal is not None and principal.stored and principal.digest not in valid:

@@ -41,6 +41,8 @@ class Upkeep:
                     await self._gateway.transact(keyspace.prune, limit=_LIMIT)
             except Unavailable as problem:
                 log.warning("the store is away: %s", problem)
+            except Exception:  # the edge of a task that everybody needs: it goes on
+                log.exception("upkeep failed")
 
     async def sweep(self) -> None:
         """Look once for everybody, give up who is silent, and bring back what nobody holds any more."""

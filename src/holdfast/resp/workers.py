@@ -28,6 +28,7 @@ from holdfast.resp.statements import HoldersSql
 
 MOST = 10_000
 NEVER_US = 315_360_000_000_000
+PLANS_ONLY = "takes:plans"  # of a worker that leaves jobs without a plan to others
 
 
 class NotRegistered(StoreRefused):
@@ -49,6 +50,7 @@ class Described(NamedTuple):
     @property
     def capabilities(self) -> tuple[str, ...]:
         tools = {f"tool:{name}" for name in (*self.tools, *self.units)}
+        tools |= {PLANS_ONLY} if self.said.get("takes") == "plans" else set()
         return tuple(sorted({f"job:{KIND}", f"worker:{self.id}", *tools, *(f"tag:{k}={v}" for k, v in self.tags)}))
 
 
@@ -206,8 +208,9 @@ async def leave(tx: Transaction, id: str, epoch: Epoch | None, *, force: bool) -
 
 def takes(queue: str, capabilities: Collection[str]) -> Takes:
     """What a worker takes from a queue that it names. Of which kind a job is, is a matter of the queue; everything else
-    that it requires the worker must have."""
-    return Takes((queue,), frozenset({*capabilities, ANY_JOB}))
+    that it requires the worker must have. A worker that registered with `"takes": "plans"` gets nothing else."""
+    any_job = () if PLANS_ONLY in capabilities else (ANY_JOB,)
+    return Takes((queue,), frozenset({*capabilities, *any_job}))
 
 
 @reading

@@ -8,21 +8,23 @@
 -- than are wanted in all. Otherwise one call for a job would lock the first job of every route, and others who claim
 -- beside it would find nothing.
 with pick as materialized (
-    select w.route, w.n, row_number() over (partition by w.party order by @arrival(k)) as place
-    from rows(:wants) as w (party bigint, route bigint, n bigint)
+    select w.route, w.n, w.tenant, row_number() over (partition by w.party order by @arrival(k)) as place
+    from rows(:wants) as w (party bigint, route bigint, n bigint, tenant text)
     cross join lateral (
         select @arrival(k) from holdfast.ready k where k.route = w.route
+            and (w.tenant is null or (select j.tenant from holdfast.job j where j.seq = k.seq) = w.tenant)
         order by @place(k) limit least(w.n, cast(:most as bigint))
     ) as k
     where coalesce((select r.queue from holdfast.route r where r.id = w.route), '') not in (
         select q.name from holdfast.queue q where q.paused_at is not null)
 ), quota as materialized (
-    select p.route, count(*) as n from pick p where p.place <= p.n group by p.route
+    select p.route, p.tenant, count(*) as n from pick p where p.place <= p.n group by p.route, p.tenant
 )
-select k.seq, quota.route, k.priority, k.slot, k.lane, k.cost
+select k.seq, quota.route, k.priority, k.slot, k.lane, k.cost, quota.tenant
 from quota
 cross join lateral (
     select k.seq, k.priority, k.slot, k.lane, k.cost from holdfast.ready k where k.route = quota.route
+        and (quota.tenant is null or (select j.tenant from holdfast.job j where j.seq = k.seq) = quota.tenant)
     order by @place(k) limit quota.n for update skip locked
 ) as k;
 
@@ -30,12 +32,13 @@ cross join lateral (
 -- Forked: a limit in SQLite cannot name a column. With one writer it does not matter to look at more than one party
 -- wants, but nobody reads more than are wanted in all.
 select f.value ->> 2 as seq, w.route, f.value ->> 0 as priority, f.value ->> 1 as slot, f.value ->> 3 as lane,
-    f.value ->> 4 as cost
-from (select value ->> :wants.route as route, sum(value ->> :wants.n) as n
-    from json_each(:wants) group by 1) as w
+    f.value ->> 4 as cost, w.tenant
+from (select value ->> :wants.route as route, value ->> :wants.tenant as tenant, sum(value ->> :wants.n) as n
+    from json_each(:wants) group by 1, 2) as w
 cross join json_each((
     select json_group_array(json_array(@place(first), first.lane, first.cost)) from (
         select @place(r), r.lane, r.cost from holdfast.ready r where r.route = w.route
+            and (w.tenant is null or (select j.tenant from holdfast.job j where j.seq = r.seq) = w.tenant)
         order by @place(r) limit :most
     ) as first
 )) as f

@@ -28,7 +28,18 @@ async def _authenticate(call: CommandCall, key: bytes, name: str | None) -> None
         gateway.failed_keys.note(client.address)
         gateway.counts["wrong keys"] += 1
         raise CallRefused("Invalid authentication key")
+    if client.principal not in (None, principal):
+        _forget_worker(call)
     client.principal = principal
+
+
+def _forget_worker(call: CommandCall) -> None:
+    """The connection acts for somebody else from now on: nothing that it did for another may be done under that key."""
+    client, pops = call.client, call.gateway.pops
+    client.worker, client.epoch = None, None
+    pops.give_back(client.undelivered)
+    client.undelivered = []
+    pops.delivered.lose_client(client.id)
 
 
 async def hello(call: CommandCall) -> Reply:
@@ -77,6 +88,7 @@ async def quit(call: CommandCall) -> Reply:
 
 
 async def reset(call: CommandCall) -> Reply:
+    _forget_worker(call)
     call.client.reset(call.gateway.options.pop_form)
     return Simple("RESET")
 
@@ -174,7 +186,7 @@ async def info(call: CommandCall) -> Reply:
 async def multi(call: CommandCall) -> Reply:
     if call.client.queued is not None:
         raise CallRefused("MULTI calls can not be nested")
-    call.client.queued, call.client.refused = [], False
+    call.client.queued, call.client.queued_size, call.client.refused = [], 0, False
     return OK
 
 

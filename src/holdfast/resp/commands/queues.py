@@ -55,11 +55,13 @@ async def peek(call: CommandCall) -> Reply:
 
 
 async def metrics(call: CommandCall) -> Reply:
+    assert call.client.principal is not None
+    may_use, found = call.client.principal.may_use, await call.gateway.transact(standing)
     rows = await call.gateway.transact(workers.all_workers)
     alive = [row for row in rows if workers.is_alive(row)]
     return json.dumps(
         {
-            "queues": await call.gateway.transact(standing),
+            "queues": {name: each for name, each in found.items() if may_use(name)},
             "workers": {"active": len(alive), "dead": len(rows) - len(alive), "slots": sum(row.slots for row in alive)},
             "server": {name.replace(" ", "_"): count for name, count in sorted(call.gateway.counts.items())},
         }

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
-from holdfast.resp import plans, workers
-from holdfast.resp.arguments import json_object, space_of
+from holdfast.resp import keys, plans, workers
+from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
@@ -114,8 +114,9 @@ async def unregister(call: CommandCall) -> Reply:
 async def verify(call: CommandCall) -> Reply:
     """Let a worker show that it has what it says: a job that only this worker can take runs the command."""
     id, body = call.text(0, "a worker id"), json_object(call, 1, "Invalid challenge")
+    queue_of(call, QUEUE + plans.QUEUE.encode())
     row = await call.gateway.transact(workers.find_worker, id)
-    if row is None or not workers.is_alive(row):
+    if row is None or not workers.is_alive(row) or await _tenant_of(call, row) != space_of(call):
         raise CallRefused(f"Worker not registered: {id[:64]}")
     job = new_id(call.gateway.core.ports)
     task = {"task_number": 1, "command": body.get("command"), "args": body.get("args", []), "timeout_secs": 60}
@@ -126,6 +127,12 @@ async def verify(call: CommandCall) -> Reply:
     tenant = space_of(call)
     await call.gateway.transact(plans.submit_verification, tenant, plan, job, f"worker:{id}")
     return Simple(f"OK job_id={plans.public_id(job)}")
+
+
+async def _tenant_of(call: CommandCall, row: WorkerRow) -> str:
+    """Whose jobs a worker gets: those of the key that registered it."""
+    known = (*call.gateway.options.principals, *await call.gateway.transact(keys.list_keys, all=False))
+    return next((each.tenant for each in known if each.name == row.principal), "")
 
 
 async def listed(call: CommandCall) -> Reply:
