@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from holdfast.app import core_of
 from holdfast.cli.triggers import command
 from holdfast.errors import UsageError
-from holdfast.facades.flatagents import SubprocessInvoker, Triggers, read_triggers
+from holdfast.facades.flatagents import SubprocessInvoker, TickFailed, Triggers, read_triggers
 from holdfast.facades.flatagents import item_rows as rows
 from holdfast.facades.flatagents.triggers import TRIGGERED
 from holdfast.kernel.database import Transaction
@@ -85,6 +85,23 @@ def test_fa_37_work_that_nobody_was_told_of_is_found_by_the_next_tick(
     monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
     asyncio.run(ticked(made, scene, 1))
     assert len(made.hooks.launched) == 1, "no process has come for it"  # type: ignore[attr-defined]
+
+
+def test_fa_37_a_machine_that_fails_keeps_no_tick_from_the_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    (scene.folder / "failing.yml").write_text(
+        'spec: flatmachine\nspec_version: "0.8.3"\ndata:\n  states:\n'
+        "    start: {foreach: input.none, machine: failing, transitions: [{to: done}]}\n    done: {type: final}\n"
+    )
+    both = '  - {name: a, type: cron, schedule: "* * * * *", machine: failing}\n'
+    added = triggers(scene, ADDED)
+    added.watch(scene.work)
+    scene.pool.push({"n": 1})
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    made = triggers(scene, f"triggers:\n{both}{both.replace('name: a', 'name: b')}")
+    with pytest.raises(TickFailed, match="ended as failed") as problem:
+        asyncio.run(ticked(made, scene, 1))
+    assert (len(problem.value.ran), len(problem.value.failed)) == (2, 2)
+    assert len(made.hooks.launched) == 1, "the process of the push is started again"  # type: ignore[attr-defined]
 
 
 ADDED = "triggers:" + PRINTED.partition("pool_id: papers\n")[2]
@@ -220,10 +237,20 @@ def test_every_mistake_of_a_registry_is_told(tmp_path: Path) -> None:
     assert (cron.schedule, cron.input, added.on) == ("*/5 * * * *", {"pool_id": "papers"}, "work_added")
     file.write_text(
         "triggers:\n  - {name: a, type: crn, machin: x}\n  - {name: b, type: cron, machine: m, on: never}\n"
+        "  - {name: b, type: subprocess, machine: m, input: [1]}\n"
     )
     with pytest.raises(UsageError) as problem:
         read_triggers(file)
-    for said in ("'machin' is no key", "no 'machine'", "'crn'", "no 'schedule'", "'never'"):
+    for said in (
+        "'machin' is no key",
+        "no 'machine'",
+        "'crn'",
+        "no 'schedule'",
+        "'never'",
+        "no 'on'",
+        "no mapping",
+        "2 triggers",
+    ):
         assert said in str(problem.value)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import Holdfast
+from holdfast.agents.core import AgentsCore
 from holdfast.cli.machine import command
+from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
 from holdfast.machines import run
+from holdfast.machines.api import Machines
+from holdfast.settings import Settings
+from holdfast.workers.role import Role
 from tests.machines.conftest import WriteMachine
 from tests.machines.pure import SEED
 
@@ -109,6 +116,64 @@ def test_an_execution_continues_with_the_new_file_only_when_asked_to(url: str, w
     assert "continues with" in answer.stderr
     with pytest.raises(UsageError, match="was resumed already"):
         typed("resume", id, *given)
+
+
+@pytest.mark.parametrize("child", ["", "timeout: 3600, "])
+def test_an_execution_leaves_when_it_and_all_that_it_runs_wait(url: str, write: WriteMachine, child: str) -> None:
+    write(
+        "asks", f"start: {{{child}wait_for: ok, transitions: [{{to: done}}]}}\ndone: {{type: final, output: {{a: 1}}}}"
+    )
+    file = write(
+        "above",
+        """
+        start: {machine: asks, output_to_context: {a: "{{ output.a }}"}, transitions: [{to: done}]}
+        done: {type: final, output: {a: context.a}}
+        """,
+    )
+    words = ["--machine", str(file), "--execution-id", "one", "--url", url]
+    assert run.main(words) == run.WAITS
+    assert run.main(["--machine", str(file.with_name("asks.yml")), "--url", url]) == run.WAITS
+    send(url, "ok", None)
+    send(url, "ok", None)
+    assert run.main(words) == 0
+
+
+def test_an_execution_that_times_out_soon_is_awaited(
+    url: str, write: WriteMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(
+        "brief",
+        """
+        start: {timeout: 0.05, wait_for: ok, on_error: late, transitions: [{to: late}]}
+        late: {type: final, output: {error: context.last_error_type}}
+        """,
+    )
+    assert run.main(["--machine", str(file), "--url", url]) == 0
+    assert json.loads(capsys.readouterr().out) == {"error": "TimeoutError"}
+
+
+def test_sigterm_stops_a_process_that_waits_for_another_one(url: str, write: WriteMachine) -> None:
+    """No worker here plays the queue of the execution, so the process looks again and again."""
+    file, looks = write("idle", "start: {type: final}"), list[float]()
+
+    class Clock(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            if seconds == run._LOOK:
+                looks.append(seconds)
+                assert len(looks) < 3, "the signal was for nothing"
+                os.kill(os.getpid(), signal.SIGTERM)
+            await super().sleep(seconds)
+
+    async def playing() -> int:
+        core = AgentsCore(Settings.from_environment().override({"url": url}), Ports(Clock()))
+        try:
+            execution = await Machines(core).declare(file, None).enqueue({})
+            return await run.play_here(core, execution, role=Role(until="empty", queues=("another",)))
+        finally:
+            await core.close()
+
+    assert asyncio.run(playing()) == run.WAITS
+    assert len(looks) == 1
 
 
 def test_draw_writes_a_picture(tmp_path: Path) -> None:

@@ -194,6 +194,34 @@ async def test_every_hook_takes_part(hf: Holdfast, labs: Labs, write: WriteMachi
     ]
 
 
+async def test_what_hooks_change_in_place_is_stored(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:
+    class Marks:
+        def on_state_enter(self, state: str, context: dict[str, Any]) -> None:
+            context["visited"].append(state)
+
+        def on_transition(self, state: str, to: str, context: dict[str, Any]) -> None:
+            context["visited"].append("this is a copy")
+
+    path = write(
+        "m",
+        """
+        start: {transitions: [{to: wait}]}
+        wait: {wait_for: go, transitions: [{to: done}]}
+        done: {type: final, output: {visited: "{{ context.visited }}"}}
+        """,
+        data="context: {visited: []}",
+    )
+    lab = await labs.use(hf)
+    execution = await hf.machine(path, hooks={"default": Marks}).enqueue({})
+    await lab.drain()
+    place = await execution.place()
+    assert place is not None
+    assert place.context["visited"] == ["start", "wait"]
+    await hf.signal("go")
+    await lab.drain()
+    assert await execution.result() == {"visited": ["start", "wait", "done"]}
+
+
 async def test_an_error_is_taken_by_a_state_or_fails_the_job(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:
     def hooks(action: str, context: dict[str, Any]) -> Any:
         raise KeyError("lost")

@@ -68,6 +68,8 @@ def test_a_condition_says(text: str, value: object) -> None:
         ("'open", 0),
         ("(" * 100 + "1" + ")" * 100, 60),
         ("9" * 30, 0),
+        ("1" + "+1" * 1_900, 401),
+        ("context" + ".x" * 1_900, 407),
     ],
 )
 def test_what_is_no_condition_is_refused_with_its_place(text: str, column: int) -> None:

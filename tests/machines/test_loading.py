@@ -152,6 +152,8 @@ AGENT = "spec: flatagent\nspec_version: '1.0.0'\ndata: {states: {a: {type: final
         ("\n".join(f"a{i}: &a{i} [{f'*a{i - 1}' if i else 1}]" for i in range(80)), "nested over 40 levels deep"),
         ("\n".join(f"a{i}: &a{i} 1" for i in range(200)), "more than 100 anchors"),
         ("spec: flatmachine\nspec_version: 0.8\ndata: {states: {}}", "'spec_version' holds a text, not a number"),
+        (f"spec: flatmachine\nspec_version: '{'9' * 5_000}.0'\ndata: {{states: {{}}}}", "is not a version"),
+        ("data:\n  settings: {timeout: 1e999}", "m.yml:2:23: this number is too large"),
         (AGENT, "there is no spec 'flatagent'. Did you mean 'flatmachine'?"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ caps allow. Plain words mean what YAML 1.2 says: `on`, `yes` and `no` are texts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class _DocumentReader:
                 node, anchor = self._made(ended), ended.anchor
             elif kind == "ScalarEvent":
                 self._refuse_tag(event, at)
-                node, anchor = Scalar(at, _plain(event)), event.anchor
+                node, anchor = Scalar(at, self._finite(_plain(event), at)), event.anchor
             elif kind == "AliasEvent":
                 node, anchor = self._alias(event.anchor, at, len(open_nodes)), None
             elif kind == "DocumentStartEvent" and root is not None:
@@ -124,6 +125,11 @@ class _DocumentReader:
     def _refuse_tag(self, event: Any, at: Position) -> None:
         if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:str"):
             self._problems.append(Problem(at, f"tags such as {event.tag!r} are not part of the language."))
+
+    def _finite(self, value: Plain, at: Position) -> Plain:
+        if isinstance(value, float) and not math.isfinite(value):
+            self._problems.append(Problem(at, "this number is too large. Put quotes around it if it is a text."))
+        return value
 
     def _anchor(self, anchor: str, node: Node, at: Position) -> None:
         if len(self._anchors) == MOST_ANCHORS:

@@ -195,7 +195,7 @@ class Playing:
         stepper = self._stepper(place.state)
         try:
             async with _of_the_program(None):
-                to = await hooks.first("on_error", place.state, failure.message, stepper.seen(place))
+                to = await hooks.first("on_error", place.state, failure.message, _plain(stepper.seen(place)))
         except EffectFailed:
             return moved
         if not isinstance(to, str):
@@ -229,7 +229,7 @@ class Playing:
     # What hooks do
 
     async def _hook(self, state: Stage, effect: Hook) -> Any:
-        method, context = HOOKED[effect.part], dict(effect.context)
+        method, context = HOOKED[effect.part], _plain(effect.context)
         async with _of_the_program(self._timeout(state)):
             match effect.part:
                 case "start":
@@ -247,7 +247,7 @@ class Playing:
         hooks = self._hooks(state)
         if not effect.each:
             async with _of_the_program(self._timeout(state)):
-                return _plain(await hooks.action(state.name, effect.action, codec.decode(_text(effect.contexts[0]))))
+                return _plain(await hooks.action(state.name, effect.action, _plain(effect.contexts[0])))
         outputs = []
         for number, context in enumerate(effect.contexts):
             outputs.append(await self._act_for(number, hooks, state, effect.action, context))
@@ -259,7 +259,7 @@ class Playing:
         stored = await self._ctx.ledger.find_step(step)
         if stored is None:
             async with _of_the_program(self._timeout(state)):
-                output = _plain(await hooks.action(state.name, action, codec.decode(_text(context))))
+                output = _plain(await hooks.action(state.name, action, _plain(context)))
             output = (
                 {name: each for name, each in output.items() if name != "machine"}
                 if isinstance(output, dict)
@@ -384,7 +384,7 @@ class Playing:
             return None
         names = [each.name for each in effect.wanted]
         async with _of_the_program(self._timeout(state)):
-            context = self._stepper(place.state).seen(place)
+            context = _plain(self._stepper(place.state).seen(place))
             asked: LaunchLimit | None = await self._hooks(state).first("on_launch", names, context)
         return asked
 
@@ -405,7 +405,7 @@ async def _attended(playing: Playing, hooks: HookSet, order: Order) -> Any:
     if "on_attempt_start" not in hooks.methods:
         return await playing.play()
     how = "interrupted"
-    await hooks.first("on_attempt_start", playing.id, playing.machine, order.input)
+    await hooks.first("on_attempt_start", playing.id, playing.machine, _plain(order.input))
     try:
         result = await playing.play()
         how = "failed" if isinstance(result, Fail) else "ended"
@@ -429,13 +429,9 @@ async def _of_the_program(timeout: float | None) -> AsyncIterator[None]:
         raise EffectFailed(failure_of(problem)) from problem
 
 
-def _text(value: Any) -> str:
-    return codec.encode(value, what="a value", cap=1 << 30)
-
-
 def _plain(value: Any) -> Any:
-    """What hooks return, as JSON; what is not JSON is their failure."""
-    return codec.decode(_text(value))
+    """A copy, as JSON. Hooks change what they are given; if what they return is no JSON, that is their failure."""
+    return codec.decode(codec.encode(value, what="a value", cap=1 << 30))
 
 
 def _timed_out(state: Stage) -> StateFailure:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 LONGEST = 4_000
 DEEPEST = 60
+MOST_OPERATORS = 200  # fields of paths included: each may be one level of the tree
 NAMES = ("context", "input", "output")
 FILTERS = ("length", "count")
 
@@ -142,6 +143,10 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Tree:
+        operators = [each for each in self._tokens if each.kind == "sign" or each.text in ("and", "or", "not")]
+        counted = [each for each in operators if each.text not in ("(", ")", "]")]
+        if len(counted) > MOST_OPERATORS:
+            raise BadExpression(f"a condition has at most {MOST_OPERATORS} operators.", counted[MOST_OPERATORS].column)
         tree = self._either()
         if self._next.kind != "end":
             raise self._wrong("an operator such as == or and")

@@ -17,6 +17,7 @@ from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.ids import JobId, derived_id
+from holdfast.kernel.queries import find_job, now
 from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_children, own_channel, park, wake_some
@@ -26,6 +27,7 @@ from holdfast.workers.context import JobContext, Parking
 
 _TOGETHER = 500  # jobs that one transaction takes in
 _FAMILY = 200
+_SOON_US = 5_000_000  # a process does not exit for a wait that ends so soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,24 @@ async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
     """Some children have ended: wake those parents that wait for the first of theirs."""
     for parent in sorted({job.parent for job in jobs if job.parent is not None}):
         await wake_some(tx, _channel(parent), limit=1)
+
+
+async def waits_for_others(tx: Transaction, id: JobId) -> bool:
+    """Whether a job waits for what no worker does soon: a signal, or children that all wait so too."""
+    row = await find_job(tx, id)
+    if row.state != State.WAITING:
+        return False
+    if row.due_at is not None and row.due_at - await now(tx) <= _SOON_US:
+        return False
+    if not row.open_children:
+        return row.channel is not None and not row.channel.startswith(own_channel(""))
+    still_open = [child for child in await list_children(tx, row.seq) if child.state not in TERMINAL]
+    if any(child.state != State.WAITING for child in still_open):
+        return False
+    for child in still_open:
+        if not await waits_for_others(tx, child.id):
+            return False
+    return True
 
 
 async def cancel_children(database: Database, ids: Sequence[JobId], reason: str) -> None:

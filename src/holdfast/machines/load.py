@@ -31,7 +31,7 @@ from holdfast.machines.templates import Template
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _ITEM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PATH = re.compile(r"(context|input|output)(\.[A-Za-z_]\w*)+")
-_VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?([-+].*)?")
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?([-+].*)?")
 _NEWEST = (4, 2)
 _KINDS = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None)}
 _RESERVED = frozenset({"context", "input", "output", "range", "loop"})
@@ -72,7 +72,7 @@ class _Loader:
             return ""
         found = _VERSION.fullmatch(node.value)
         if found is None:
-            self._found.add(node.at, f'{node.value!r} is not a version; write spec_version: "0.8.3".')
+            self._found.add(node.at, f'{node.value[:40]!r} is not a version; write spec_version: "0.8.3".')
             return node.value
         version = int(found[1]), int(found[2])
         self._native = version < (1, 0)

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from holdfast.agents.core import AgentsCore
@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError, RunFailed, UsageError
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.bundle import Bundle
+from holdfast.machines.family import waits_for_others
 from holdfast.machines.files import load_file
 from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_app, import_hooks, named_pair
@@ -156,26 +157,31 @@ async def play_here(
     `alone`: refuse when another process has it.
     """
     layer = next(layer for layer in core.registry.layers if isinstance(layer, MachineLayer))
+    stop = _Stop(layer)
     try:
-        return await _to_the_end(core, execution, layer, role=role, alone=alone)
+        with stop.listening():
+            return await _to_the_end(core, execution, stop, role=role, alone=alone)
     finally:
         await layer.tell("on_attempt_end", str(execution.id), "left")
 
 
 async def _to_the_end(
-    core: AgentsCore, execution: ExecutionHandle[Any], layer: MachineLayer, *, role: Role, alone: bool
+    core: AgentsCore, execution: ExecutionHandle[Any], stop: _Stop, *, role: Role, alone: bool
 ) -> int:
     looked = False
     while True:
         row = await core.runtime().find(execution.id)
-        if row.state in TERMINAL or (row.state == State.WAITING and row.channel is not None and row.due_at is None):
+        if row.state in TERMINAL or await core.runtime().transact(waits_for_others, execution.id):
             break
         if row.state == State.RUNNING and alone:
             raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
         if looked or row.state == State.RUNNING:  # another process has it, or what it waits for
             await core.ports.clock.sleep(_LOOK)
         looked = True
-        if await _played(core.make_worker(role), layer):
+        if not stop.asked:
+            await stop.work(core.make_worker(role))
+        if stop.asked:
+            await stop.finish()
             break
     if row.state not in TERMINAL:
         sys.stderr.write(f"holdfast: execution {execution.id} waits: {await execution.why()}\n")
@@ -184,30 +190,56 @@ async def _to_the_end(
     return 0
 
 
-async def _played(worker: Worker, layer: MachineLayer) -> bool:
-    """Let a worker work; True when SIGTERM or SIGINT came, and what it had was handed back."""
-    loop, stopping = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+class _Stop:
+    """SIGTERM and SIGINT: one handler for all workers that an execution needs here, and for the pauses between them."""
 
-    async def stop() -> None:
-        await layer.tell("on_stopping")
-        await hand_back()
+    def __init__(self, layer: MachineLayer) -> None:
+        self._layer = layer
+        self._worker: Worker | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def hand_back() -> None:
-        worker.hurry()
-        await worker.stop()
+    @property
+    def asked(self) -> bool:
+        return bool(self._tasks)
 
-    def told() -> None:
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        # not on the main thread, or on Windows
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in numbers:
+                loop.add_signal_handler(number, self._told)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                for number in numbers:
+                    loop.remove_signal_handler(number)
+
+    async def work(self, worker: Worker) -> None:
+        """Let a worker work until it has nothing to do, or hands back what it has."""
+        self._worker = worker
+        try:
+            await worker.run()
+        finally:
+            self._worker = None
+
+    async def finish(self) -> None:
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        await self._layer.tell("on_stopped")
+
+    def _told(self) -> None:
         """A second signal waits for no hooks."""
-        stopping.append(asyncio.ensure_future(hand_back() if stopping else stop()))
+        self._tasks.append(asyncio.ensure_future(self._hand_back() if self._tasks else self._stop()))
 
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or on Windows
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told)
-    await worker.run()
-    if stopping:
-        await asyncio.wait(stopping, return_when=asyncio.FIRST_COMPLETED)
-        await layer.tell("on_stopped")
-    return bool(stopping)
+    async def _stop(self) -> None:
+        await self._layer.tell("on_stopping")
+        await self._hand_back()
+
+    async def _hand_back(self) -> None:
+        if self._worker is not None:
+            self._worker.hurry()
+            await self._worker.stop()
 
 
 def read_input(text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from holdfast.facades.flatagents.registration import (
     SQLiteRegistrationBackend,
 )
 from holdfast.facades.flatagents.runtime import SDKRuntimeWrapper
-from holdfast.facades.flatagents.triggers import Triggers, read_triggers
+from holdfast.facades.flatagents.triggers import TickFailed, Triggers, read_triggers
 from holdfast.facades.flatagents.work import MemoryWorkBackend, PostgresWorkBackend, SQLiteWorkBackend
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "SQLiteRegistrationBackend",
     "SQLiteWorkBackend",
     "SubprocessInvoker",
+    "TickFailed",
     "Triggers",
     "UnknownWorker",
     "WorkBackend",

@@ -8,6 +8,7 @@ and by the next tick if it never came.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from holdfast import crons
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, RunFailed, StoreRefused, UsageError
 from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks, stale_after
 from holdfast.facades.flatagents.item_rows import QUEUE, size
 from holdfast.facades.flatagents.records import WorkerFilter
@@ -64,6 +65,14 @@ class Trigger:
         return None
 
 
+class TickFailed(StoreRefused):
+    """A tick has done all that was due, and machines that it ran have failed: `ran` and `failed` say which."""
+
+    def __init__(self, ran: Sequence[str], failed: Sequence[RunFailed]) -> None:
+        super().__init__("\n".join(map(str, failed)))
+        self.ran, self.failed = list(ran), list(failed)
+
+
 def read_triggers(path: str | Path) -> list[Trigger]:
     """The triggers of a file; `UsageError` says everything that is wrong with them."""
     file = Path(path)
@@ -74,6 +83,8 @@ def read_triggers(path: str | Path) -> list[Trigger]:
     if not isinstance(listed, list):
         raise UsageError(f"{path}: it has no list of `triggers`.")
     wrong = [problem for number, each in enumerate(listed, 1) for problem in _problems(number, each)]
+    named = Counter(str(each.get("name")) for each in listed if isinstance(each, dict) and each.get("name"))
+    wrong += [f"{count} triggers are named {name!r}." for name, count in named.items() if count > 1]
     if wrong:
         raise UsageError("\n".join(f"{path}: {problem}" for problem in wrong))
     return [Trigger(**{**each, "input": each.get("input") or {}}) for each in listed]
@@ -90,6 +101,10 @@ def _problems(number: int, given: Any) -> list[str]:
         wrong.append(f"{named}: its type is one of {', '.join(TYPES)}, not {sort!r}.{did_you_mean(sort, TYPES)}")
     if sort == "cron" and not given.get("schedule"):
         wrong.append(f"{named} has no 'schedule'.")
+    if sort == "subprocess" and not given.get("on"):
+        wrong.append(f"{named} has no 'on': say which event starts it, {WORK_ADDED!r}.")
+    if not isinstance(given.get("input") or {}, dict):
+        wrong.append(f"{named}: its input is no mapping.")
     if given.get("on") not in (None, WORK_ADDED):
         wrong.append(f"{named}: the only event is {WORK_ADDED!r}, not {given['on']!r}.")
     if given.get("schedule"):
@@ -120,7 +135,8 @@ class Triggers:
         self._machines: dict[str, Machine[Any]] = {}  # by trigger
 
     async def tick(self) -> list[str]:
-        """Run what is due, here, and start the processes that are missing; returns the executions that ran."""
+        """Run what is due, here, and start the processes that are missing; returns the executions that ran.
+        `TickFailed`, when all that is done, if some of them failed."""
         core = core_of(self._app)
         await core.opened()
         moment = await core.runtime().transact(now)
@@ -131,10 +147,19 @@ class Triggers:
                 started += await self._enqueue(trigger, trigger.input, f"{at}")
             elif trigger.on == WORK_ADDED:
                 started += await self._repair(trigger, moment)
-        for execution in started:
-            await play_here(core, execution)
+        failed = [problem for each in started if (problem := await self._played(each)) is not None]
         await self._restart(moment - _BOOT_US)
+        if failed:
+            raise TickFailed([str(execution.id) for execution in started], failed)
         return [str(execution.id) for execution in started]
+
+    async def _played(self, execution: ExecutionHandle[Any]) -> RunFailed | None:
+        """Play it here; what its machine fails with is no reason to leave out the others."""
+        try:
+            await play_here(core_of(self._app), execution)
+        except RunFailed as problem:
+            return problem
+        return None
 
     async def handle(self, name: str, body: Mapping[str, Any] | None = None, *, key: str | None = None) -> str:
         """Run the machine of one trigger, for a webhook or a function service; `key` makes a repeat harmless."""
