@@ -189,7 +189,7 @@ class Model:
             if not takers:
                 continue
             left[takers[0]] -= 1
-            worker, _, _, ttl_us = claimers[takers[0]]
+            worker, ttl_us = claimers[takers[0]].worker, claimers[takers[0]].ttl_us
             if worker in self.workers and self.workers[worker].status == "active":
                 self.begin(job, worker, ttl_us)
                 given.append(job)
