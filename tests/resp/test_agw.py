@@ -285,3 +285,16 @@ async def test_a_refusal_that_passes_is_tried_again(refusal: str) -> None:
     listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with listening, running(made(listening.sockets[0].getsockname()[1], ports=Ports(clock=clock))):
         await eventually(tried)
+
+
+async def test_a_report_fits_into_a_request_however_much_the_tools_wrote(server: RespServer, connect: Connect) -> None:
+    """Each byte is six in JSON: the gateway would close the connection, and the worker would send it for ever."""
+    submitter = await connect("submitter")
+    write = r"head -c 65536 /dev/zero | tr '\000' '\001' | tee /dev/stderr"
+    tasks = [{"task_number": number, "command": "sh", "args": ["-c", write]} for number in range(1, 16)]
+    async with running(made(server.port, drain_seconds=1)):
+        (done,) = await finished(submitter, await submitted(submitter, plan={"plan_id": "much", "tasks": tasks}))
+    results = done["task_results"]
+    assert (done["status"], len(results)) == ("completed", 15)
+    assert (results[0]["stdout"], results[0].get("stdout_truncated")) == ("\1" * 65_536, None)
+    assert (results[-1]["stderr"], results[-1]["stderr_truncated"]) == ("", True)

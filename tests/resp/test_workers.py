@@ -282,7 +282,7 @@ async def test_a_connection_that_shows_another_key_acts_for_its_former_worker_no
 
 
 @pytest.mark.parametrize("task", [(Keeping, "keep"), (Upkeep, "sweep"), (Pops, "beat"), (keys, "list_keys")])
-async def test_what_a_server_always_does_goes_on_after_a_mistake(
+async def test_what_a_server_always_does_continues_after_a_mistake(
     hf: Holdfast, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, task: tuple[object, str]
 ) -> None:
     """A task that ended would leave leases, heartbeats or revocations to nobody, and no one would see it."""

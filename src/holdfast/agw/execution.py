@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from holdfast.agw.processes import Ran, ToolCall, run_tool
 from holdfast.agw.tools import UnixTools
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
+from holdfast.resp.frames import AFTER_AUTH
 from holdfast.resp.plan import UnixPlan, UnixTask
 
 REPORTED = 65_536  # bytes of each stream that a result has
+LARGEST_UPDATE = AFTER_AUTH.bulk  # bytes of a report as JSON: the gateway closes the connection of a larger one
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,30 @@ def _text(data: bytes, *, cut: bool) -> str | None:
         except UnicodeDecodeError:
             continue
     return None
+
+
+def fitted(update: Mapping[str, Any], room: int = LARGEST_UPDATE) -> dict[str, Any]:
+    """A report that fits into one request: the streams of the last tasks are shortened first, and say so."""
+    results = [dict(each) for each in update["task_results"]]
+    fitting = {**update, "task_results": results}
+    excess = _size(fitting) - room
+    for result in reversed(results):
+        for name in ("stderr", "stdout"):
+            if excess <= 0:
+                return fitting
+            before = _size(result)
+            _shorten(result, name, before - excess)
+            excess -= before - _size(result)
+    return fitting
+
+
+def _shorten(result: dict[str, Any], name: str, room: int) -> None:
+    """Halve a stream until its result fits, or nothing of it is left."""
+    result[f"{name}_truncated"] = True
+    while result[name] and _size(result) > room:
+        half = len(result[name]) // 2
+        result[name] = result[name][: half - half % 4]  # base64 comes in fours
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.execution import Executed, execute
+from holdfast.agw.execution import Executed, execute, fitted
 from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link
 from holdfast.agw.processes import adopt_strays
 from holdfast.agw.stats import JobTally, platform_name, stats
@@ -220,7 +220,7 @@ class AgwWorker:
             ended: dict[str, Any] = {"status": executed.status, "task_results": list(executed.results)}
             if executed.error:
                 ended["error"] = executed.error
-            await self._deliver(id, {**ended, "attempt": job.get("attempt"), "duration_ms": took})
+            await self._deliver(id, fitted({**ended, "attempt": job.get("attempt"), "duration_ms": took}))
         except GatewayRefusal as refusal:
             log.warning("the result of job %s is not wanted: %s", id, refusal)
         except Exception:  # the edge of a job: the worker and its other jobs live on

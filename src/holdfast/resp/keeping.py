@@ -35,7 +35,7 @@ class Keeping:
                 await self.keep()
             except Unavailable as problem:
                 log.warning("cannot keep the leases of jobs that were sent: %s", problem)
-            except Exception:  # the edge of a task that all workers need: it goes on
+            except Exception:  # the edge of a task that all workers need: it continues
                 log.exception("cannot keep the leases of jobs that were sent")
 
     async def keep(self) -> None:

@@ -338,7 +338,7 @@ class Pops:
                 await self.beat()
             except Unavailable as problem:
                 log.warning("heartbeats of workers that wait could not be sent: %s", problem)
-            except Exception:  # the edge of a task that all who wait need: it goes on
+            except Exception:  # the edge of a task that all who wait need: it continues
                 log.exception("heartbeats of workers that wait could not be sent")
 
     async def beat(self) -> None:

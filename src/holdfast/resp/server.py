@@ -128,7 +128,7 @@ class RespServer:
             except Unavailable as problem:
                 log.warning("cannot see which keys are revoked: %s", problem)
                 continue
-            except Exception:  # the edge of a task by which revocations count: it goes on
+            except Exception:  # the edge of a task by which revocations count: it continues
                 log.exception("cannot see which keys are revoked")
                 continue
             for connection in [*self._connections.values()]:

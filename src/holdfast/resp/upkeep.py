@@ -41,7 +41,7 @@ class Upkeep:
                     await self._gateway.transact(keyspace.prune, limit=_LIMIT)
             except Unavailable as problem:
                 log.warning("the store is away: %s", problem)
-            except Exception:  # the edge of a task that everybody needs: it goes on
+            except Exception:  # the edge of a task that everybody needs: it continues
                 log.exception("upkeep failed")
 
     async def sweep(self) -> None:
