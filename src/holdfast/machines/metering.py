@@ -1,6 +1,6 @@
 """What one rendering of a template may use: steps, time, and the size of what it makes.
 
-A list may hold one list many times, and takes no memory for that; whoever writes it out or copies it does. So a value
+A list may hold one list many times, and takes no memory for that until it is copied or written out. So a value
 is measured as a whole, with every repetition.
 """
 
