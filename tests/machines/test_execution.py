@@ -194,6 +194,21 @@ async def test_every_hook_takes_part(hf: Holdfast, labs: Labs, write: WriteMachi
     ]
 
 
+async def test_an_output_that_is_too_large_is_the_failure_of_its_state(
+    hf: Holdfast, labs: Labs, write: WriteMachine
+) -> None:
+    path = write(
+        "m",
+        """
+        start: {action: it, on_error: {BadPayload: oops}, transitions: [{to: done}]}
+        oops: {type: final, output: {t: "{{ context.last_error_type }}"}}
+        done: {type: final}
+        """,
+    )
+    large = {"text": "x" * (hf.settings.result_cap + 1)}
+    assert await result(hf, await labs.use(hf), path, lambda action, context: large) == {"t": "BadPayload"}
+
+
 async def test_what_hooks_change_in_place_is_stored(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:
     class Marks:
         def on_state_enter(self, state: str, context: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machines.templates import FILTERS, BadTemplate, TemplateError, compile_template
+from holdfast.machines.metering import TemplateError
+from holdfast.machines.templates import FILTERS, BadTemplate, compile_template
 from tests.support.commands import python
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,14 @@ ESCAPES = [
     "{{ 'x' | indent(10 ** 9) }}",
     "{{ 'x' | pprint }}{{ 'x' | xmlattr }}",
     "{{ ['a' * 1000000] * 500 | string }}",
+    "{{ [[0] * 1000] * 20000 }}",
+    "{{ ([[0] * 100000] * 200) | sum(start=[]) | length }}",
+    "{{ [[[0] * 100000] * 200] | map('sum', start=[]) | map('length') | list }}",
+    "{{ (['x' * 1000000] * 400) | join | length }}",
+    "{{ (['x' * 1000000] * 300) | tojson | length }}",
+    "{{ (['x' * 1000000] * 300) | string | length }}",
+    "{{ (['x' * 1000000] * 300) | sort | length }}",
+    "{{ [" + "'x' * 1000000, " * 300 + "] | length }}",
     "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
     "{{ " + "-" * 5000 + "1 }}",
     "{{ " + "not " * 3000 + "1 }}",
@@ -144,7 +153,8 @@ def test_no_escape_gets_200_mb_even_in_a_process_that_has_no_more() -> None:
     room = 200 << 20
     program = (
         "import resource, sys\n"
-        "from holdfast.machines.templates import BadTemplate, TemplateError, compile_template\n"
+        "from holdfast.machines.metering import TemplateError\n"
+        "from holdfast.machines.templates import BadTemplate, compile_template\n"
         "from tests.machines.test_templates import ESCAPES, NAMES\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         f"limit = pages * resource.getpagesize() + {room}\n"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.clock import Ports
-from holdfast.errors import HoldfastError, LeaseLost, NotFound, Unavailable, UsageError
+from holdfast.errors import BadPayload, HoldfastError, LeaseLost, NotFound, Unavailable, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import hold
@@ -148,7 +148,7 @@ class Playing:
             moved = stepper.begin() if start is None else stepper.resume(start.state, start.context)
             place = await self._store(None, await self._recover(moved))
         while not place.has_ended:
-            place = await self._store(place, await self._recover(await self._move(place)))
+            place = await self._moved_on(place, await self._recover(await self._move(place)))
         if place.failure is not None:
             return Fail(place.failure.message, place.failure.type)
         return place.result
@@ -160,6 +160,14 @@ class Playing:
             place = replayed(place, codec.decode(stored))
             self._number += 1
         return place
+
+    async def _moved_on(self, place: Place, moved: Stepped) -> Place:
+        """Store a move. One that is larger than the store takes is the failure of its state."""
+        try:
+            return await self._store(place, moved)
+        except BadPayload as problem:
+            failed = self._stepper(place.state).failed(place, failure_of(problem))
+            return await self._store(place, await self._recover(failed))
 
     async def _store(self, before: Place | None, moved: Stepped) -> Place:
         text = codec.encode(
@@ -430,7 +438,7 @@ async def _of_the_program(timeout: float | None) -> AsyncIterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """A copy, as JSON. Hooks change what they are given; if what they return is no JSON, that is their failure."""
+    """A copy, as JSON. Hooks change what they are given; what they return and JSON does not have is their failure."""
     return codec.decode(codec.encode(value, what="a value", cap=1 << 30))
 
 

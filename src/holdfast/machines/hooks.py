@@ -45,7 +45,7 @@ class MachineHooks:
     - `on_state_exit(state, context, output)` and `on_machine_end(context, output)` may return another output.
     - `on_transition(state, to, context)` may return another state to go to.
     - `on_error(state, error, context)` may return a state that takes the error; its text is in `context["error"]`.
-    - `on_launch(names, context)` may return an `Admission`: how many of the machines to launch may start, and where.
+    - `on_launch(names, context)` may return a `LaunchLimit`: how many of the machines to launch may start, where.
     - `on_launched(execution_ids, queue, url)` is called when they are stored there, to start processes for them.
     - `on_attempt_start(execution_id, machine, input)` and `on_attempt_end(execution_id, how)` are called in every
       process that plays an execution, not once. `how` is "ended", "failed", "parked", "interrupted", or "left": the

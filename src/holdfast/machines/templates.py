@@ -7,16 +7,25 @@ Every loop, filter and product is metered while it runs.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
+from holdfast.machines.metering import (
+    DEEPEST,
+    METER,
+    MOST_ITEMS,
+    MOST_OUTPUT,
+    Meter,
+    TemplateError,
+    allow,
+    measure,
+    metered_items,
+    plain,
+)
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -24,11 +33,6 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 20_000
-DEEPEST = 60
-MOST_OUTPUT = 1_048_576  # characters of a text, or of a value written as JSON
-MOST_STEPS = 500_000  # iterations, and items that filters look at, of one rendering
-MOST_SECONDS = 2.0
-MOST_ITEMS = 100_000  # of a list that a template makes
 _BITS = 4_096
 
 # fmt: off
@@ -65,6 +69,12 @@ _METHODS: Mapping[type, frozenset[str]] = {
     list: frozenset({"count", "index"}),
 }
 # fmt: on
+# fmt: off
+_TEXTS = frozenset({
+    "capitalize", "lower", "string", "title", "trim", "truncate", "upper", "wordcount",
+})  # filters that write whatever they are given as a text
+# fmt: on
+_ORDERED = frozenset({"dictsort", "groupby", "sort"})  # filters that make a key of every item
 _LOOP = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"})
 FUNCTIONS = frozenset({"range"})
 
@@ -75,28 +85,6 @@ class BadTemplate(ValueError):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
-
-
-class TemplateError(Exception):
-    """A template cannot be rendered with the values that there are now."""
-
-
-class _Meter:
-    """What one rendering may still use."""
-
-    def __init__(self) -> None:
-        self._left = MOST_STEPS
-        self._until = time.monotonic() + MOST_SECONDS
-
-    def use(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise TemplateError(f"the template needs more than {MOST_STEPS:,} steps.")
-        if time.monotonic() > self._until:
-            raise TemplateError(f"the template needs more than {MOST_SECONDS:g} s.")
-
-
-_METER: ContextVar[_Meter] = ContextVar("holdfast_meter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +99,7 @@ class Template:
 
     def render(self, names: Mapping[str, Any]) -> Any:
         """`TemplateError` when it cannot be."""
-        token = _METER.set(_Meter())
+        token = METER.set(Meter())
         try:
             return self._value(names) if self.native else self._joined(names)
         except TemplateError:
@@ -121,7 +109,7 @@ class Template:
         except Exception as problem:  # noqa: BLE001  whatever Jinja raises is the template's
             raise TemplateError(f"{_short(self.text)}: {problem}") from None
         finally:
-            _METER.reset(token)
+            METER.reset(token)
 
     def _value(self, names: Mapping[str, Any]) -> Any:
         context = self.compiled.new_context(dict(names))
@@ -322,19 +310,24 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
     environment = PlainEnvironment(undefined=ChainableUndefined, finalize=_written, optimized=False, cache_size=0)
     # Its own names are all that a template sees.
-    kept = {name: _metered_filter(environment.filters[name]) for name in FILTERS - {"fromjson", "tojson", "replace"}}
+    own: dict[str, Callable[..., Any]] = {
+        "fromjson": _from_json,
+        "join": partial(_joined_by, environment),
+        "replace": _replaced,
+        "sum": partial(_summed, environment),
+        "tojson": _to_json,
+    }
+    kept = {name: _metered_filter(name, environment.filters[name]) for name in FILTERS - {*own}}
     environment.filters.clear()
     environment.filters.update(kept)
-    environment.filters.update(
-        tojson=_to_json, fromjson=_from_json, replace=_replaced, _metered=_metered_items, _joined=_joined_texts
-    )
+    environment.filters.update(own, _metered=metered_items, _joined=_joined_texts)
     environment.tests = {name: test for name, test in environment.tests.items() if name in TESTS}
     environment.globals.clear()
     environment.globals["range"] = _range
     return environment
 
 
-def _metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
+def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     from functools import wraps
 
     passes = 1 if hasattr(function, "jinja_pass_arg") else 0
@@ -342,16 +335,21 @@ def _metered_filter(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def metered(*args: Any, **kwargs: Any) -> Any:
         value = args[passes] if len(args) > passes else None
-        _METER.get().use(1 + _extent(value))
+        METER.get().use(1 + _extent(value))
         if isinstance(value, Iterator):  # of map or select: what is left of it is counted as it comes
-            args = (*args[:passes], _metered_items(value), *args[passes + 1 :])
+            value = list(metered_items(value)) if name in _ORDERED else metered_items(value)
+            args = (*args[:passes], value, *args[passes + 1 :])
+        if isinstance(value, list | dict | tuple) and name in _TEXTS | _ORDERED:
+            size = measure(value)
+            if name in _TEXTS:
+                allow(size)
         return function(*args, **kwargs)
 
     return metered
 
 
 def _metered_call(obj: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    _METER.get().use(1 + _extent(obj))
+    METER.get().use(1 + _extent(obj))
     if method == "replace":
         return _replaced(obj, *args, **kwargs)
     found = getattr(obj, method)(*args, **kwargs)
@@ -364,27 +362,48 @@ def _extent(value: Any) -> int:
     return len(value) if isinstance(value, list | dict | tuple) else 0
 
 
-def _metered_items(items: Iterable[Any]) -> Iterator[Any]:
-    from jinja2 import Undefined
-
-    if isinstance(items, Undefined) or items is None:
-        return
-    meter = _METER.get()
-    for item in items:
-        meter.use(1)
-        yield item
-
-
 def _joined_texts(parts: Iterable[Any]) -> str:
-    texts = [str(_written(part)) for part in parts]
-    _allow(sum(map(len, texts)))
-    return "".join(texts)
+    return _in_bounds("", (_written(part) for part in parts))
+
+
+def _joined_by(environment: Any, items: Any, d: Any = "", attribute: Any = None) -> str:
+    from jinja2.filters import make_attrgetter
+
+    found = metered_items(items)
+    return _in_bounds(_text(d), found if attribute is None else map(make_attrgetter(environment, attribute), found))
+
+
+def _in_bounds(between: str, parts: Iterable[Any]) -> str:
+    """These parts as one text: their lengths are added up before each is kept."""
+    texts, size = [], 0
+    for part in parts:
+        texts.append(_text(part))
+        size += len(texts[-1]) + len(between)
+        if size > MOST_OUTPUT:
+            break
+    allow(size)
+    return between.join(texts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | dict | tuple):
+        allow(measure(value))
+    return str(value)
+
+
+def _summed(environment: Any, items: Any, attribute: Any = None, *start: Any, **more: Any) -> Any:
+    from jinja2.filters import make_attrgetter
+
+    if start or more:
+        raise TemplateError("sum adds numbers, and begins with 0.")
+    found = metered_items(items)
+    return sum(found if attribute is None else map(make_attrgetter(environment, attribute), found))
 
 
 def _replaced(given: Any, old: str, new: str, count: int | None = None) -> str:
-    text, old, new = str(given), str(old), str(new)
+    text, old, new = _text(given), _text(old), _text(new)
     found = len(text) + 1 if not old else text.count(old)
-    _allow(len(text) + found * len(new))
+    allow(len(text) + found * len(new))
     return text.replace(old, new) if count is None else text.replace(old, new, int(count))
 
 
@@ -392,7 +411,7 @@ def _range(*bounds: int) -> list[int]:
     numbers = range(*bounds)
     if len(numbers) > MOST_ITEMS:
         raise TemplateError(f"range({', '.join(map(str, bounds))}) has more than {MOST_ITEMS:,} items.")
-    _METER.get().use(len(numbers) // 16)
+    METER.get().use(len(numbers) // 16)
     return list(numbers)
 
 
@@ -406,17 +425,12 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
     if operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, str | list | tuple) and isinstance(other, int):
-                _allow(len(one) * max(other, 0))
+                allow(len(one) * max(other, 0))
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > _BITS:
             raise TemplateError("this product is too large.")
     if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        _allow(len(left) + len(right))
-        _METER.get().use(1 + _extent(left) + _extent(right))
-
-
-def _allow(size: int) -> None:
-    if size > MOST_OUTPUT:
-        raise TemplateError(f"the template makes more than {MOST_OUTPUT:,} characters or items.")
+        allow(len(left) + len(right))
+        METER.get().use(1 + _extent(left) + _extent(right))
 
 
 def _written(value: Any) -> Any:
@@ -431,48 +445,15 @@ def _written(value: Any) -> Any:
 def _to_json(value: Any, indent: int | None = None) -> str:
     import json
 
-    made = plain(value)
-    return json.dumps(made, ensure_ascii=False, indent=None if indent is None else min(int(indent), 8))
+    spaces = None if indent is None else max(0, min(int(indent), 8))
+    return json.dumps(plain(value, spaces or 0), ensure_ascii=False, indent=spaces)
 
 
 def _from_json(text: Any) -> Any:
     try:
-        return codec.decode(str(text))
+        return codec.decode(_text(text))
     except ValueError as problem:
         raise TemplateError(f"fromjson: {problem}") from None
-
-
-def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON has it: what is missing is null, and what can be walked is a list."""
-    from jinja2 import Undefined
-
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, Undefined):
-        return None
-    if isinstance(value, str):
-        _allow(len(value))
-        return str(value)
-    if isinstance(value, int):
-        if value.bit_length() > 63:
-            raise TemplateError("this number is too large to be stored.")
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise TemplateError("this is not a number that JSON knows.")
-        return float(value)
-    if depth > DEEPEST:
-        raise TemplateError("this value is nested too deep.")
-    if isinstance(value, Mapping):
-        return {str(key): plain(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, bytes):
-        items = []
-        for each in value:
-            items.append(plain(each, depth + 1))
-            if len(items) > MOST_ITEMS:
-                raise TemplateError(f"this list has more than {MOST_ITEMS:,} items.")
-        return items
-    raise TemplateError(f"{type(value).__name__} is no plain value.")
 
 
 def _short(text: str) -> str:
