@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.machines import run
 from tests.machines.conftest import WriteMachine
 from tests.support.commands import environment
@@ -77,3 +78,11 @@ def test_what_is_no_app_is_refused(write: WriteMachine, app: str, capsys: pytest
     file = write("echo", "start: {type: final}")
     assert run.main(["--machine", str(file), "--app", app]) == 2
     assert f"{app!r}" in capsys.readouterr().err
+
+
+def test_an_agent_that_nobody_has_defined_yet_is_a_warning(
+    hf: Holdfast, write: WriteMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf.agent("critic", model="scripted:critic")
+    hf.machine(write("m", "start: {agent: critik, transitions: [{to: done}]}\ndone: {type: final}"))
+    assert "no agent 'critik' yet. Did you mean 'critic'?" in caplog.text

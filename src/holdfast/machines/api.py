@@ -24,12 +24,13 @@ from holdfast.machines.engine import Engine
 from holdfast.machines.files import Finder, load_file
 from holdfast.machines.graph import AgentDefinition
 from holdfast.machines.graph import Machine as Graph
-from holdfast.machines.hooks import HookRegistry
+from holdfast.machines.hooks import HookRegistry, log
 from holdfast.machines.layer import MachineLayer, machine_definition
 from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.profiles import model_of
 from holdfast.machines.stepping import MachineEvent, Place
+from holdfast.validation import did_you_mean
 
 T = TypeVar("T")
 
@@ -81,6 +82,8 @@ class Machines:
         for name, each in bundle.machines.items():
             self._declared[name] = each.file
             self.serve(each, registry, queue, declared=name == bundle.main)
+        for each in bundle.machines.values():
+            self._warn_of_agents(each)
         made: Machine[Any] = Machine(self._core, bundle, queue, output)
         self.declared[made.name] = made
         return made
@@ -99,6 +102,14 @@ class Machines:
         for name, agent in graph.agents.items():
             if isinstance(agent, AgentDefinition):
                 self._define(f"{graph.name}.{name}", agent, Path(graph.file).parent, queue)
+
+    def _warn_of_agents(self, graph: Graph) -> None:
+        """Agents may be declared later, so one that is not there yet is no error."""
+        known = {*graph.agents, *self._core.defined}
+        for state in graph.states.values():
+            if state.agent is not None and state.agent not in known:
+                advice = did_you_mean(state.agent, sorted(known))
+                log.warning("state %r of machine %s: no agent %r yet.%s", state.name, graph.name, state.agent, advice)
 
     def _define(self, name: str, agent: AgentDefinition, folder: Path, queue: str) -> None:
         """Its runs are in the queue of the machine, so that a process which plays that queue alone plays them too."""
