@@ -87,7 +87,7 @@ def test_fa_37_work_that_nobody_was_told_of_is_found_by_the_next_tick(
     assert len(made.hooks.launched) == 1, "no process has come for it"  # type: ignore[attr-defined]
 
 
-def test_fa_37_a_machine_that_fails_keeps_no_tick_from_the_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_fails_keeps_no_tick_from_the_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     (scene.folder / "failing.yml").write_text(
         'spec: flatmachine\nspec_version: "0.8.3"\ndata:\n  states:\n'
         "    start: {foreach: input.none, machine: failing, transitions: [{to: done}]}\n    done: {type: final}\n"
