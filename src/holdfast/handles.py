@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
 from holdfast.kernel.cancel import Cancelled
-from holdfast.kernel.cancel_many import LIVE, Wanted, count_wanted
+from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
@@ -173,7 +173,7 @@ class Jobs(View):
         tenant: str | None = None,
         state: str | None = None,
         all: bool = False,
-    ) -> Wanted:
+    ) -> CancelFilter:
         """What a bulk cancel selects. It skips the runtime's own jobs that other jobs depend on."""
         if state is not None and state not in LIVE:
             raise UsageError(f"jobs that are {state!r} cannot be cancelled; a state is one of {', '.join(LIVE)}.")
@@ -182,7 +182,7 @@ class Jobs(View):
         kept = cancel_advice(self._app.registry.layers)
         if kind in kept:
             raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")
-        return Wanted(queue, kind, tenant, LIVE if state is None else (state,), tuple(sorted(kept)))
+        return CancelFilter(queue, kind, tenant, LIVE if state is None else (state,), tuple(sorted(kept)))
 
     async def retry(self, id: str) -> Job[Any]:
         """Enqueue an ended job again, as a new one that names it: same kind, queue, payload, metadata and limits."""

@@ -81,7 +81,7 @@ ENQUEUE_DEFAULTS = EnqueueOptions(
 )
 
 
-class Template(NamedTuple):
+class JobTemplate(NamedTuple):
     """What all jobs of a function with the same options have in common."""
 
     options: EnqueueOptions
@@ -163,7 +163,7 @@ class JobFunction(Generic[P, R]):
         self._app = app
         self._function = function
         self._options = options or ENQUEUE_DEFAULTS
-        self._template: Template | None = None
+        self._template: JobTemplate | None = None
         self.definition = definition
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", definition.kind)
@@ -275,7 +275,7 @@ class JobFunction(Generic[P, R]):
             template = self._make_template(options, settings)
         return template.job(id, payload), self.definition.route
 
-    def _make_template(self, options: EnqueueOptions, settings: Settings) -> Template:
+    def _make_template(self, options: EnqueueOptions, settings: Settings) -> JobTemplate:
         definition = self.definition
         timeout = definition.timeout_us if options["timeout"] is None else durations.microseconds(options["timeout"])
         deadline = (
@@ -307,7 +307,7 @@ class JobFunction(Generic[P, R]):
             **_lane(definition, options),
         )
         metadata = None if options["metadata"] is not None else _metadata(options, settings)
-        template = Template(options, settings, like, metadata, unique)
+        template = JobTemplate(options, settings, like, metadata, unique)
         if options is self._options:
             self._template = template
         return template

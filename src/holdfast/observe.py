@@ -64,7 +64,7 @@ EVENTS: Mapping[str, Shape] = {
 Callback = Callable[[Event], object]
 
 
-class Sent(NamedTuple):
+class SentJobs(NamedTuple):
     """Jobs of one kind on their way into the store."""
 
     kind: str
@@ -135,7 +135,7 @@ class Hearing(Protocol):
 class Spans(Protocol):
     """Who traces jobs, if anybody does. It is called where the work happens and must not raise."""
 
-    def sending(self, sent: Sent) -> AbstractContextManager[Mapping[str, str]]:
+    def sending(self, sent: SentJobs) -> AbstractContextManager[Mapping[str, str]]:
         """Around an enqueue; gives what to carry in the job's metadata."""
 
     def processing(self, received: Received) -> AbstractContextManager[Closing]:

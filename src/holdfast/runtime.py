@@ -15,7 +15,7 @@ from holdfast.group_commit import Grouping, may_join
 from holdfast.kernel import queries, waiting
 from holdfast.kernel.bounds import bounds_now, unbound
 from holdfast.kernel.cancel import Cancelled, cancel, cancel_family
-from holdfast.kernel.cancel_many import Wanted, cancel_many
+from holdfast.kernel.cancel_many import CancelFilter, cancel_many
 from holdfast.kernel.database import Database, Operation, Transacting, Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
@@ -124,7 +124,7 @@ class Runtime:
             pass
         return state
 
-    async def cancel_many(self, wanted: Wanted, reason: str) -> AsyncIterator[Cancelled]:
+    async def cancel_many(self, wanted: CancelFilter, reason: str) -> AsyncIterator[Cancelled]:
         await self.open()
         async for done in cancel_many(self.database, wanted, reason=reason):
             yield done

@@ -11,8 +11,8 @@ from holdfast.durations import Duration
 from holdfast.errors import UsageError
 from holdfast.kernel.failure_groups import list_failures
 from holdfast.kernel.tally import DAY, HOUR, KEPT, SIZES
-from holdfast.kernel.tally_rows import Counted, CountedTime
-from holdfast.kernel.tally_series import Asked, of_tenants, read_series, read_times
+from holdfast.kernel.tally_rows import CountedTime, SeriesPoint
+from holdfast.kernel.tally_series import SeriesQuery, of_tenants, read_series, read_times
 from holdfast.values.tallies import FailureRecord, StatRecord, failure_of, stats_of
 from holdfast.values.times import microseconds
 
@@ -53,16 +53,16 @@ async def stats(
         validation.one_of(part, "by", PARTS)
     validation.one_of(subject, "of", SUBJECTS)
     validation.option_names(options, StatOptions, "stats")
-    asked = _asked(now_us, Asked(subject, "", 0, 0, 0, by, tenant), options)
+    asked = _asked(now_us, SeriesQuery(subject, "", 0, 0, 0, by, tenant), options)
     limit = validation.page(options.get("limit", _MOST))
-    rows: list[Counted] = await ask(read_series, asked, limit=limit)
+    rows: list[SeriesPoint] = await ask(read_series, asked, limit=limit)
     times: list[CountedTime] = await ask(read_times, asked) if rows else []
     if asked.step == _ALL:
         rows, times = [row._replace(at=asked.since) for row in rows], [row._replace(at=asked.since) for row in times]
     return stats_of(rows, times)
 
 
-def _asked(now_us: int, part: Asked, options: StatOptions) -> Asked:
+def _asked(now_us: int, part: SeriesQuery, options: StatOptions) -> SeriesQuery:
     since = _moment(options.get("since"), now_us, "since", now_us - DAY)
     until = _moment(options.get("until"), now_us, "until", now_us)
     own = of_tenants(part)

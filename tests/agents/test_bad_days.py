@@ -19,7 +19,7 @@ from holdfast.agents.tools import ServerTool
 from holdfast.app import core_of
 from holdfast.events import TurnFailed
 from holdfast.models.script import Script, block, call, ends, refuse, say, think, truncate
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.settings import Settings
 from holdfast.testing import Labs
 from tests.support.agents import MODEL, ByModel, Noting, audit, results, settle, snapshot
@@ -33,7 +33,7 @@ def an_app(url: str, **settings: Any) -> Holdfast:
 
 
 @asynccontextmanager
-async def provider(script: Script, *rules: dict[str, Any]) -> AsyncIterator[Provider]:
+async def provider(script: Script, *rules: dict[str, Any]) -> AsyncIterator[SimulatedProvider]:
     async with simulator(script=script, rules=rules) as running:
         yield running
 
@@ -143,7 +143,7 @@ async def test_what_is_odd_and_not_wrong_is_taken_as_it_is(provided: Labs) -> No
 
 
 async def test_a_provider_that_cannot_be_reached_costs_nothing(provided: Labs) -> None:
-    running = Provider(script=Script(say("Back.")))
+    running = SimulatedProvider(script=Script(say("Back.")))
     await running.start()
     port = int(running.url.rsplit(":", 1)[1])
     hf = an_app(running.url)
@@ -153,7 +153,7 @@ async def test_a_provider_that_cannot_be_reached_costs_nothing(provided: Labs) -
     await lab.drain()
     (turn,) = await run.turns()
     assert (turn.state, turn.error["kind"], turn.unknown) == ("failed", "connect", 0)
-    again = Provider(script=Script(say("Back.")))
+    again = SimulatedProvider(script=Script(say("Back.")))
     await again.start(port=port)
     await settle(lab, run)
     assert (await run.result()).text == "Back."

@@ -23,7 +23,7 @@ from holdfast.kernel.ids import new_id
 from holdfast.models.prices import cost
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.models.spool import MemoryShelf
 from holdfast.settings import Settings
 from holdfast.testing import Lab, Labs
@@ -35,7 +35,7 @@ SETTINGS = Settings().override({"batch_wait": "10s", "batch_grace": "30s", "batc
 @asynccontextmanager
 async def provided_batches(
     labs: Labs, hf: Holdfast, *, script: Script | None = None, rules: Any = (), batch_seconds: float = 5.0
-) -> AsyncIterator[tuple[Lab, Provider]]:
+) -> AsyncIterator[tuple[Lab, SimulatedProvider]]:
     """A lab whose app asks a simulated provider that lives by the lab's clock."""
     lab = await labs.use(hf)
     ports = core_of(hf).runtime().ports
@@ -58,7 +58,7 @@ async def pass_time(lab: Lab, *runs: Any, times: int = 60, step: str = "31s") ->
     raise AssertionError([run.state for run in runs])
 
 
-def bill(provider: Provider) -> Decimal:
+def bill(provider: SimulatedProvider) -> Decimal:
     """What the witness saw bought, at the price of batches."""
     return sum(
         (cost(line["model"], line["usage"], "batch") for line in provider.lines if line["event"] == "billed"),
@@ -234,7 +234,7 @@ async def test_a_submit_whose_answer_is_lost_is_found_by_its_results(provided: L
         assert (row.unknown, row.provider_id != decoy) == (1, True)
 
 
-async def _submitted_by_others(hf: Holdfast, provider: Provider, size: int) -> str:
+async def _submitted_by_others(hf: Holdfast, provider: SimulatedProvider, size: int) -> str:
     """A batch of the same account and size that is not ours."""
     from holdfast.models.anthropic import AnthropicModel
     from holdfast.models.batches import BatchItem

@@ -14,7 +14,7 @@ from holdfast.agents.file_references import present
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, BadSetting, UsageError
 from holdfast.models.script import Script, call, say, think
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.testing import Lab, Labs
 from tests.support.agents import MODEL, Noting, audit, results, scripted, settle
 
@@ -31,7 +31,7 @@ def report(tmp_path: Path) -> Path:
 class Desk:
     """An app, its lab, and a provider under the lab's clock that says what a script says."""
 
-    def __init__(self, hf: Holdfast, lab: Lab, provider: Provider, script: Noting) -> None:
+    def __init__(self, hf: Holdfast, lab: Lab, provider: SimulatedProvider, script: Noting) -> None:
         self.hf, self.lab, self.provider, self.script = hf, lab, provider, script
 
 

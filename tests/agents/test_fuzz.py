@@ -22,7 +22,7 @@ from holdfast.agents.people.expiry import Default, default_of
 from holdfast.agents.people.inquiry_rows import InquiryRow
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs import end, loop, turns
-from holdfast.agents.runs.request import Asked
+from holdfast.agents.runs.request import BuiltRequest
 from holdfast.agents.statements import InboxSql
 from holdfast.agents.states import InquiryState
 from holdfast.kernel.database import Transaction
@@ -116,7 +116,7 @@ def _buy_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer is asked for a second time, and the first is thrown away."""
     called = loop._Turn._call
 
-    async def wasteful(self: Any, asked: Asked) -> Reply:
+    async def wasteful(self: Any, asked: BuiltRequest) -> Reply:
         stream = self._loop.models.open(self._model).stream(replace(asked.request), lambda _: None)
         async for _ in stream:
             pass

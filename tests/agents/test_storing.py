@@ -13,7 +13,7 @@ from holdfast.agents.content import Document, Image
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.rows import WindowBlock
 from holdfast.agents.runs.history import messages
-from holdfast.agents.runs.request import Bounds, ask
+from holdfast.agents.runs.request import CallBounds, ask
 from holdfast.agents.statements import MessagesSql
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction, reading
@@ -190,7 +190,7 @@ def test_the_fingerprint_names_all_that_thinking_is_bound_to() -> None:
     assert len({printed(spec), *others}) == 6
 
 
-BOUNDS = Bounds("r/1/1", 1.0, 1.0)
+BOUNDS = CallBounds("r/1/1", 1.0, 1.0)
 
 
 async def test_metadata_of_a_session_can_be_changed(hf: Holdfast) -> None:

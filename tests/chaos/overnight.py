@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.models.prices import cost
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.settings import Settings
 from tests.chaos import agents
 from tests.support.postgres import running_cluster
@@ -100,7 +100,7 @@ class Crew:
 
 
 @asynccontextmanager
-async def crewed(url: str, provider: Provider, size: int, folder: Path) -> AsyncIterator[Crew]:
+async def crewed(url: str, provider: SimulatedProvider, size: int, folder: Path) -> AsyncIterator[Crew]:
     crew = Crew(url, provider.url, size, folder)
     await crew.fill()
     try:
@@ -171,7 +171,7 @@ async def _is_open() -> bool:
     return False
 
 
-async def _report(runs: int, began: float, kills: int, provider: Provider) -> Report:
+async def _report(runs: int, began: float, kills: int, provider: SimulatedProvider) -> Report:
     hf = agents.hf
     states: Counter[str] = Counter()
     after = None

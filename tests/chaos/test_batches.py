@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.prices import cost
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.settings import Settings
 from tests.chaos import agents
 from tests.chaos.agents import APP, caller
@@ -42,7 +42,7 @@ async def scene(
     await agents.hf.close()
 
 
-def worker(scene: Scene, provider: Provider, **settings: Any) -> Member:
+def worker(scene: Scene, provider: SimulatedProvider, **settings: Any) -> Member:
     return scene.worker(app=APP, provider_url=provider.url, **{**QUICKLY, **settings})
 
 
@@ -90,7 +90,7 @@ async def test_runs_in_batch_mode_survive_a_night_of_kills(
     assert (report.ours == report.theirs) == (report.bought == report.recorded)
 
 
-async def _settled(provider: Provider) -> bool:
+async def _settled(provider: SimulatedProvider) -> bool:
     return all(batch["processing_status"] == "ended" for batch in provider.batches)
 
 
@@ -107,5 +107,5 @@ async def test_cancel_reaches_the_provider(scene: Scene) -> None:
         assert {run.state for run in runs} == {"cancelled"}
 
 
-async def _pending(provider: Provider) -> bool:
+async def _pending(provider: SimulatedProvider) -> bool:
     return len(provider.batches) == 1

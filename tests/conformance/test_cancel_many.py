@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.cancel import cancel_family, cancel_these
-from holdfast.kernel.cancel_many import Wanted, cancel_many, count_wanted
+from holdfast.kernel.cancel_many import CancelFilter, cancel_many, count_wanted
 from holdfast.kernel.enqueue import enqueue, enqueue_batch
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.lanes import claim_in_lanes
@@ -37,7 +37,7 @@ async def fill(store: Store, n: int, kind: str = "work", queue: str = "default",
 
 
 async def cancelled(store: Store, **wanted: Any) -> tuple[int, int]:
-    parts = [part async for part in cancel_many(store.database, Wanted(**wanted), reason="unwanted")]
+    parts = [part async for part in cancel_many(store.database, CancelFilter(**wanted), reason="unwanted")]
     assert all(sum(part) <= 1_000 for part in parts)
     return sum(part.ended for part in parts), sum(part.asked for part in parts)
 
@@ -50,8 +50,8 @@ async def states(store: Store, column: str = "kind") -> dict[tuple[str, str], in
 async def test_all_jobs_of_a_queue_end_and_no_others(store: Store) -> None:
     await fill(store, FULL)
     await fill(store, 3, queue="other")
-    assert await store.do(count_wanted, Wanted(queue="default"), cap=1_000) == 1_000
-    assert await store.do(count_wanted, Wanted(queue="default"), cap=2 * FULL) == FULL
+    assert await store.do(count_wanted, CancelFilter(queue="default"), cap=1_000) == 1_000
+    assert await store.do(count_wanted, CancelFilter(queue="default"), cap=2 * FULL) == FULL
     assert await cancelled(store, queue="default") == (FULL, 0)
     assert await states(store, "queue") == {("default", "cancelled"): FULL, ("other", "pending"): 3}
     ((error,),) = await store.query("select distinct cast(error as text) from holdfast.job_now where queue = 'default'")
@@ -148,7 +148,7 @@ async def test_several_cancellers_and_a_claimer_beside_each_other(store: Store) 
 
 async def test_what_is_enqueued_meanwhile_stays(store: Store) -> None:
     await fill(store, MANY)
-    going = cancel_many(store.database, Wanted(queue="default"), reason="unwanted")
+    going = cancel_many(store.database, CancelFilter(queue="default"), reason="unwanted")
     await anext(going)
     late = await store.enqueue()
     assert sum([part.ended async for part in going]) == MANY - 1_000

@@ -10,8 +10,8 @@ from holdfast.kernel import failure_groups
 from holdfast.kernel.failure_groups import OTHERS, list_failures
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.tally import DAY, HOUR, MINUTE, forget_old, tally_jobs
-from holdfast.kernel.tally_rows import Counted, FailureGroup
-from holdfast.kernel.tally_series import Asked, percentile, read_series, read_times
+from holdfast.kernel.tally_rows import FailureGroup, SeriesPoint
+from holdfast.kernel.tally_series import SeriesQuery, percentile, read_series, read_times
 from holdfast.outcomes import Done, Fail
 from tests.support.stores import Store
 
@@ -25,8 +25,8 @@ async def finished(store: Store, n: int = 1, queue: str = "default", tenant: str
         await store.end(lease, outcome or Done())
 
 
-async def counted(store: Store, grain: str = "hour", *by: str, tenant: str | None = None) -> list[Counted]:
-    asked = Asked("jobs", grain, *EVER, step=1, by=by, tenant=tenant)
+async def counted(store: Store, grain: str = "hour", *by: str, tenant: str | None = None) -> list[SeriesPoint]:
+    asked = SeriesQuery("jobs", grain, *EVER, step=1, by=by, tenant=tenant)
     return await store.do(read_series, asked, limit=1_000)
 
 
@@ -124,7 +124,7 @@ async def test_how_long_jobs_waited_and_took_is_known_within_a_factor_of_two(sto
     await store.advance("3m")
     await tally_all(store)
     found: dict[str, dict[int, int]] = {}
-    for row in await store.do(read_times, Asked("jobs", "hour", *EVER, step=1)):
+    for row in await store.do(read_times, SeriesQuery("jobs", "hour", *EVER, step=1)):
         found.setdefault(row.measure, {})[row.bucket] = row.number
     waits, takes = (percentile(found[measure], 0.5) or 0 for measure in ("wait", "duration"))
     assert 5_000_000 <= waits <= 20_000_000

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
 from holdfast.kernel.brokers import claim_for
 from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_these
-from holdfast.kernel.cancel_many import Place, Wanted, find_wanted, newest_job
+from holdfast.kernel.cancel_many import CancelFilter, Place, find_wanted, newest_job
 from holdfast.kernel.claim import claim
 from holdfast.kernel.clocks import bring_back
 from holdfast.kernel.complete import complete_and_settle, ending
@@ -80,7 +80,7 @@ def verb(method: Verb[S]) -> Verb[S]:
     return method
 
 
-async def cancel_many(tx: Transaction, wanted: Wanted, *, reason: str) -> Cancelled:
+async def cancel_many(tx: Transaction, wanted: CancelFilter, *, reason: str) -> Cancelled:
     """What the operation of that name does in several transactions: it looks until nothing moved on meanwhile."""
     newest = await newest_job(tx)
     found: set[int] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
-from holdfast.kernel.cancel_many import LIVE, Wanted
+from holdfast.kernel.cancel_many import LIVE, CancelFilter
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.retention import BEGIN, prune, remove
@@ -68,7 +68,7 @@ class Family(Scene):
 
     @verb
     def cancel_many(self) -> Call:
-        return call(cancel_many, Wanted(kind="child"), reason="no more")
+        return call(cancel_many, CancelFilter(kind="child"), reason="no more")
 
     @verb
     def cancel_family(self) -> Call:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.kernel.cancel import cancel, cancel_these
-from holdfast.kernel.cancel_many import LIVE, Wanted
+from holdfast.kernel.cancel_many import LIVE, CancelFilter
 from holdfast.kernel.complete import release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.lanes import open_lanes
@@ -87,7 +87,7 @@ class Narrow(Scene):
 
     @verb
     def cancel_many(self) -> Call:
-        return call(cancel_many, Wanted(queue="default"), reason="no more")
+        return call(cancel_many, CancelFilter(queue="default"), reason="no more")
 
     @verb
     def open_lanes(self) -> Call:

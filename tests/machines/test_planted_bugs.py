@@ -13,7 +13,7 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import hold
 from holdfast.kernel.statements import WaitingSql
 from holdfast.machines import checkpoints, engine, family
-from holdfast.machines.stepping import Place
+from holdfast.machines.stepping import MachinePlace
 from holdfast.testing import Labs
 from holdfast.testing.crew import Stuck
 from tests.machines.conftest import WriteMachine
@@ -46,8 +46,8 @@ async def test_a_resume_that_runs_the_last_state_again(
 ) -> None:
     real = engine.Playing._load
 
-    async def forgetful(self: Any) -> Place | None:
-        before: Place | None = None
+    async def forgetful(self: Any) -> MachinePlace | None:
+        before: MachinePlace | None = None
         place = await real(self)
         if self._number > 1 and place is not None and not place.has_ended:
             self._number -= 1

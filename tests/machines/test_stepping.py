@@ -14,15 +14,15 @@ from holdfast.machines.checkpoints import checkpoint_name, read_steps, record
 from holdfast.machines.problems import BadMachine
 from holdfast.machines.stepping import (
     PROBLEMS,
-    About,
     Act,
     Effect,
+    ExecutionInfo,
     Launch,
     MachineEvent,
-    Place,
+    MachinePlace,
     RunMachines,
     Stepper,
-    Wait,
+    TakeSignal,
     failure_of,
 )
 from tests.machines.pure import machine_of, play, seed, states_of
@@ -31,7 +31,7 @@ from tests.machines.pure import machine_of, play, seed, states_of
 def test_the_checker_of_the_document_spawns_what_its_formula_says() -> None:
     launched: list[Launch] = []
 
-    def answer(at: Place, effect: Effect) -> Any:
+    def answer(at: MachinePlace, effect: Effect) -> Any:
         if isinstance(effect, Launch):
             launched.append(effect)
             return {"count": len(effect.wanted)}
@@ -48,7 +48,7 @@ def test_the_worker_of_the_document_ends_without_work_and_takes_errors() -> None
     assert nothing.result == {"status": "no_work_available"}
     seen: list[Any] = []
 
-    def answer(at: Place, effect: Effect) -> Any:
+    def answer(at: MachinePlace, effect: Effect) -> Any:
         if isinstance(effect, RunMachines):
             return ValueError("it broke")
         assert isinstance(effect, Act)
@@ -62,7 +62,7 @@ def test_the_worker_of_the_document_ends_without_work_and_takes_errors() -> None
 
 
 def test_the_reaper_of_the_document_acts_for_each_worker() -> None:
-    def answer(at: Place, effect: Effect) -> Any:
+    def answer(at: MachinePlace, effect: Effect) -> Any:
         assert isinstance(effect, Act)
         if effect.action == "list_stale_workers":
             return {"workers": ["a", "b"]}
@@ -141,7 +141,7 @@ def test_foreach_gives_a_list_in_order_or_a_mapping_by_key() -> None:
         """
     runs: list[RunMachines] = []
 
-    def answer(at: Place, effect: Effect) -> Any:
+    def answer(at: MachinePlace, effect: Effect) -> Any:
         assert isinstance(effect, RunMachines)
         runs.append(effect)
         return [each.input["who"] for each in effect.wanted]
@@ -187,8 +187,8 @@ def test_wait_for_gives_the_payload_as_output() -> None:
     )
     channels: list[str] = []
 
-    def answer(at: Place, effect: Effect) -> Any:
-        assert isinstance(effect, Wait)
+    def answer(at: MachinePlace, effect: Effect) -> Any:
+        assert isinstance(effect, TakeSignal)
         channels.append(effect.channel)
         return {"by": "ann"}
 
@@ -256,7 +256,7 @@ def test_what_is_checked_can_be_run_and_replayed(states: str, chance: int) -> No
     except BadMachine:
         return
     dice = random.Random(chance)
-    stepper = Stepper(machine, {}, About("execution"))
+    stepper = Stepper(machine, {}, ExecutionInfo("execution"))
     moved, before = stepper.begin(), None
     steps: list[tuple[str, str]] = []
     while True:

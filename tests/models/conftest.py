@@ -23,7 +23,7 @@ from holdfast.models import (
     Request,
 )
 from holdfast.models.anthropic import AnthropicModel
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 
 MODEL = "claude-sonnet-5-5"
 WEATHER = {
@@ -75,7 +75,7 @@ async def types(model: Batches, id: str) -> dict[str, str]:
 class Conversation:
     """A simulator, the SDK's model on it, and what the headers said."""
 
-    def __init__(self, provider: Provider, model: AnthropicModel) -> None:
+    def __init__(self, provider: SimulatedProvider, model: AnthropicModel) -> None:
         self.provider, self.model = provider, model
         self.answered: list[Answered] = []
 

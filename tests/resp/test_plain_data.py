@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.resp import keyspace
-from holdfast.resp.keyspace import Name
+from holdfast.resp.keyspace import SpacedKey
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import KEYS, Client, Connect
 from tests.support.redis import running_redis
@@ -134,7 +134,7 @@ async def test_what_has_expired_is_not_there(hf: Holdfast, connect: Connect) -> 
         pass
     database = await core_of(hf).opened()
     assert await database.transact(keyspace.prune, limit=100) == 1
-    assert await database.transact(keyspace.parts, Name("", b"short"), "hash") == []
+    assert await database.transact(keyspace.parts, SpacedKey("", b"short"), "hash") == []
 
 
 async def test_scan_finds_every_key_once(connect: Connect) -> None:

@@ -13,7 +13,7 @@ from holdfast.app import core_of
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, ScriptedTurn, Step
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.simulator import Provider
+from holdfast.models.simulator import SimulatedProvider
 from holdfast.testing import Lab
 from tests.support.apps import eventually
 
@@ -86,7 +86,7 @@ async def results(app: Holdfast, session: str | None) -> list[dict[str, Any]]:
     return [block for message in messages if message.kind == "results" for block in message.blocks]
 
 
-async def audit(app: Holdfast, provider: Provider) -> None:
+async def audit(app: Holdfast, provider: SimulatedProvider) -> None:
     """Nothing was sent that the provider refuses; what was bought is recorded, or counted as unknown."""
     done = [line for line in provider.lines if line["event"] == "done"]
     refused = [line["rejected"] for line in done if line["rejected"] and not line["rejected"].startswith(BY_RULE)]

@@ -16,7 +16,7 @@ from holdfast import Agent, Compaction, Holdfast
 from holdfast.app import core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.cassettes import redacted
-from holdfast.models.simulator import Provider, simulator
+from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.testing import Lab, Labs, Script, block, call, calls, ends, refuse, say, think
 from tests.support.commands import holdfast
 
@@ -49,7 +49,7 @@ def support(hf: Holdfast) -> Agent[str]:
 
 
 @asynccontextmanager
-async def provided(labs: Labs, hf: Holdfast, script: Script) -> AsyncIterator[tuple[Lab, Provider]]:
+async def provided(labs: Labs, hf: Holdfast, script: Script) -> AsyncIterator[tuple[Lab, SimulatedProvider]]:
     """A lab whose app asks a simulated provider over HTTP."""
     lab = await labs.use(hf)
     async with simulator(script=script, ports=core_of(hf).runtime().ports, batch_seconds=5) as provider:

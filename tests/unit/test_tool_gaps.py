@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.tools import ToolContext
-from holdfast.cli.introduction import Part, introduce
+from holdfast.cli.introduction import ProcessNumber, introduce
 from holdfast.workers.role import Role
 
 
@@ -23,7 +23,7 @@ async def test_a_tool_without_docstring_or_types_is_named_with_what_the_model_wi
 
     hf.tool(weather)
     assert caplog.records == [], "most commands import the program and run nothing"
-    introduce(hf, Role(), Part(2, 2))
+    introduce(hf, Role(), ProcessNumber(2, 2))
     async with hf:
         pass
     name = f"{__name__}.{weather.__qualname__}"
@@ -41,7 +41,7 @@ def test_the_first_of_several_processes_names_it(caplog: pytest.LogCaptureFixtur
         return city
 
     for number in (2, 1):
-        introduce(hf, Role(), Part(number, 2))
+        introduce(hf, Role(), ProcessNumber(number, 2))
         assert ("has no docstring" in caplog.text) is (number == 1)
 
 
@@ -61,5 +61,5 @@ def test_a_tool_that_says_all_is_not_named(caplog: pytest.LogCaptureFixture) -> 
             return city
 
     hf.inquiries.question("ask")
-    introduce(hf, Role(), Part())
+    introduce(hf, Role(), ProcessNumber())
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.agents.api.waits import Held, Interval, Known, Wait, waits
+from holdfast.agents.api.waits import HeldInterval, Interval, KnownInterval, WaitInterval, waits
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -13,13 +13,13 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def held(begin: float, end: float | None, outcome: str | None = None, message: str = "") -> Held:
-    return Held(
+def held(begin: float, end: float | None, outcome: str | None = None, message: str = "") -> HeldInterval:
+    return HeldInterval(
         worker="w1", outcome=outcome, message=message, started_at=at(begin), ended_at=None if end is None else at(end)
     )
 
 
-def told(*found: Wait) -> list[tuple[str, float, float | None]]:
+def told(*found: WaitInterval) -> list[tuple[str, float, float | None]]:
     return [
         (each.cause, since(each.started_at), None if each.ended_at is None else since(each.ended_at)) for each in found
     ]
@@ -47,7 +47,7 @@ def test_a_snooze_says_what_it_waited_for() -> None:
 
 
 def test_what_is_known_comes_before_what_is_guessed() -> None:
-    person = Known("person", "asked", at(3), at(6))
+    person = KnownInterval("person", "asked", at(3), at(6))
     found = waits(at(0), at(10), at(20), [held(0, 2, "parked"), held(8, 10, "succeeded")], known=[person])
     assert told(*found) == [("queue", 2, 3), ("person", 3, 6), ("queue", 6, 8)]
 

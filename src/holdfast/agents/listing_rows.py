@@ -14,7 +14,7 @@ class TenantName(NamedTuple):
     tenant: str
 
 
-class Stretch(NamedTuple):
+class HeldStretch(NamedTuple):
     """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
 
     job: int

@@ -50,7 +50,7 @@ class SessionRow(NamedTuple):
     compactions: int
 
 
-class Counted(NamedTuple):
+class RowCount(NamedTuple):
     n: int
 
 
@@ -454,7 +454,7 @@ class NewDelta(NamedTuple):
     data: str
 
 
-class Readers(NamedTuple):
+class ReaderFlag(NamedTuple):
     readers: int  # 1 when a process reads the events of runs
 
 

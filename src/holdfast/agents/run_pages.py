@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.listing_rows import RunPlace
 from holdfast.agents.queries import AFTER_ALL, LAST, list_agents
-from holdfast.agents.rows import Counted, RunRow
+from holdfast.agents.rows import RowCount, RunRow
 from holdfast.agents.statements import RunCountsSql, RunListsSql
 from holdfast.agents.states import RUN, RunState
 from holdfast.kernel.database import Transaction, reading
@@ -27,7 +27,7 @@ LEADS: Mapping[str, tuple[Many[RunRow], One[RunPlace]]] = {
     "unanswered_of_tenant": (RunListsSql.runs_unanswered_of_tenant, RunListsSql.end_of_runs_unanswered_of_tenant),
 }
 
-COUNTS: Mapping[str, One[Counted]] = {
+COUNTS: Mapping[str, One[RowCount]] = {
     "all": RunCountsSql.count_runs_all,
     "of_session": RunCountsSql.count_runs_of_session,
     "of_parent": RunCountsSql.count_runs_of_parent,

@@ -10,7 +10,7 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import CallPlace, EndedAt, JobOf, RunPlace, Stretch, TenantName
+from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -22,7 +22,6 @@ from holdfast.agents.rows import (
     BlockRow,
     CallId,
     CallRow,
-    Counted,
     CurrentAgent,
     Cursor,
     EndedTurn,
@@ -39,9 +38,10 @@ from holdfast.agents.rows import (
     NewRun,
     OpenRun,
     ProviderLaneRow,
-    Readers,
+    ReaderFlag,
     ReadyRun,
     Requested,
+    RowCount,
     RunEnd,
     RunRow,
     SessionRow,
@@ -74,7 +74,7 @@ class AgentsSql(Statements, package=_PACKAGE, file="agents.sql", types={"metadat
     find_agent: One[AgentRow]
     agents_named: Many[AgentRow]
     list_agents: Many[AgentRow]
-    count_agents: One[Counted]
+    count_agents: One[RowCount]
     find_version: One[VersionRow]
     list_versions: Many[VersionRow]
     current_definitions: Many[VersionRow]
@@ -111,8 +111,8 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     lock_session: One[SessionRow]
     lock_lines: Exec
     list_sessions: Many[SessionRow]
-    count_sessions: One[Counted]
-    count_sessions_of: One[Counted]
+    count_sessions: One[RowCount]
+    count_sessions_of: One[RowCount]
     metadata_values: Many[ValueCount]
     list_tenants: Many[TenantName]
     update_session: One[SessionRow]
@@ -173,7 +173,7 @@ class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
     run_states: Many[AwaitedRun]
     usage_below: Many[UsageBelow]
     jobs_below: Many[JobOf]
-    stretches: Many[Stretch]
+    stretches: Many[HeldStretch]
     run_before: One[EndedAt]
 
 
@@ -184,15 +184,15 @@ class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
 
 
 class RunCountsSql(Statements, package=_PACKAGE, file="counting.sql"):
-    count_runs_all: One[Counted]
-    count_runs_of_session: One[Counted]
-    count_runs_of_parent: One[Counted]
-    count_runs_of_agent: One[Counted]
-    count_runs_of_tenant: One[Counted]
-    count_runs_open: One[Counted]
-    count_runs_open_of_tenant: One[Counted]
-    count_runs_unanswered: One[Counted]
-    count_runs_unanswered_of_tenant: One[Counted]
+    count_runs_all: One[RowCount]
+    count_runs_of_session: One[RowCount]
+    count_runs_of_parent: One[RowCount]
+    count_runs_of_agent: One[RowCount]
+    count_runs_of_tenant: One[RowCount]
+    count_runs_open: One[RowCount]
+    count_runs_open_of_tenant: One[RowCount]
+    count_runs_unanswered: One[RowCount]
+    count_runs_unanswered_of_tenant: One[RowCount]
 
 
 class SearchSql(Statements, package=_PACKAGE, file="search.sql"):
@@ -279,8 +279,8 @@ class EventsSql(
     begin_reading: Exec
     end_reading: Exec
     prune_readers: Exec
-    add_events: One[Readers]
-    add_deltas: One[Readers]
+    add_events: One[ReaderFlag]
+    add_deltas: One[ReaderFlag]
     events_after: Many[EventRow]
     last_topic: One[TopicRow]
     topics_after: Many[TopicRow]
@@ -299,11 +299,11 @@ class ProvidersSql(Statements, package=_PACKAGE, file="providers.sql"):
     lanes: Many[ProviderLaneRow]
     find_lane: One[ProviderLaneRow]
     closed_lanes: Many[ClosedLane]
-    due_behind: One[Counted]
+    due_behind: One[RowCount]
 
 
 class FallbacksSql(Statements, package=_PACKAGE, file="fallbacks.sql"):
-    give_up: One[Counted]
+    give_up: One[RowCount]
     renew_turn: Exec
     retire_answer: Exec
     last_failure: One[LastFailure]

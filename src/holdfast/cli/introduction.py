@@ -20,7 +20,7 @@ from holdfast.kernel.migrate import code_version
 from holdfast.shown_text import shown
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
-from holdfast.workers.telemetry import Tally
+from holdfast.workers.telemetry import AttemptTally
 
 log = logging.getLogger("holdfast.cli.worker")
 
@@ -28,7 +28,7 @@ _GROUPS = {BATCHED.name: "runs in batch mode"}  # of slots, where the name alone
 _NAMED = 12  # names of one list; more are counted
 
 
-class Part(NamedTuple):
+class ProcessNumber(NamedTuple):
     """Which of several processes a worker is."""
 
     number: int = 1
@@ -40,7 +40,7 @@ def always_show() -> None:
     log.setLevel(logging.INFO)
 
 
-def introduce(app: Holdfast, role: Role, part: Part) -> None:
+def introduce(app: Holdfast, role: Role, part: ProcessNumber) -> None:
     """A worker has started: say what it serves, and that it is ready. Of several, the first says it for all."""
     withheld = core_of(app).registry.withheld()
     if part.number == 1:
@@ -50,7 +50,7 @@ def introduce(app: Holdfast, role: Role, part: Part) -> None:
     log.info("ready%s", _which(part), extra={"ready": True, "part": part.number})
 
 
-def _say_what_it_serves(app: Holdfast, role: Role, part: Part, withheld: Mapping[str, str]) -> None:
+def _say_what_it_serves(app: Holdfast, role: Role, part: ProcessNumber, withheld: Mapping[str, str]) -> None:
     settings, registry = app.settings, core_of(app).registry
     kinds = sorted(kind for kind in registry.definitions if role.takes(kind) and kind not in withheld)
     lacking = {kind: lack for kind, lack in withheld.items() if role.takes(kind)}
@@ -87,7 +87,7 @@ def _say_what_it_serves(app: Holdfast, role: Role, part: Part, withheld: Mapping
     log.info("holdfast %s, %s, schema %d", VERSION, where, schema, extra={**fields, LINES: lines})
 
 
-def say_goodbye(tally: Tally, part: Part) -> None:
+def say_goodbye(tally: AttemptTally, part: ProcessNumber) -> None:
     """After a clean stop."""
     seconds = tally.stopping
     attempts = "1 attempt" if tally.finished == 1 else f"{tally.finished:,} attempts"
@@ -107,10 +107,10 @@ def _of(kinds: Sequence[str], sort: str) -> list[str]:
     return [kind.removeprefix(sort) for kind in kinds if kind.startswith(sort)]
 
 
-def _slots(slots: dict[str, int], part: Part) -> str:
+def _slots(slots: dict[str, int], part: ProcessNumber) -> str:
     each = ", ".join(f"{limit} for {_GROUPS.get(name, name)}" for name, limit in slots.items())
     return f"{each}, in each of {part.total} processes" if part.total > 1 else each
 
 
-def _which(part: Part) -> str:
+def _which(part: ProcessNumber) -> str:
     return f" (process {part.number} of {part.total})" if part.total > 1 else ""

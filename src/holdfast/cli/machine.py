@@ -27,7 +27,7 @@ from holdfast.machines.files import Finder, load_file
 from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_hooks, named_pair
 from holdfast.machines.orders import KIND, LAYER
-from holdfast.machines.problems import BadMachine, Findings, Problem
+from holdfast.machines.problems import BadMachine, Findings, MachineProblem
 from holdfast.machines.run import play_here, read_input
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values.jobs import JobRecord
@@ -74,7 +74,7 @@ def check(ctx: click.Context, files: Sequence[str], bound: Sequence[str], as_jso
     ctx.exit(1 if wrong else 0)
 
 
-def _problems(file: str, bound: Sequence[str]) -> list[Problem]:
+def _problems(file: str, bound: Sequence[str]) -> list[MachineProblem]:
     found = Findings()
     try:
         bundle = gather(load_file(file), Finder(dict(map(named_pair, bound))).find, found, needed=False)

@@ -12,7 +12,7 @@ import click
 from holdfast.cli.options import run_until_interrupted
 from holdfast.errors import UsageError
 from holdfast.models.script import Script
-from holdfast.models.simulator import FaultRule, Provider, read_rules
+from holdfast.models.simulator import FaultRule, SimulatedProvider, read_rules
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913  # one for each option
     Point a program at it with ANTHROPIC_BASE_URL and any ANTHROPIC_API_KEY. GET /_witness, /_stats and /_batches show
     what it was asked, POST /_rules replaces its rules.
     """
-    simulator = Provider(
+    simulator = SimulatedProvider(
         seed=seed,
         rules=_rules(rules),
         script=_script(script),

@@ -77,7 +77,7 @@ def ls(url: str | None, as_json: bool, wide: bool) -> None:
     )
 
 
-class QueueView(NamedTuple):
+class QueueReport(NamedTuple):
     """One queue from all sides."""
 
     stats: QueueCounts
@@ -94,7 +94,7 @@ class QueueView(NamedTuple):
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its policy, its counts, its lanes, how long its oldest job waits, and who serves it."""
 
-    async def viewed(app: Holdfast) -> tuple[QueueView, list[Row], TableLook]:
+    async def viewed(app: Holdfast) -> tuple[QueueReport, list[Row], TableLook]:
         view = await _view(app, name)
         shown = [_lane(lane) for lane in view.lanes]
         return view, shown, await look_at(app, _LANES, shown)
@@ -171,7 +171,7 @@ async def say_if_absent(app: Holdfast, kind: str | None) -> None:
     click.echo(f"no stored job is of kind {kind!r}.{close}", err=True)
 
 
-async def _view(app: Holdfast, name: str) -> QueueView:
+async def _view(app: Holdfast, name: str) -> QueueReport:
     stats = await app.queues.stats()
     found = next((row for row in stats if row.name == name), None)
     if found is None:
@@ -181,7 +181,7 @@ async def _view(app: Holdfast, name: str) -> QueueView:
     oldest = min((b.oldest_at for b in backlogs if b.oldest_at is not None), default=None)
     workers = [row for row in await all_of(app.workers.list) if row.queues is None or name in row.queues]
     now = await database.transact(queries.now)
-    return QueueView(found, await all_of(app.queues.lanes, queue=name), workers, oldest, now)
+    return QueueReport(found, await all_of(app.queues.lanes, queue=name), workers, oldest, now)
 
 
 def _lane(lane: LaneRecord) -> Row:

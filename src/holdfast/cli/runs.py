@@ -54,7 +54,7 @@ _RUNS = Listing(
 )
 
 
-class Shown(NamedTuple):
+class RunReport(NamedTuple):
     """All that is shown of one run."""
 
     row: RunRecord
@@ -109,13 +109,13 @@ def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one run with its turns, its tool calls, its inquiries and its answer."""
 
-    async def found(app: Holdfast) -> Shown:
+    async def found(app: Holdfast) -> RunReport:
         run = app.runs[await whole(app, id, "run")]
         row, origin, calls = await run.refresh(), await run.forked_from(), await all_of(run.calls)
         failed = [row.id] if row.error else []
         failed += [call.id for call in calls if call.is_error and call.child is None]
         raised = {} if as_json else {each: await raised_by(app, each) for each in failed}
-        return Shown(row, await all_of(run.turns), calls, await all_of(run.inquiries), origin, raised)
+        return RunReport(row, await all_of(run.turns), calls, await all_of(run.inquiries), origin, raised)
 
     row, turns, calls, asked, origin, raised = ask(url, found)
     if as_json:

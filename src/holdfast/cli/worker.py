@@ -14,7 +14,7 @@ from functools import partial
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.introduction import Part, always_show, introduce, say_goodbye
+from holdfast.cli.introduction import ProcessNumber, always_show, introduce, say_goodbye
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
 from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, set_option, url_option
@@ -108,14 +108,14 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     only = {} if agents is None else {"agent": names_in(agents) or ()}
     role = Role(name, worker_id, names_in(queues), names_in(capabilities) or (), until, only, pool)
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-        runner.run(serve(app, role, Part(*map(int, part.split("/"))), held))
+        runner.run(serve(app, role, ProcessNumber(*map(int, part.split("/"))), held))
         # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-async def serve(app: Holdfast, role: Role, part: Part, held: ChildEnd | None) -> None:
+async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd | None) -> None:
     """Work until a signal, or until the parent that holds this process is gone; then drain.
 
     A second signal hands back at once.

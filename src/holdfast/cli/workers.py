@@ -48,7 +48,7 @@ _JOBS = (
 )
 
 
-class WorkerView(NamedTuple):
+class WorkerReport(NamedTuple):
     """A worker, what it runs and who has which duty."""
 
     row: WorkerRecord
@@ -88,11 +88,11 @@ def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one worker, the jobs it holds and its duties."""
 
-    async def found(app: Holdfast) -> tuple[WorkerView, list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[WorkerReport, list[Row], TableLook]:
         row = await app.workers.get(await whole(app, id, "worker"))
         jobs, duties = await app.workers.held(row), await app.workers.duties()
         shown: list[Row] = [(job.id, job.kind, job.queue, job.at) for job in jobs]
-        return WorkerView(row, jobs, duties), shown, await look_at(app, _JOBS, shown)
+        return WorkerReport(row, jobs, duties), shown, await look_at(app, _JOBS, shown)
 
     (row, jobs, duties), held, look = ask(url, found)
     if as_json:

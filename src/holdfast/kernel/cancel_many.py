@@ -34,7 +34,7 @@ _FOUND = 50_000  # jobs that one look finds
 _FAMILIES = 200
 
 
-class Wanted(NamedTuple):
+class CancelFilter(NamedTuple):
     """Which jobs are meant: those that fit everything that is named, in one of these states."""
 
     queue: str | None = None
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
     kept: Collection[str] = ()  # kinds that nobody cancels by hand
 
 
-async def cancel_many(database: Database, wanted: Wanted, *, reason: str) -> AsyncIterator[Cancelled]:
+async def cancel_many(database: Database, wanted: CancelFilter, *, reason: str) -> AsyncIterator[Cancelled]:
     """Cancel what is there and wanted, and then its families; gives what each transaction did.
 
     What is enqueued meanwhile stays, unless it belongs to a cancelled family.
@@ -64,7 +64,7 @@ async def cancel_many(database: Database, wanted: Wanted, *, reason: str) -> Asy
 
 
 @reading
-async def count_wanted(tx: Transaction, wanted: Wanted, *, cap: int) -> int:
+async def count_wanted(tx: Transaction, wanted: CancelFilter, *, cap: int) -> int:
     """How many jobs would be cancelled, their families aside; the count stops at `cap`."""
     newest = await newest_job(tx)
     count = 0
@@ -81,7 +81,7 @@ async def newest_job(tx: Transaction) -> int:
 
 
 @reading
-async def find_wanted(tx: Transaction, wanted: Wanted, state: Place, *, upto: int, limit: int) -> list[int]:
+async def find_wanted(tx: Transaction, wanted: CancelFilter, state: Place, *, upto: int, limit: int) -> list[int]:
     """Up to `limit` of the jobs that are meant, of those in one place, in ascending order."""
     states = _ORDER[state].intersection(wanted.states)
     routes = await _routes(tx, wanted) if states else []
@@ -107,7 +107,7 @@ async def find_wanted(tx: Transaction, wanted: Wanted, state: Place, *, upto: in
     return sorted(row.seq for row in rows)
 
 
-async def _routes(tx: Transaction, wanted: Wanted) -> list[int]:
+async def _routes(tx: Transaction, wanted: CancelFilter) -> list[int]:
     """The routes that such jobs may be on; matching is done here, as for claims."""
     return [
         route.id

@@ -59,7 +59,7 @@ class Spot(NamedTuple):
 BEGIN = Spot(0, 0)
 
 
-class Stretch(NamedTuple):
+class PruneLook(NamedTuple):
     """What one look did: how many it removed or would remove, and where the next begins; None at the end."""
 
     jobs: int
@@ -130,7 +130,7 @@ class Pruner:
         limits = await self._database.transact(find_limits, self._keep)
         return [limit for limit in limits if queue is None or limit.queue == queue]
 
-    async def _prune(self, queue: str, after: Spot, before: int, under: tuple[Term, int] | None) -> Stretch:
+    async def _prune(self, queue: str, after: Spot, before: int, under: tuple[Term, int] | None) -> PruneLook:
         return await self._database.transact(prune, queue, after=after, before=before, look=self._look, under=under)
 
     async def _exactly(self, limit: Limit) -> int:
@@ -185,20 +185,20 @@ async def count_back(tx: Transaction, queue: str, *, below: int, limit: int) -> 
 
 
 @reading
-async def find_prunable(tx: Transaction, queue: str, *, after: Spot, before: int, look: int) -> Stretch:
+async def find_prunable(tx: Transaction, queue: str, *, after: Spot, before: int, look: int) -> PruneLook:
     """Of the next finished jobs of a queue, how many may go."""
     seqs, upto = await _find(tx, queue, after, before, look)
-    return Stretch(len(seqs), upto)
+    return PruneLook(len(seqs), upto)
 
 
 async def prune(
     tx: Transaction, queue: str, *, after: Spot, before: int, look: int, under: tuple[Term, int] | None = None
-) -> Stretch:
+) -> PruneLook:
     """Look at the next finished jobs of a queue, and remove those that may go. `under`: a duty and its holder."""
     if under is not None:
         await hold(tx, *under)
     seqs, upto = await _find(tx, queue, after, before, look)
-    return Stretch(await remove(tx, seqs) if seqs else 0, upto)
+    return PruneLook(await remove(tx, seqs) if seqs else 0, upto)
 
 
 async def _find(tx: Transaction, queue: str, after: Spot, before: int, look: int) -> tuple[list[int], Spot | None]:

@@ -88,7 +88,7 @@ class FailureGroup(NamedTuple):
     last_id: str
 
 
-class Counted(NamedTuple):
+class SeriesPoint(NamedTuple):
     """A part of a series: what was not asked for is empty."""
 
     at: int
@@ -117,7 +117,7 @@ class CountedTime(NamedTuple):
     number: int
 
 
-class Name(NamedTuple):
+class TalliedName(NamedTuple):
     name: str
 
 

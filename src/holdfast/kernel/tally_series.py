@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.statements import TallySql
-from holdfast.kernel.tally_rows import Counted, CountedTime
+from holdfast.kernel.tally_rows import CountedTime, SeriesPoint
 
 CAP = 100_000  # rows of the tally that one question reads
 
 
-class Asked(NamedTuple):
+class SeriesQuery(NamedTuple):
     """Which part of the tally. `by` are the columns that are kept apart; `tenant`: of one, None of everybody."""
 
     subject: str
@@ -28,7 +28,7 @@ class Asked(NamedTuple):
 
 
 @reading
-async def read_series(tx: Transaction, asked: Asked, *, limit: int, cap: int = CAP) -> list[Counted]:
+async def read_series(tx: Transaction, asked: SeriesQuery, *, limit: int, cap: int = CAP) -> list[SeriesPoint]:
     """The newest first; of one time, what there is most of."""
     if "tenant" in asked.by and asked.tenant is None:
         return await tx.many(TallySql.series_by_tenant, **_given(asked), cap=cap, limit=limit)
@@ -36,13 +36,13 @@ async def read_series(tx: Transaction, asked: Asked, *, limit: int, cap: int = C
 
 
 @reading
-async def read_times(tx: Transaction, asked: Asked, *, cap: int = CAP) -> list[CountedTime]:
+async def read_times(tx: Transaction, asked: SeriesQuery, *, cap: int = CAP) -> list[CountedTime]:
     if "tenant" in asked.by and asked.tenant is None:
         return await tx.many(TallySql.times_by_tenant, **_given(asked), cap=cap)
     return await tx.many(TallySql.series_of_times, **_given(asked), tenant=asked.tenant or "", cap=cap)
 
 
-def _given(asked: Asked) -> dict[str, object]:
+def _given(asked: SeriesQuery) -> dict[str, object]:
     flags = {f"by_{part}": int(part in asked.by) for part in ("source", "kind", "mode", "state")}
     own = of_tenants(asked)
     grain = f"tenant_{asked.grain}" if own else asked.grain
@@ -50,7 +50,7 @@ def _given(asked: Asked) -> dict[str, object]:
     return {**flags, "grain": grain, **{name: getattr(asked, name) for name in named}}
 
 
-def of_tenants(asked: Asked) -> bool:
+def of_tenants(asked: SeriesQuery) -> bool:
     """Whether this reads the rows of tenants: only they say whose something was."""
     return asked.tenant is not None or "tenant" in asked.by
 

@@ -17,7 +17,7 @@ from holdfast.machines import family
 from holdfast.machines.asking import AgentAsker, Question, more_wanted, pause_of, winner_of
 from holdfast.machines.checkpoints import checkpoint_name
 from holdfast.machines.family import Outcome
-from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.stepping import AskAgent, EffectFailed, failure_of
 from holdfast.outcomes import Snooze
 from holdfast.workers.context import JobContext
@@ -35,7 +35,7 @@ class Answers:
         self._number = number  # of the checkpoint that comes next
         self._settled = settled
 
-    async def ask(self, machine: Machine, state: Stage, effect: AskAgent) -> Any:
+    async def ask(self, machine: MachineGraph, state: Stage, effect: AskAgent) -> Any:
         """Ask the agent, once or as often as `execution` says; each answer is a run of its own."""
         execution, tries = state.execution, 0
         named = machine.agents.get(effect.agent, effect.agent)

@@ -22,14 +22,13 @@ from holdfast.machines.bundle import Bundle, gather, unpack
 from holdfast.machines.checkpoints import read_steps
 from holdfast.machines.engine import Engine
 from holdfast.machines.files import Finder, load_file
-from holdfast.machines.graph import AgentDefinition
-from holdfast.machines.graph import Machine as Graph
+from holdfast.machines.graph import AgentDefinition, MachineGraph
 from holdfast.machines.hooks import HookRegistry, log
 from holdfast.machines.layer import MachineLayer, machine_definition
 from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.profiles import model_of
-from holdfast.machines.stepping import MachineEvent, Place
+from holdfast.machines.stepping import MachineEvent, MachinePlace
 from holdfast.validation import did_you_mean
 
 T = TypeVar("T")
@@ -94,7 +93,7 @@ class Machines:
             raise NotFound(f"this program has no machine {name[:80]!r}.")
         return self.declared[name]
 
-    def serve(self, graph: Graph, hooks: HookRegistry, queue: str, *, declared: bool = True) -> None:
+    def serve(self, graph: MachineGraph, hooks: HookRegistry, queue: str, *, declared: bool = True) -> None:
         """Let workers of this program play this machine."""
         self.engine.register(graph.name, hooks, declared=declared)
         self._layer.attend(hooks)
@@ -103,7 +102,7 @@ class Machines:
             if isinstance(agent, AgentDefinition):
                 self._define(f"{graph.name}.{name}", agent, Path(graph.file).parent, queue)
 
-    def _warn_of_agents(self, graph: Graph) -> None:
+    def _warn_of_agents(self, graph: MachineGraph) -> None:
         """Agents may be declared later, so one that is not there yet is no error."""
         known = {*graph.agents, *self._core.defined}
         for state in graph.states.values():
@@ -137,7 +136,7 @@ class Machine(Generic[T]):
         return self.bundle.main
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> MachineGraph:
         return self.bundle.machines[self.bundle.main]
 
     async def enqueue(
@@ -186,7 +185,7 @@ class ExecutionHandle(Job[T]):
         made: T = TypeAdapter(self._output).validate_python(value)
         return made
 
-    async def place(self) -> Place | None:
+    async def place(self) -> MachinePlace | None:
         """Where the machine is by its last checkpoint; None: it has not begun."""
         return (await self._read())[1]
 
@@ -217,7 +216,7 @@ class ExecutionHandle(Job[T]):
         """The machines that it runs, as they were when it began."""
         return (await stored_order(self._core, self.id))[1]
 
-    async def _read(self) -> tuple[JobRow, Place | None, list[Any]]:
+    async def _read(self) -> tuple[JobRow, MachinePlace | None, list[Any]]:
         row = await self._app.runtime().find(self.id)
         steps = await self._app.runtime().transact(list_steps, row.seq)
         place, told = read_steps((step.name, step.result) for step in steps)

@@ -12,11 +12,11 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
-from holdfast.machines.graph import Machine
+from holdfast.machines.graph import MachineGraph
 from holdfast.machines.load import load
 from holdfast.machines.problems import Findings
 
-Find = Callable[[Machine, str], Machine | None]  # what a machine means by a name
+Find = Callable[[MachineGraph, str], MachineGraph | None]  # what a machine means by a name
 _MOST = 200  # machines of one bundle
 
 
@@ -25,7 +25,7 @@ class Bundle:
     """`links` says which machine each name in a machine stands for: `(machine, name)` to the machine's own name."""
 
     main: str
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, MachineGraph]
     links: Mapping[tuple[str, str], str]
 
     def called(self, machine: str, name: str) -> str:
@@ -56,7 +56,7 @@ class Bundle:
         return codec.digest(_text(self.stored()))
 
 
-def gather(main: Machine, find: Find, found: Findings, *, needed: bool = True) -> Bundle:
+def gather(main: MachineGraph, find: Find, found: Findings, *, needed: bool = True) -> Bundle:
     """The bundle of a machine. A name that stands for none is a problem, or if it is not `needed` now, a warning."""
     machines, links, left = {main.name: main}, {}, [main]
     while left:
@@ -88,7 +88,7 @@ def unpack(stored: Mapping[str, Any]) -> Bundle:
 
 
 @lru_cache(maxsize=256)
-def load_once(text: str, file: str) -> Machine:
+def load_once(text: str, file: str) -> MachineGraph:
     return load(text, file)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.machines.expressions import Expression
-from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.problems import Findings
-from holdfast.machines.templates import Template
+from holdfast.machines.templates import TextTemplate
 from holdfast.validation import nearest
 
 SET_BY_ENGINE = frozenset({"machine", "error", "last_error", "last_error_type", "worker_id"})
 
 
-def check_graph(machine: Machine, found: Findings) -> None:
+def check_graph(machine: MachineGraph, found: Findings) -> None:
     """Add what is wrong between the parts of a machine; each part is in order by itself."""
     for state in machine.states.values():
         _check_targets(machine, state, found)
@@ -23,7 +23,7 @@ def check_graph(machine: Machine, found: Findings) -> None:
     _check_fields(machine, found)
 
 
-def _check_targets(machine: Machine, state: Stage, found: Findings) -> None:
+def _check_targets(machine: MachineGraph, state: Stage, found: Findings) -> None:
     for transition in state.transitions:
         if transition.to not in machine.states:
             found.unknown(transition.at, "state", transition.to, machine.states)
@@ -63,7 +63,7 @@ def _check_parts(state: Stage, found: Findings) -> None:
         found.add(state.at, f"{state.name!r} has as, and no foreach.")
 
 
-def _check_reached(machine: Machine, found: Findings) -> None:
+def _check_reached(machine: MachineGraph, found: Findings) -> None:
     if machine.initial not in machine.states:
         return
     reached, left = {machine.initial}, [machine.initial]
@@ -79,7 +79,7 @@ def _check_reached(machine: Machine, found: Findings) -> None:
         found.add(machine.states[machine.initial].at, "no final state can be reached, so the machine would never end.")
 
 
-def _check_fields(machine: Machine, found: Findings) -> None:
+def _check_fields(machine: MachineGraph, found: Findings) -> None:
     """A field that is read and never set, and is nearly called like one that is set, is probably misspelt."""
     known = {*SET_BY_ENGINE, *machine.context}
     for state in machine.states.values():
@@ -101,7 +101,7 @@ def _read(state: Stage) -> Iterator[str]:
     while values:
         value = values.pop()
         match value:
-            case Template():
+            case TextTemplate():
                 yield from value.fields
             case Expression():
                 yield from value.fields()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.kernel import codec
-from holdfast.machines.stepping import MachineEvent, Place, StateFailure, Stepped, patch
+from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, Stepped, patch
 
 _PREFIX = "machine "
 
@@ -20,14 +20,14 @@ def checkpoint_name(number: int, what: str = "") -> str:
     return f"{_PREFIX}{number:06d}{' ' if what else ''}{what}"
 
 
-class Told(NamedTuple):
+class CheckpointEvents(NamedTuple):
     """A checkpoint's number, and the events that it holds."""
 
     number: int
     events: tuple[MachineEvent, ...]
 
 
-def record(before: Place | None, moved: Stepped) -> dict[str, Any]:
+def record(before: MachinePlace | None, moved: Stepped) -> dict[str, Any]:
     """What is stored of a move."""
     changed, removed = patch({} if before is None else before.context, moved.to.context)
     to = moved.to
@@ -48,14 +48,14 @@ def record(before: Place | None, moved: Stepped) -> dict[str, Any]:
     return stored
 
 
-def replayed(before: Place | None, stored: Mapping[str, Any]) -> Place:
+def replayed(before: MachinePlace | None, stored: Mapping[str, Any]) -> MachinePlace:
     """The place that a checkpoint led to."""
     context = {} if before is None else dict(before.context)
     context |= stored["set"]
     for name in stored.get("unset", ()):
         context.pop(name, None)
     failure = stored.get("failure")
-    return Place(
+    return MachinePlace(
         state=stored["state"],
         step=stored["step"],
         part=stored["part"],
@@ -67,14 +67,16 @@ def replayed(before: Place | None, stored: Mapping[str, Any]) -> Place:
     )
 
 
-def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[Place | None, list[Told]]:
+def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[MachinePlace | None, list[CheckpointEvents]]:
     """Where a machine is, and what happened to it, by the steps of its job."""
-    place: Place | None = None
-    told: list[Told] = []
+    place: MachinePlace | None = None
+    told: list[CheckpointEvents] = []
     for name, result in sorted((name, result) for name, result in steps if _is_checkpoint(name)):
         stored = codec.decode(result)
         place = replayed(place, stored)
-        told.append(Told(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"])))
+        told.append(
+            CheckpointEvents(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"]))
+        )
     return place, told
 
 

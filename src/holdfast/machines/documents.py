@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.machines.problems import BadMachine, Position, Problem
+from holdfast.machines.problems import BadMachine, MachineProblem, Position
 
 MOST_BYTES = 1_048_576
 MOST_NODES = 50_000
@@ -62,7 +62,7 @@ Node = Scalar | Sequence | Mapping
 def read_document(text: str, file: str) -> Node:
     """The one document of a file. `BadMachine` when it is no YAML, or more than the caps allow."""
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise BadMachine([Problem(Position(file, 1, 1), f"the file has more than {MOST_BYTES:,} bytes.")])
+        raise BadMachine([MachineProblem(Position(file, 1, 1), f"the file has more than {MOST_BYTES:,} bytes.")])
     return _DocumentReader(file).read(text)
 
 
@@ -81,7 +81,7 @@ class _DocumentReader:
         self._file = file
         self._anchors: dict[str, tuple[Node, int, int]] = {}  # with how many nodes, and how deep
         self._count = 0
-        self._problems: list[Problem] = []
+        self._problems: list[MachineProblem] = []
 
     def read(self, text: str) -> Node:  # noqa: PLR0912  a case for each event
         root: Node | None = None
@@ -90,7 +90,7 @@ class _DocumentReader:
             kind, at = type(event).__name__, self._position(event)
             if kind in ("MappingStartEvent", "SequenceStartEvent"):
                 if len(open_nodes) == DEEPEST:
-                    raise BadMachine([Problem(at, f"this is nested more than {DEEPEST} levels deep.")])
+                    raise BadMachine([MachineProblem(at, f"this is nested more than {DEEPEST} levels deep.")])
                 self._refuse_tag(event, at)
                 open_nodes.append(_Open(at, kind == "MappingStartEvent", event.anchor))
                 continue
@@ -103,7 +103,7 @@ class _DocumentReader:
             elif kind == "AliasEvent":
                 node, anchor = self._alias(event.anchor, at, len(open_nodes)), None
             elif kind == "DocumentStartEvent" and root is not None:
-                raise BadMachine([Problem(at, "a file has one document; a second one begins here.")])
+                raise BadMachine([MachineProblem(at, "a file has one document; a second one begins here.")])
             else:
                 continue
             self._count_node(node, at)
@@ -116,7 +116,7 @@ class _DocumentReader:
         if self._problems:
             raise BadMachine(self._problems)
         if root is None:
-            raise BadMachine([Problem(Position(self._file, 1, 1), "the file is empty.")])
+            raise BadMachine([MachineProblem(Position(self._file, 1, 1), "the file is empty.")])
         return root
 
     def _position(self, event: Any) -> Position:
@@ -124,31 +124,35 @@ class _DocumentReader:
 
     def _refuse_tag(self, event: Any, at: Position) -> None:
         if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:str"):
-            self._problems.append(Problem(at, f"tags such as {event.tag!r} are not part of the language."))
+            self._problems.append(MachineProblem(at, f"tags such as {event.tag!r} are not part of the language."))
 
     def _finite(self, value: Plain, at: Position) -> Plain:
         if isinstance(value, float) and not math.isfinite(value):
-            self._problems.append(Problem(at, "this number is too large. Put quotes around it if it is a text."))
+            self._problems.append(MachineProblem(at, "this number is too large. Put quotes around it if it is a text."))
         return value
 
     def _anchor(self, anchor: str, node: Node, at: Position) -> None:
         if len(self._anchors) == MOST_ANCHORS:
-            raise BadMachine([Problem(at, f"the file has more than {MOST_ANCHORS} anchors.")])
+            raise BadMachine([MachineProblem(at, f"the file has more than {MOST_ANCHORS} anchors.")])
         self._anchors[anchor] = (node, *_extent(node))
 
     def _alias(self, anchor: str, at: Position, depth: int) -> Node:
         if anchor not in self._anchors:
-            raise BadMachine([Problem(at, f"nothing before this is marked &{anchor}.")])
+            raise BadMachine([MachineProblem(at, f"nothing before this is marked &{anchor}.")])
         node, size, height = self._anchors[anchor]
         if depth + height > DEEPEST:
-            raise BadMachine([Problem(at, f"with what &{anchor} marks this is nested over {DEEPEST} levels deep.")])
+            raise BadMachine(
+                [MachineProblem(at, f"with what &{anchor} marks this is nested over {DEEPEST} levels deep.")]
+            )
         self._count += size - 1
         return node
 
     def _count_node(self, node: Node, at: Position) -> None:
         self._count += 1
         if self._count > MOST_NODES:
-            raise BadMachine([Problem(at, f"the file has more than {MOST_NODES:,} values, repeated ones included.")])
+            raise BadMachine(
+                [MachineProblem(at, f"the file has more than {MOST_NODES:,} values, repeated ones included.")]
+            )
 
     def _made(self, ended: _Open) -> Node:
         if not ended.is_mapping:
@@ -157,17 +161,17 @@ class _DocumentReader:
         pairs = iter(ended.nodes)
         for key, value in zip(pairs, pairs, strict=True):
             if not isinstance(key, Scalar) or not isinstance(key.value, str | int) or isinstance(key.value, bool):
-                self._problems.append(Problem(key.at, "a key is a text; put quotes around it."))
+                self._problems.append(MachineProblem(key.at, "a key is a text; put quotes around it."))
                 continue
             name = str(key.value)
             if name == "<<":
                 self._problems.append(
-                    Problem(key.at, "merge keys (<<) are not part of the language: repeat the lines.")
+                    MachineProblem(key.at, "merge keys (<<) are not part of the language: repeat the lines.")
                 )
             elif name in entries:
                 first = entries[name].at
                 self._problems.append(
-                    Problem(key.at, f"{name!r} stands here again; it is in line {first.line} already.")
+                    MachineProblem(key.at, f"{name!r} stands here again; it is in line {first.line} already.")
                 )
             else:
                 entries[name] = Entry(key.at, name, value)
@@ -214,14 +218,14 @@ def _events(text: str, file: str) -> Iterator[Any]:
     except yaml.reader.ReaderError as problem:
         before = text[: problem.position] if isinstance(problem.position, int) else ""
         at = Position(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise BadMachine([Problem(at, f"this is not YAML: {problem.reason}.")]) from None
+        raise BadMachine([MachineProblem(at, f"this is not YAML: {problem.reason}.")]) from None
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         at = Position(file, mark.line + 1, mark.column + 1) if mark else Position(file, 1, 1)
         said = " ".join(str(part) for part in (problem.context, problem.problem) if part)
-        raise BadMachine([Problem(at, f"this is not YAML: {said}.")]) from None
+        raise BadMachine([MachineProblem(at, f"this is not YAML: {said}.")]) from None
     except (ValueError, UnicodeError) as problem:
-        raise BadMachine([Problem(Position(file, 1, 1), f"this is not YAML: {problem}.")]) from None
+        raise BadMachine([MachineProblem(Position(file, 1, 1), f"this is not YAML: {problem}.")]) from None
 
 
 def plain_value(node: Node) -> Any:

@@ -27,7 +27,7 @@ from holdfast.machines.asking import AgentAsker
 from holdfast.machines.bundle import Bundle, unpack
 from holdfast.machines.checkpoints import checkpoint_name, record, replayed
 from holdfast.machines.family import Outcome
-from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.hooks import HookRegistry, HookSet
 from holdfast.machines.orders import OWN_PROCESS, Order, Way, first_order, new_job, read_order
 from holdfast.machines.program import Program
@@ -35,19 +35,19 @@ from holdfast.machines.program import playing as playing_program
 from holdfast.machines.stepping import (
     HOOKED,
     PROBLEMS,
-    About,
     Act,
     AskAgent,
     Effect,
     EffectFailed,
+    ExecutionInfo,
     Hook,
     Launch,
-    Place,
+    MachinePlace,
     RunMachines,
     StateFailure,
     Stepped,
     Stepper,
-    Wait,
+    TakeSignal,
     WantedRun,
     failure_of,
 )
@@ -125,7 +125,7 @@ class Playing:
         self._ctx = ctx
         self._order = order
         self._bundle = bundle
-        self._machine: Machine = bundle.machines[order.machine]
+        self._machine: MachineGraph = bundle.machines[order.machine]
         self._registry = hooks
         self._asking = asking
         self._ports = ports
@@ -136,7 +136,7 @@ class Playing:
         return str(self._ctx.id)
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> MachineGraph:
         return self._machine
 
     async def play(self) -> Any:
@@ -153,15 +153,15 @@ class Playing:
             return Fail(place.failure.message, place.failure.type)
         return place.result
 
-    async def _load(self) -> Place | None:
+    async def _load(self) -> MachinePlace | None:
         """Where the last checkpoint led."""
-        place: Place | None = None
+        place: MachinePlace | None = None
         while (stored := await self._ctx.ledger.find_step(checkpoint_name(self._number))) is not None:
             place = replayed(place, codec.decode(stored))
             self._number += 1
         return place
 
-    async def _moved_on(self, place: Place, moved: Stepped) -> Place:
+    async def _moved_on(self, place: MachinePlace, moved: Stepped) -> MachinePlace:
         """Store a move. One that is larger than the store takes is the failure of its state."""
         try:
             return await self._store(place, moved)
@@ -169,7 +169,7 @@ class Playing:
             failed = self._stepper(place.state).failed(place, failure_of(problem))
             return await self._store(place, await self._recover(failed))
 
-    async def _store(self, before: Place | None, moved: Stepped) -> Place:
+    async def _store(self, before: MachinePlace | None, moved: Stepped) -> MachinePlace:
         text = codec.encode(
             record(before, moved), what=f"what state {moved.to.state!r} has to store", cap=self._ctx.settings.result_cap
         )
@@ -180,10 +180,10 @@ class Playing:
     def _stepper(self, state: str) -> Stepper:
         methods = self._registry.of(self._machine, state).methods - {"on_machine_start", "on_machine_end"}
         methods |= self._registry.of(self._machine, None).methods & {"on_machine_start", "on_machine_end"}
-        about = About(self._ctx.id, self._order.parent, self._order.depth)
+        about = ExecutionInfo(self._ctx.id, self._order.parent, self._order.depth)
         return Stepper(self._machine, self._order.input, about, methods)
 
-    async def _move(self, place: Place) -> Stepped:
+    async def _move(self, place: MachinePlace) -> Stepped:
         """Do what is to be done next, and say where that leads."""
         stepper = self._stepper(place.state)
         try:
@@ -211,14 +211,14 @@ class Playing:
         found = stepper.recovered(place, to)
         return Stepped(found.to, (*moved.events[:-1], *found.events))
 
-    async def _perform(self, place: Place, effect: Effect) -> Any:
+    async def _perform(self, place: MachinePlace, effect: Effect) -> Any:
         state = self._machine.states[place.state]
         match effect:
             case Hook():
                 return await self._hook(state, effect)
             case Act():
                 return await self._act(state, effect)
-            case Wait():
+            case TakeSignal():
                 return await self._wait(state, effect)
             case RunMachines():
                 return await self._run(state, effect)
@@ -279,7 +279,7 @@ class Playing:
 
     # What waits without a worker
 
-    async def _wait(self, state: Stage, effect: Wait) -> Any:
+    async def _wait(self, state: Stage, effect: TakeSignal) -> Any:
         """The signal is taken and stored in one transaction; only then is its state left."""
         try:
             check_channel(effect.channel)
@@ -370,7 +370,7 @@ class Playing:
         way = replace(way, requires=(OWN_PROCESS,)) if queue else way
         return new_job(id, order, way, self._ctx.settings)
 
-    async def _launch(self, place: Place, state: Stage, effect: Launch) -> Any:
+    async def _launch(self, place: MachinePlace, state: Stage, effect: Launch) -> Any:
         """Start machines that are on their own from then on."""
         if self._order.depth >= MOST_LAUNCHES:
             problem = TooDeep(f"machines launch each other, {MOST_LAUNCHES:,} one after the other.")
@@ -387,7 +387,7 @@ class Playing:
         await family.launch(self._ctx, (self._job(id, order) for id, order in orders_of))
         return {"count": len(ids), "execution_ids": list(ids[:_TOLD_IDS])}
 
-    async def _admission(self, place: Place, state: Stage, effect: Launch) -> LaunchLimit | None:
+    async def _admission(self, place: MachinePlace, state: Stage, effect: Launch) -> LaunchLimit | None:
         if "on_launch" not in self._hooks(state).methods:
             return None
         names = [each.name for each in effect.wanted]

@@ -6,28 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.machines.documents import MOST_BYTES
-from holdfast.machines.graph import Machine
+from holdfast.machines.graph import MachineGraph
 from holdfast.machines.load import load
-from holdfast.machines.problems import BadMachine, Position, Problem
+from holdfast.machines.problems import BadMachine, MachineProblem, Position
 
 SUFFIXES = (".yml", ".yaml")
 _MOST_FILES = 1_000  # of a folder that are looked at for a name
 
 
-def load_file(path: str | Path) -> Machine:
+def load_file(path: str | Path) -> MachineGraph:
     """The machine in a file. `BadMachine` when it cannot be read, or has mistakes."""
     file = str(path)
     try:
         with Path(path).open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)
     except OSError as problem:
-        raise BadMachine([Problem(Position(file, 1, 1), f"the file cannot be read: {problem.strerror}.")]) from None
+        raise BadMachine(
+            [MachineProblem(Position(file, 1, 1), f"the file cannot be read: {problem.strerror}.")]
+        ) from None
     if len(content) > MOST_BYTES:
-        raise BadMachine([Problem(Position(file, 1, 1), f"the file has more than {MOST_BYTES:,} bytes.")])
+        raise BadMachine([MachineProblem(Position(file, 1, 1), f"the file has more than {MOST_BYTES:,} bytes.")])
     try:
         return load(content.decode("utf-8-sig"), file)
     except UnicodeDecodeError:
-        raise BadMachine([Problem(Position(file, 1, 1), "the file is not UTF-8.")]) from None
+        raise BadMachine([MachineProblem(Position(file, 1, 1), "the file is not UTF-8.")]) from None
 
 
 class Finder:
@@ -35,9 +37,9 @@ class Finder:
 
     def __init__(self, bound: Mapping[str, str | Path] | None = None) -> None:
         self._bound = {name: Path(path) for name, path in (bound or {}).items()}
-        self._loaded: dict[Path, Machine] = {}
+        self._loaded: dict[Path, MachineGraph] = {}
 
-    def find(self, machine: Machine, name: str) -> Machine | None:
+    def find(self, machine: MachineGraph, name: str) -> MachineGraph | None:
         """`BadMachine` when a file that would be it has mistakes."""
         if name in self._bound:
             return self._load(self._bound[name])
@@ -52,7 +54,7 @@ class Finder:
             return self._load(path) if path.is_file() else self._in_folder(folder, said)
         return self._in_folder(folder, name)
 
-    def _in_folder(self, folder: Path, name: str) -> Machine | None:
+    def _in_folder(self, folder: Path, name: str) -> MachineGraph | None:
         if not folder.is_dir():
             return None
         for suffix in SUFFIXES:
@@ -63,7 +65,7 @@ class Finder:
                 return self._load(path)
         return None
 
-    def _load(self, path: Path) -> Machine:
+    def _load(self, path: Path) -> MachineGraph:
         path = path.resolve()
         if path not in self._loaded:
             self._loaded[path] = load_file(path)

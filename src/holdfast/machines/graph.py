@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.machines.expressions import Expression
-from holdfast.machines.problems import Position, Problem
-from holdfast.machines.templates import Template
+from holdfast.machines.problems import MachineProblem, Position
+from holdfast.machines.templates import TextTemplate
 
 DEFAULT_STEPS = 1_000
 DEFAULT_BACKOFFS = (2.0, 8.0, 16.0, 35.0)
@@ -87,7 +87,7 @@ class Stage:
     mode: str = "settled"
     foreach: Value | None = None
     item: str = "item"
-    key: Template | Path | None = None
+    key: TextTemplate | Path | None = None
     launches: tuple[MachineCall, ...] = ()
     launch_input: Value = None
     agent: str | None = None
@@ -140,7 +140,7 @@ class AgentDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineGraph:
     name: str
     version: str
     file: str
@@ -153,7 +153,7 @@ class Machine:
     lifecycle: tuple[HookSpec, ...]
     machines: Mapping[str, str]  # the file or the name of each, by the name that states use
     agents: Mapping[str, str | AgentDefinition]
-    warnings: tuple[Problem, ...] = ()
+    warnings: tuple[MachineProblem, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -170,7 +170,7 @@ class Machine:
 
 def rendered(value: Value, names: Mapping[str, Any]) -> Any:
     """A plain value, with every template in it replaced by what it gives."""
-    if isinstance(value, Template | Path):
+    if isinstance(value, TextTemplate | Path):
         return value.render(names)
     if isinstance(value, dict):
         return {key: rendered(each, names) for key, each in value.items()}

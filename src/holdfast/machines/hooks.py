@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.machines.graph import Machine
+from holdfast.machines.graph import MachineGraph
 from holdfast.machines.problems import Findings
 from holdfast.validation import did_you_mean
 
@@ -75,7 +75,7 @@ class HookRegistry:
             if len(listed) == 1:
                 self._given.setdefault(DEFAULT, listed[0])
 
-    def check(self, machine: Machine, found: Findings) -> None:
+    def check(self, machine: MachineGraph, found: Findings) -> None:
         """Add what a machine names and the program has not registered, and actions that nobody could do."""
         specs = [*machine.hooks, *machine.lifecycle]
         for state in machine.states.values():
@@ -88,7 +88,7 @@ class HookRegistry:
             if spec.name not in self._given:
                 found.unknown(spec.at, "registered hooks called", spec.name, self._given)
 
-    def of(self, machine: Machine, state: str | None) -> HookSet:
+    def of(self, machine: MachineGraph, state: str | None) -> HookSet:
         """The hooks of a state, or with None those of the start and the end."""
         own = machine.states[state].hooks if state is not None else None
         specs = machine.hooks if own is None else own

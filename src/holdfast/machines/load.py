@@ -17,8 +17,8 @@ from holdfast.machines.graph import (
     GraphSettings,
     GraphTransition,
     HookSpec,
-    Machine,
     MachineCall,
+    MachineGraph,
     Path,
     Stage,
     ToolLoop,
@@ -26,7 +26,7 @@ from holdfast.machines.graph import (
 )
 from holdfast.machines.language import TABLES, Key
 from holdfast.machines.problems import Findings, Position
-from holdfast.machines.templates import Template
+from holdfast.machines.templates import TextTemplate
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _ITEM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -37,7 +37,7 @@ _KINDS = {"string": str, "boolean": bool, "integer": int, "number": (int, float)
 _RESERVED = frozenset({"context", "input", "output", "range", "loop"})
 
 
-def load(text: str, file: str) -> Machine:
+def load(text: str, file: str) -> MachineGraph:
     """The machine of this text. `BadMachine` with everything that is wrong in it."""
     return _Loader(text, file).load()
 
@@ -50,7 +50,7 @@ class _Loader:
         self._native = True
         self._names: tuple[str, ...] = ()
 
-    def load(self) -> Machine:
+    def load(self) -> MachineGraph:
         root = read_document(self._text, self._file)
         if not isinstance(root, Mapping):
             self._found.add(root.at, "a machine is a mapping with spec, spec_version and data.")
@@ -135,7 +135,7 @@ class _Loader:
 
     # Meaning
 
-    def _machine(self, data: Mapping, version: str) -> Machine:
+    def _machine(self, data: Mapping, version: str) -> MachineGraph:
         stem = PurePath(self._file).name.split(".")[0] or "machine"
         name = _text(data.get("name")) or stem
         if not _NAME.fullmatch(name):
@@ -150,7 +150,7 @@ class _Loader:
                 self._found.add(entry.at, f"{entry.name!r} is not a name for a state: letters, digits, _, - and .")
             if isinstance(entry.node, Mapping):
                 states[entry.name] = self._state(entry)
-        return Machine(
+        return MachineGraph(
             name=name,
             version=version,
             file=self._file,
@@ -198,7 +198,7 @@ class _Loader:
             mode=_text(node.get("mode")) or "settled",
             foreach=self._value(node.get("foreach"), ("context", "input")),
             item=item,
-            key=key if isinstance(key, Template | Path) else None,
+            key=key if isinstance(key, TextTemplate | Path) else None,
             launches=self._calls(node.get("launch"), names),
             launch_input=self._value(node.get("launch_input"), names),
             agent=_text(node.get("agent")),
@@ -410,5 +410,5 @@ def _short(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-def _with_warnings(machine: Machine, found: Findings) -> Machine:
+def _with_warnings(machine: MachineGraph, found: Findings) -> MachineGraph:
     return replace(machine, warnings=tuple(found.warnings))

@@ -25,7 +25,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MachineProblem:
     """One mistake, or with `is_warning` something that looks like one and does not keep the machine from running."""
 
     at: Position
@@ -39,7 +39,7 @@ class Problem:
 class BadMachine(UsageError):
     """A machine's file has mistakes. `problems` has each with its place; correct the file and load it again."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[MachineProblem]) -> None:
         more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         super().__init__("\n".join(map(str, problems[:_SHOWN])) + more)
         self.problems = tuple(problems)
@@ -49,13 +49,13 @@ class Findings:
     """Collects the problems of one file."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[MachineProblem] = []
 
     def add(self, at: Position, message: str) -> None:
-        self.problems.append(Problem(at, message))
+        self.problems.append(MachineProblem(at, message))
 
     def warn(self, at: Position, message: str) -> None:
-        self.problems.append(Problem(at, message, is_warning=True))
+        self.problems.append(MachineProblem(at, message, is_warning=True))
 
     def unknown(self, at: Position, what: str, name: str, known: Iterable[str]) -> None:
         """`name` is not one of the `known`: say so, and which of them was probably meant."""
@@ -64,11 +64,11 @@ class Findings:
         self.add(at, f"there is no {what} {name!r}.{did_you_mean(name, names) or listed}")
 
     @property
-    def errors(self) -> list[Problem]:
+    def errors(self) -> list[MachineProblem]:
         return sorted((each for each in self.problems if not each.is_warning), key=lambda each: each.at)
 
     @property
-    def warnings(self) -> list[Problem]:
+    def warnings(self) -> list[MachineProblem]:
         return sorted((each for each in self.problems if each.is_warning), key=lambda each: each.at)
 
     def raise_any(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.machines.expressions import ExpressionError
-from holdfast.machines.graph import Machine, Stage, rendered
+from holdfast.machines.graph import MachineGraph, Stage, rendered
 from holdfast.machines.metering import TemplateError
 
 # What may be done in a state, in this order. Hooks take part where they say that they do.
@@ -62,7 +62,7 @@ class EffectFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ExecutionInfo:
     """What `context.machine` says, beside where the machine is."""
 
     execution_id: str
@@ -71,7 +71,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MachinePlace:
     """Where a machine is. `part` is to be done next; "" once it has ended, with a `result` or a `failure`."""
 
     state: str
@@ -92,7 +92,7 @@ class Place:
 class Stepped:
     """The next place, and what happened on the way there."""
 
-    to: Place
+    to: MachinePlace
     events: tuple[MachineEvent, ...]
 
 
@@ -150,19 +150,21 @@ class AskAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class TakeSignal:
     """Take a signal."""
 
     channel: str
 
 
-Effect = Hook | Act | RunMachines | Launch | AskAgent | Wait
+Effect = Hook | Act | RunMachines | Launch | AskAgent | TakeSignal
 
 
 class Stepper:
     """One machine and its input: `hooked` names the methods that its hooks have."""
 
-    def __init__(self, machine: Machine, input: Mapping[str, Any], about: About, hooked: Iterable[str] = ()) -> None:
+    def __init__(
+        self, machine: MachineGraph, input: Mapping[str, Any], about: ExecutionInfo, hooked: Iterable[str] = ()
+    ) -> None:
         self._machine = machine
         self._input = dict(input)
         self._about = about
@@ -170,7 +172,7 @@ class Stepper:
 
     def begin(self) -> Stepped:
         """Its first place. What goes wrong here has no state that could take it, so the machine has failed."""
-        at = Place(self._machine.initial, 1, "", {})
+        at = MachinePlace(self._machine.initial, 1, "", {})
         events = [MachineEvent("started", at.state, 0)]
         try:
             context = rendered(self._machine.context, {"input": self._input})
@@ -182,15 +184,15 @@ class Stepper:
 
     def resume(self, state: str, context: Context) -> Stepped:
         """Begin in the middle: in this state, with this context."""
-        at = Place(state, 1, "", dict(context))
+        at = MachinePlace(state, 1, "", dict(context))
         return self._pass_on(_entered(at, [MachineEvent("started", state, 0, "resumed")]))
 
-    def effect(self, at: Place) -> Effect:
+    def effect(self, at: MachinePlace) -> Effect:
         """What is to be done next. `TemplateError` or `ExpressionError` when it cannot be said: then it `failed`."""
         state = self._state(at)
         match at.part:
             case "wait_for":
-                return Wait(str(rendered(state.wait_for, self._names(at))))
+                return TakeSignal(str(rendered(state.wait_for, self._names(at))))
             case "action":
                 return self._act(at, state)
             case "launch":
@@ -204,7 +206,7 @@ class Stepper:
             case _:
                 return Hook(at.part, self.seen(at), at.output)
 
-    def succeeded(self, at: Place, output: Any) -> Stepped:
+    def succeeded(self, at: MachinePlace, output: Any) -> Stepped:
         """The part was done, with this output."""
         events = [MachineEvent("executed", at.state, at.step, at.part)]
         try:
@@ -213,11 +215,11 @@ class Stepper:
             moved = self._failed(at, failure_of(problem), events)
         return self._pass_on(moved)
 
-    def failed(self, at: Place, failure: StateFailure) -> Stepped:
+    def failed(self, at: MachinePlace, failure: StateFailure) -> Stepped:
         """The part failed: the state that `on_error` names takes it, or the machine fails."""
         return self._pass_on(self._failed(at, failure, []))
 
-    def recovered(self, at: Place, to: str) -> Stepped:
+    def recovered(self, at: MachinePlace, to: str) -> Stepped:
         """The machine failed, and its hooks chose the state that takes the error."""
         if at.failure is None or to not in self._machine.states:
             message = f"the hooks want to recover in state {to!r}, which is not there."
@@ -227,7 +229,7 @@ class Stepper:
         except MaxStepsExceeded as problem:
             return _ended(replace(at, failure=failure_of(problem)), [])
 
-    def seen(self, at: Place) -> Context:
+    def seen(self, at: MachinePlace) -> Context:
         """The context as templates, conditions and hooks see it."""
         machine = {
             "execution_id": self._about.execution_id,
@@ -242,10 +244,10 @@ class Stepper:
 
     # Inside
 
-    def _state(self, at: Place) -> Stage:
+    def _state(self, at: MachinePlace) -> Stage:
         return self._machine.states[at.state]
 
-    def _names(self, at: Place, **more: Any) -> dict[str, Any]:
+    def _names(self, at: MachinePlace, **more: Any) -> dict[str, Any]:
         return {"context": self.seen(at), "input": self._input, "output": at.output, **more}
 
     def _pass_on(self, moved: Stepped) -> Stepped:
@@ -260,7 +262,7 @@ class Stepper:
             events += moved.events
         return Stepped(at, tuple(events))
 
-    def _failed(self, at: Place, failure: StateFailure, events: Sequence[MachineEvent]) -> Stepped:
+    def _failed(self, at: MachinePlace, failure: StateFailure, events: Sequence[MachineEvent]) -> Stepped:
         told = [*events, MachineEvent("failed", at.state, at.step, f"{failure.type}: {failure.message}")]
         over = at.over or failure.type == MaxStepsExceeded.__name__
         on_error = self._state(at).on_error
@@ -273,7 +275,7 @@ class Stepper:
         except MaxStepsExceeded as problem:
             return self._failed(at, failure_of(problem), told)
 
-    def _continue(self, at: Place, done: str, events: list[MachineEvent]) -> Stepped:
+    def _continue(self, at: MachinePlace, done: str, events: list[MachineEvent]) -> Stepped:
         """After `done`: the next part of this state, or the next state."""
         state, parts = self._state(at), self._parts(at)
         later = ORDER[ORDER.index(done) + 1 :] if done else ORDER
@@ -289,7 +291,7 @@ class Stepper:
             return _ended(replace(at, part="", result=at.output), events)
         return self._follow(at, at.output if done == "transition" else self._chosen(at), events)
 
-    def _parts(self, at: Place) -> set[str]:
+    def _parts(self, at: MachinePlace) -> set[str]:
         state = self._state(at)
         hooked = {part for part, method in HOOKED.items() if method in self._hooked}
         hooked -= {"transition"} if state.is_final else {"end"}
@@ -297,7 +299,7 @@ class Stepper:
             hooked.discard("start")
         return {*state.parts(), *hooked}
 
-    def _follow(self, at: Place, to: str, events: Sequence[MachineEvent]) -> Stepped:
+    def _follow(self, at: MachinePlace, to: str, events: Sequence[MachineEvent]) -> Stepped:
         if to not in self._machine.states:
             raise NoTransition(f"the hooks want to continue in state {to!r}, which is not there.")
         most = self._machine.settings.max_steps
@@ -309,14 +311,14 @@ class Stepper:
         left = [*events, MachineEvent("left", at.state, at.step, to)]
         return _entered(replace(at, state=to, step=at.step + 1), left)
 
-    def _chosen(self, at: Place) -> str:
+    def _chosen(self, at: MachinePlace) -> str:
         names = self._names(at)
         for transition in self._state(at).transitions:
             if transition.condition is None or transition.condition.holds(names):
                 return transition.to
         raise NoTransition(f"no transition of state {at.state!r} has a condition that holds.")
 
-    def _taken(self, at: Place, output: Any) -> Place:
+    def _taken(self, at: MachinePlace, output: Any) -> MachinePlace:
         """The place with what was put out taken into its context, as the state says."""
         state = self._state(at)
         if at.part in ("start", "enter"):
@@ -335,7 +337,7 @@ class Stepper:
             return replace(at, context=_merged(at.context, output))
         return at
 
-    def _items(self, at: Place, state: Stage) -> list[Any]:
+    def _items(self, at: MachinePlace, state: Stage) -> list[Any]:
         items = rendered(state.foreach, self._names(at))
         if not isinstance(items, list):
             raise TemplateError(f"foreach of state {state.name!r} gives {type(items).__name__}, not a list.")
@@ -343,7 +345,7 @@ class Stepper:
             raise TemplateError(f"foreach of state {state.name!r} has more than {MOST_ITEMS:,} items.")
         return items
 
-    def _keys(self, at: Place, state: Stage, items: list[Any]) -> tuple[str, ...] | None:
+    def _keys(self, at: MachinePlace, state: Stage, items: list[Any]) -> tuple[str, ...] | None:
         if state.key is None:
             return None
         keys = []
@@ -354,7 +356,7 @@ class Stepper:
             raise TemplateError(f"key of state {state.name!r} gives the same key for two items.")
         return tuple(keys)
 
-    def _act(self, at: Place, state: Stage) -> Act:
+    def _act(self, at: MachinePlace, state: Stage) -> Act:
         seen, action = self.seen(at), state.action or ""
         if state.foreach is None:
             return Act(action, (seen,), None, each=False)
@@ -362,13 +364,13 @@ class Stepper:
         contexts = tuple({**seen, state.item: item, "index": index} for index, item in enumerate(items))
         return Act(action, contexts, self._keys(at, state, items), each=True)
 
-    def _run(self, at: Place, state: Stage) -> RunMachines:
+    def _run(self, at: MachinePlace, state: Stage) -> RunMachines:
         wanted, items = self._all_wanted(at, state, launching=False)
         labels = self._keys(at, state, items) if items is not None else _labels(wanted) if state.several else None
         return RunMachines(wanted, labels, single=items is None and not state.several, first=state.mode == "any")
 
     def _all_wanted(
-        self, at: Place, state: Stage, *, launching: bool
+        self, at: MachinePlace, state: Stage, *, launching: bool
     ) -> tuple[tuple[WantedRun, ...], list[Any] | None]:
         calls, given = (state.launches, state.launch_input) if launching else (state.calls, state.input)
         if state.foreach is None:
@@ -405,12 +407,12 @@ def patch(before: Context, after: Context) -> tuple[Context, list[str]]:
 PROBLEMS = (TemplateError, ExpressionError, NoTransition, MaxStepsExceeded)  # of the machine itself
 
 
-def _entered(at: Place, events: Sequence[MachineEvent]) -> Stepped:
+def _entered(at: MachinePlace, events: Sequence[MachineEvent]) -> Stepped:
     told = (*events, MachineEvent("entered", at.state, at.step))
     return Stepped(replace(at, part=_PASSING, output=None), told)
 
 
-def _ended(at: Place, events: Sequence[MachineEvent]) -> Stepped:
+def _ended(at: MachinePlace, events: Sequence[MachineEvent]) -> Stepped:
     detail = "" if at.failure is None else at.failure.type
     return Stepped(replace(at, part="", output=None), (*events, MachineEvent("ended", at.state, at.step, detail)))
 

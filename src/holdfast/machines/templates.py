@@ -88,7 +88,7 @@ class BadTemplate(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class TextTemplate:
     """A text with templates in it, compiled. `native`: it is one expression, whose value it gives."""
 
     text: str
@@ -131,7 +131,7 @@ def is_template(text: str) -> bool:
     return "{{" in text or "{%" in text or "{#" in text
 
 
-def compile_template(text: str, *, native: bool = True) -> Template:
+def compile_template(text: str, *, native: bool = True) -> TextTemplate:
     """`BadTemplate` when it is none, or holds what is not part of the language.
 
     `native`: one expression alone keeps the type of its value, as in the dialects before 1.0.
@@ -156,7 +156,7 @@ def compile_template(text: str, *, native: bool = True) -> Template:
         raise BadTemplate(f"{problem.message}", problem.lineno - 1) from None
     except (RecursionError, MemoryError, SyntaxError):
         raise BadTemplate("this is nested too deep.") from None
-    return Template(text, alone is not None, names, frozenset(fields), compiled)
+    return TextTemplate(text, alone is not None, names, frozenset(fields), compiled)
 
 
 def _expression_of(tree: nodes.Template) -> nodes.Expr | None:

@@ -7,14 +7,14 @@ import math
 from typing import Any
 
 from holdfast.resp.call import CallRefused, CommandCall
-from holdfast.resp.keyspace import Name, whole_number
+from holdfast.resp.keyspace import SpacedKey, whole_number
 
 QUEUE = b"queue:"
 VIEWS = (b"worker:", b"workers:", b"capability:", b"job:", b"plan:", b"action:", QUEUE)
 _LONGEST_KEY = 1_024
 
 
-def name_of(call: CommandCall, at: int = 0) -> Name:
+def name_of(call: CommandCall, at: int = 0) -> SpacedKey:
     """The key of plain data; those of live views and queues belong to the gateway."""
     key = call.arguments[at]
     if key.startswith(VIEWS):
@@ -24,7 +24,7 @@ def name_of(call: CommandCall, at: int = 0) -> Name:
         )
     if len(key) > _LONGEST_KEY:
         raise CallRefused(f"a key has at most {_LONGEST_KEY} bytes")
-    return Name(space_of(call), key)
+    return SpacedKey(space_of(call), key)
 
 
 def space_of(call: CommandCall) -> str:

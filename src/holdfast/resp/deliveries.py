@@ -24,7 +24,7 @@ class Popped(NamedTuple):
     element: bytes | None = None
 
 
-class Sent(NamedTuple):
+class SentLease(NamedTuple):
     """A lease that went out, and to which incarnation of its worker."""
 
     lease: Lease  # without its payload
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
 
 
 class JobDelivery(NamedTuple):
-    sent: Sent
+    sent: SentLease
     names: tuple[tuple[str, str | bytes], ...]
     client: int
 
@@ -63,19 +63,19 @@ class Deliveries:
                 names += ((worker, _digest(element)),)
             elif before is not None:  # a report names no element
                 names = before.names
-            sent = Sent(lease._replace(payload="", metadata="{}"), incarnation)
+            sent = SentLease(lease._replace(payload="", metadata="{}"), incarnation)
             self._held[held] = JobDelivery(sent, names, client)
             for name in names:
                 self._named.setdefault(name, {})[held] = None
             self._owned.setdefault(worker, {})[held] = None
             self._clients.setdefault(client, {})[held] = None
 
-    def find(self, worker: str, public: str) -> Sent | None:
+    def find(self, worker: str, public: str) -> SentLease | None:
         """The latest lease of this job whose reply went out to the worker."""
         found = self._named.get((worker, public))
         return self._held[next(reversed(found))].sent if found else None
 
-    def find_element(self, worker: str, element: bytes) -> Sent | None:
+    def find_element(self, worker: str, element: bytes) -> SentLease | None:
         """The first lease of a job that was pushed as this element, without those that are being ended."""
         found = self._named.get((worker, _digest(element)), ())
         return next((self._held[held].sent for held in found if held not in self.ending), None)

@@ -17,22 +17,22 @@ from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Database, Owner, Transaction, single
 from holdfast.kernel.ownership import owner_of
 from holdfast.kernel.rows import Ended, Ending, Held, Lease
-from holdfast.resp.deliveries import Sent
+from holdfast.resp.deliveries import SentLease
 from holdfast.resp.statements import HoldersSql
 
 Write = Callable[[str | None], Ending]  # from what was reported before, as JSON, to how the attempt ends
 _TOGETHER = 200
 
 
-class Asked(NamedTuple):
+class ReportedEnd(NamedTuple):
     """A report about a job, and under which lease."""
 
-    sent: Sent
+    sent: SentLease
     write: Write
 
 
 class Report(NamedTuple):
-    asked: Asked
+    asked: ReportedEnd
     answer: asyncio.Future[bool]
 
 
@@ -45,12 +45,12 @@ class ReportEndings:
         self._writer: asyncio.Task[None] | None = None
         self._last: asyncio.Future[bool] | None = None  # the answer to the last report
 
-    async def end(self, sent: Sent, write: Write) -> bool:
+    async def end(self, sent: SentLease, write: Write) -> bool:
         """End an attempt. False: the lease does not hold, or its worker counts as dead; nothing was written.
 
         What the store refuses is raised, for this report alone.
         """
-        report = Report(Asked(sent, write), asyncio.get_running_loop().create_future())
+        report = Report(ReportedEnd(sent, write), asyncio.get_running_loop().create_future())
         self._waiting.append(report)
         self._last = report.answer
         if self._writer is None or self._writer.done():
@@ -110,7 +110,7 @@ class ReportEndings:
                 report.answer.set_result(answer)
 
 
-async def end_together(tx: Transaction, asked: Sequence[Asked]) -> list[bool | Exception]:
+async def end_together(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
     """End attempts whose leases hold and whose workers are alive, each under its own token."""
     found = await _standing(tx, asked)
     parents = sorted({parent for number in found.endings if (parent := asked[number].sent.lease.parent) is not None})
@@ -119,7 +119,7 @@ async def end_together(tx: Transaction, asked: Sequence[Asked]) -> list[bool | E
 
 
 @single
-async def end_plain(tx: Transaction, asked: Sequence[Asked]) -> list[bool | Exception]:
+async def end_plain(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
     """As `end_together`, where nobody else hears of the end: a question, and one statement that commits by itself.
 
     Whatever changes in between, the statement names the token.
@@ -134,7 +134,7 @@ class _Standing(NamedTuple):
     endings: dict[int, Ending]
     refused: dict[int, Exception]
 
-    def answers(self, asked: Sequence[Asked], ended: Sequence[Ended]) -> list[bool | Exception]:
+    def answers(self, asked: Sequence[ReportedEnd], ended: Sequence[Ended]) -> list[bool | Exception]:
         seqs = {row.seq for row in ended}
         return [
             self.refused.get(number) or (number in self.endings and each.sent.lease.seq in seqs)
@@ -142,7 +142,7 @@ class _Standing(NamedTuple):
         ]
 
 
-async def _standing(tx: Transaction, asked: Sequence[Asked]) -> _Standing:
+async def _standing(tx: Transaction, asked: Sequence[ReportedEnd]) -> _Standing:
     rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(each.sent.lease.seq for each in asked))
     reported = {(row.held, row.incarnation): row.progress for row in rows}
     found = _Standing({}, {})

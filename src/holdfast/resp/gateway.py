@@ -10,7 +10,7 @@ from holdfast.agents.core import AgentsCore
 from holdfast.kernel.database import Database, Operation
 from holdfast.resp import keys
 from holdfast.resp.client import Client
-from holdfast.resp.deliveries import Sent
+from holdfast.resp.deliveries import SentLease
 from holdfast.resp.endings import ReportEndings, Write
 from holdfast.resp.options import RespOptions
 from holdfast.resp.pops import Pops
@@ -62,7 +62,7 @@ class RespGateway:
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.database.transact(operation, *args, **kwargs)
 
-    async def end(self, client: Client, sent: Sent | None, write: Write) -> bool:
+    async def end(self, client: Client, sent: SentLease | None, write: Write) -> bool:
         """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
         if sent is None or client.epoch not in (None, sent.epoch) or sent.lease.tenant != client.tenant:
             return False

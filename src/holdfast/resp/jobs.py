@@ -26,7 +26,7 @@ from holdfast.resp import workers
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.endings import Write
 from holdfast.resp.plans import KIND, find_by_job, find_plan_job, kernel_id, public_id
-from holdfast.resp.rows import Epoch, LiveWorker, PlanJobRow
+from holdfast.resp.rows import Epoch, PlanJobRow, WorkerEpoch
 from holdfast.resp.statuses import ENDED, MOVES, status_of
 from holdfast.resp.times import shown_time
 
@@ -41,7 +41,7 @@ _POLICY = RetryPolicy()
 Outcome = Done | TryAgain | Fail | Cancel | Discard | Snooze
 
 
-class Known(NamedTuple):
+class FoundJob(NamedTuple):
     """A job, and its public id with what it was made from, if it is one of an action."""
 
     job: JobRow
@@ -54,7 +54,7 @@ class Known(NamedTuple):
 
 
 @reading
-async def find(tx: Transaction, public: str, tenant: str) -> Known | None:
+async def find(tx: Transaction, public: str, tenant: str) -> FoundJob | None:
     """The job that a public id stands for now; None if this tenant has none of that id."""
     planned = await find_plan_job(tx, public)
     id = planned.job if planned is not None else kernel_id(public)
@@ -64,7 +64,7 @@ async def find(tx: Transaction, public: str, tenant: str) -> Known | None:
         job = await queries.find_job(tx, id)
     except NotFound:
         return None
-    return Known(job, public, planned) if job.tenant == tenant else None
+    return FoundJob(job, public, planned) if job.tenant == tenant else None
 
 
 async def public_name(tx: Transaction, job: JobId) -> str:
@@ -154,7 +154,9 @@ def ending_of(lease: Lease, outcome: Outcome) -> Ending:
     return ending(counted, outcome, _POLICY, _CHANCE, RESULT_CAP, ERROR_CAP)
 
 
-async def _judge_without_lease(tx: Transaction, row: LiveWorker, who: Reporter, known: Known, status: object) -> None:
+async def _judge_without_lease(
+    tx: Transaction, row: WorkerEpoch, who: Reporter, known: FoundJob, status: object
+) -> None:
     """The same report again is fine; anything else is refused, and says why."""
     attempts = await queries.list_attempts(tx, known.job.seq)
     mine = [each.outcome for each in attempts if each.worker == row.seq]

@@ -28,7 +28,7 @@ class TooMany(StoreRefused):
     """The value has as many parts as it may have."""
 
 
-class Name(NamedTuple):
+class SpacedKey(NamedTuple):
     """A key in the keyspace of one tenant."""
 
     space: str
@@ -40,11 +40,11 @@ def place_of(key: bytes) -> int:
     return int.from_bytes(hashlib.sha256(key).digest()[:6])
 
 
-def _named(name: Name) -> dict[str, object]:
+def _named(name: SpacedKey) -> dict[str, object]:
     return {"space": name.space, "key": name.key}
 
 
-async def _held(tx: Transaction, name: Name, kind: str | None, *, create: bool = False) -> ValueRow | None:
+async def _held(tx: Transaction, name: SpacedKey, kind: str | None, *, create: bool = False) -> ValueRow | None:
     """The value, with its row locked; None if there is none. `create`: an empty one is made."""
     if create:
         await tx.run(KeyspaceSql.add_value, **_named(name), place=place_of(name.key), kind=kind)
@@ -65,13 +65,13 @@ def _of_kind(row: ValueRow | None, kind: str | None) -> ValueRow | None:
     return row
 
 
-async def _extent(tx: Transaction, name: Name) -> tuple[int, bytes | None, bytes | None]:
+async def _extent(tx: Transaction, name: SpacedKey) -> tuple[int, bytes | None, bytes | None]:
     found = await tx.one(KeyspaceSql.measure_parts, **_named(name))
     assert found is not None
     return found
 
 
-async def _forget_if_empty(tx: Transaction, name: Name) -> None:
+async def _forget_if_empty(tx: Transaction, name: SpacedKey) -> None:
     if (await _extent(tx, name))[0] == 0:
         await tx.run(KeyspaceSql.remove_value, **_named(name))
 
@@ -80,11 +80,11 @@ async def _forget_if_empty(tx: Transaction, name: Name) -> None:
 
 
 @reading
-async def find(tx: Transaction, name: Name, kind: str | None = None) -> ValueRow | None:
+async def find(tx: Transaction, name: SpacedKey, kind: str | None = None) -> ValueRow | None:
     return _of_kind(await tx.one(KeyspaceSql.find_value, **_named(name)), kind)
 
 
-async def remove(tx: Transaction, name: Name) -> bool:
+async def remove(tx: Transaction, name: SpacedKey) -> bool:
     if await _held(tx, name, None) is None:
         return False
     await tx.run(KeyspaceSql.remove_parts, **_named(name))
@@ -92,7 +92,7 @@ async def remove(tx: Transaction, name: Name) -> bool:
     return True
 
 
-async def expire(tx: Transaction, name: Name, at: int | None, *, after: bool = False) -> bool:
+async def expire(tx: Transaction, name: SpacedKey, at: int | None, *, after: bool = False) -> bool:
     """Let it expire at a moment, or that long after now; None: never. False if it is not there, or never expires."""
     row = await _held(tx, name, None)
     if row is None or (at is None and row.expires_at is None):
@@ -111,7 +111,7 @@ async def prune(tx: Transaction, *, limit: int) -> int:
     """Remove what has expired."""
     expired = await tx.many(KeyspaceSql.expired_keys, limit=limit)
     for each in sorted(expired):
-        await _held(tx, Name(*each), None)
+        await _held(tx, SpacedKey(*each), None)
     return len(expired)
 
 
@@ -129,7 +129,7 @@ class KeyChange(NamedTuple):
     keeps: bool = False
 
 
-async def set_string(tx: Transaction, name: Name, change: KeyChange) -> tuple[bool, ValueRow | None]:
+async def set_string(tx: Transaction, name: SpacedKey, change: KeyChange) -> tuple[bool, ValueRow | None]:
     """Store it; whether that was done, and what was there before."""
     await tx.run(KeyspaceSql.add_value, **_named(name), place=place_of(name.key), kind="string")
     row = await tx.one(KeyspaceSql.lock_value, **_named(name))
@@ -151,7 +151,7 @@ async def set_string(tx: Transaction, name: Name, change: KeyChange) -> tuple[bo
 # Hashes.
 
 
-async def put_fields(tx: Transaction, name: Name, fields: dict[bytes, bytes]) -> int:
+async def put_fields(tx: Transaction, name: SpacedKey, fields: dict[bytes, bytes]) -> int:
     """Store fields; how many were not there before."""
     await _held(tx, name, "hash", create=True)
     count = (await _extent(tx, name))[0]
@@ -164,7 +164,7 @@ async def put_fields(tx: Transaction, name: Name, fields: dict[bytes, bytes]) ->
     return added
 
 
-async def add_to_field(tx: Transaction, name: Name, field: bytes, amount: int) -> int | None:
+async def add_to_field(tx: Transaction, name: SpacedKey, field: bytes, amount: int) -> int | None:
     """Add to a number; None if it is none, or too large."""
     await _held(tx, name, "hash", create=True)
     part = await tx.one(KeyspaceSql.find_part, **_named(name), part=field)
@@ -188,7 +188,7 @@ def whole_number(text: bytes) -> int | None:
 # Sorted sets.
 
 
-async def put_scores(tx: Transaction, name: Name, scores: dict[bytes, float]) -> int:
+async def put_scores(tx: Transaction, name: SpacedKey, scores: dict[bytes, float]) -> int:
     """Store members with their scores; how many were not there before."""
     await _held(tx, name, "zset", create=True)
     added = 0
@@ -200,7 +200,7 @@ async def put_scores(tx: Transaction, name: Name, scores: dict[bytes, float]) ->
 
 @reading
 async def scores(
-    tx: Transaction, name: Name, lowest: float = float("-inf"), highest: float = float("inf")
+    tx: Transaction, name: SpacedKey, lowest: float = float("-inf"), highest: float = float("inf")
 ) -> list[PartRow]:
     """The members with scores in this range, lowest first."""
     if await find(tx, name, "zset") is None:
@@ -212,25 +212,25 @@ async def scores(
 
 
 @reading
-async def part(tx: Transaction, name: Name, kind: str, part: bytes) -> PartRow | None:
+async def part(tx: Transaction, name: SpacedKey, kind: str, part: bytes) -> PartRow | None:
     if await find(tx, name, kind) is None:
         return None
     return await tx.one(KeyspaceSql.find_part, **_named(name), part=part)
 
 
 @reading
-async def parts(tx: Transaction, name: Name, kind: str, *, skipped: int = 0, limit: int = NEVER) -> list[PartRow]:
+async def parts(tx: Transaction, name: SpacedKey, kind: str, *, skipped: int = 0, limit: int = NEVER) -> list[PartRow]:
     if await find(tx, name, kind) is None:
         return []
     return await tx.many(KeyspaceSql.list_parts, **_named(name), skipped=skipped, limit=limit)
 
 
 @reading
-async def count(tx: Transaction, name: Name, kind: str) -> int:
+async def count(tx: Transaction, name: SpacedKey, kind: str) -> int:
     return 0 if await find(tx, name, kind) is None else (await _extent(tx, name))[0]
 
 
-async def remove_parts(tx: Transaction, name: Name, kind: str, parts: Sequence[bytes]) -> int:
+async def remove_parts(tx: Transaction, name: SpacedKey, kind: str, parts: Sequence[bytes]) -> int:
     """Remove fields or members; how many were there."""
     if await _held(tx, name, kind) is None:
         return 0
@@ -244,7 +244,7 @@ async def remove_parts(tx: Transaction, name: Name, kind: str, parts: Sequence[b
 # Lists.
 
 
-async def push(tx: Transaction, name: Name, values: Sequence[bytes], *, left: bool) -> int:
+async def push(tx: Transaction, name: SpacedKey, values: Sequence[bytes], *, left: bool) -> int:
     """Add values at an end, one after the other; how many there are then."""
     await _held(tx, name, "list", create=True)
     count, first, last = await _extent(tx, name)
@@ -256,7 +256,7 @@ async def push(tx: Transaction, name: Name, values: Sequence[bytes], *, left: bo
     return count + len(values)
 
 
-async def pop(tx: Transaction, name: Name, *, left: bool) -> bytes | None:
+async def pop(tx: Transaction, name: SpacedKey, *, left: bool) -> bytes | None:
     if await _held(tx, name, "list") is None:
         return None
     _, first, last = await _extent(tx, name)
@@ -268,7 +268,7 @@ async def pop(tx: Transaction, name: Name, *, left: bool) -> bytes | None:
     return taken.value if taken is not None else None
 
 
-async def move(tx: Transaction, source: Name, target: Name) -> bytes | None:
+async def move(tx: Transaction, source: SpacedKey, target: SpacedKey) -> bytes | None:
     """Take from the right of one list, and put it at the left of another or of the same one."""
     found = {each: await _held(tx, each, None) for each in sorted({source, target})}  # in this order: no deadlock
     if _of_kind(found[source], "list") is None:
@@ -280,7 +280,7 @@ async def move(tx: Transaction, source: Name, target: Name) -> bytes | None:
     return value
 
 
-async def remove_elements(tx: Transaction, name: Name, count: int, value: bytes) -> int:
+async def remove_elements(tx: Transaction, name: SpacedKey, count: int, value: bytes) -> int:
     """Remove elements that are equal to this: the first `count`, the last if it is negative, all if it is 0."""
     if await _held(tx, name, "list") is None:
         return 0

@@ -104,7 +104,7 @@ class Holder(NamedTuple):
         return Epoch(self.seq, self.incarnation)
 
 
-class LiveWorker(NamedTuple):
+class WorkerEpoch(NamedTuple):
     """The epoch of a worker that counts now."""
 
     seq: int

@@ -11,7 +11,6 @@ from holdfast.resp.rows import (
     Holder,
     KeyName,
     LiveHolder,
-    LiveWorker,
     PartRow,
     PlanJobRow,
     PlanRow,
@@ -22,6 +21,7 @@ from holdfast.resp.rows import (
     RespKeyRow,
     StandingLease,
     ValueRow,
+    WorkerEpoch,
 )
 
 _PACKAGE = "holdfast.resp.sql"
@@ -73,7 +73,7 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
 
 
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
-    find_live: One[LiveWorker]
+    find_live: One[WorkerEpoch]
     lock_holders: Many[Holder]
     live_holders: Many[LiveHolder]
     held_leases: Many[HeldLease]

@@ -23,7 +23,7 @@ from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.workers import Registration, list_workers, unregister
 from holdfast.resp.plans import KIND
-from holdfast.resp.rows import Epoch, HeldLease, LiveWorker
+from holdfast.resp.rows import Epoch, HeldLease, WorkerEpoch
 from holdfast.resp.statements import HoldersSql
 
 MOST = 10_000
@@ -106,7 +106,7 @@ def is_alive(row: WorkerRow) -> bool:
 
 
 @reading
-async def current(tx: Transaction, id: str, epoch: Epoch | None) -> LiveWorker:
+async def current(tx: Transaction, id: str, epoch: Epoch | None) -> WorkerEpoch:
     """The live epoch of a worker. `epoch`: the one that the connection has begun, if it has."""
     row = await tx.one(HoldersSql.find_live, id=id)
     if row is None or epoch not in (None, row.epoch):
@@ -114,7 +114,7 @@ async def current(tx: Transaction, id: str, epoch: Epoch | None) -> LiveWorker:
     return row
 
 
-def capabilities_of(row: WorkerRow | LiveWorker) -> frozenset[str]:
+def capabilities_of(row: WorkerRow | WorkerEpoch) -> frozenset[str]:
     return frozenset(json.loads(row.capabilities))
 
 

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind
 
 from holdfast.kernel import codec
-from holdfast.observe import TRACE, Event, ModelCall, Played, Received, Sent
+from holdfast.observe import TRACE, Event, ModelCall, Played, Received, SentJobs
 from holdfast.telemetry.agents import AgentSpans, ChatSpan
 from holdfast.telemetry.endings import AttemptSpan
 
@@ -29,7 +29,7 @@ class AppSpans:
         self._agents = agents
 
     @contextmanager
-    def sending(self, sent: Sent) -> Iterator[Mapping[str, str]]:
+    def sending(self, sent: SentJobs) -> Iterator[Mapping[str, str]]:
         attributes: dict[str, Any] = {**_described("send", sent.kind, sent.queue)}
         if len(sent.ids) == 1:
             (attributes["messaging.message.id"],) = sent.ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from holdfast.agents import queries, run_pages
-from holdfast.agents.money.usage import Span, usage_of_all
+from holdfast.agents.money.usage import TimeSpan, usage_of_all
 from holdfast.agents.people.inquiries import list_inquiries
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
 from holdfast.kernel import codec
@@ -33,7 +33,7 @@ async def _tree(database: Database, run: str) -> set[str]:
 
 
 async def spent(database: Database, tenant: str | None) -> Decimal:
-    rows = await database.transact(usage_of_all, (), Span(0, queries.LAST), tenant)
+    rows = await database.transact(usage_of_all, (), TimeSpan(0, queries.LAST), tenant)
     return sum((Decimal(row.cost_nano) for row in rows), Decimal(0)) / 1_000_000_000
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from holdfast.kernel.tally_rows import Counted, CountedTime, FailureGroup
+from holdfast.kernel.tally_rows import CountedTime, FailureGroup, SeriesPoint
 from holdfast.kernel.tally_series import percentile
 from holdfast.values.rows import value_of
 from holdfast.values.times import moment
@@ -63,14 +63,14 @@ class FailureRecord:
     last_id: str
 
 
-def stats_of(rows: Sequence[Counted], times: Sequence[CountedTime]) -> list[StatRecord]:
+def stats_of(rows: Sequence[SeriesPoint], times: Sequence[CountedTime]) -> list[StatRecord]:
     buckets: dict[tuple[Any, ...], dict[int, int]] = {}
     for each in times:
         buckets.setdefault((*each[:6], each.measure), {})[each.bucket] = each.number
     return [_stat(row, buckets) for row in rows]
 
 
-def _stat(row: Counted, buckets: Mapping[tuple[Any, ...], Mapping[int, int]]) -> StatRecord:
+def _stat(row: SeriesPoint, buckets: Mapping[tuple[Any, ...], Mapping[int, int]]) -> StatRecord:
     taken: dict[str, Any] = {
         f"{measure}_{name}": _about(percentile(buckets.get((*row[:6], measure), {}), share))
         for measure in ("wait", "duration")
@@ -79,7 +79,7 @@ def _stat(row: Counted, buckets: Mapping[tuple[Any, ...], Mapping[int, int]]) ->
     return StatRecord(at=moment(row.at), **_but(row, "at", "number"), count=row.number, **taken)
 
 
-def _but(row: Counted, *names: str) -> dict[str, Any]:
+def _but(row: SeriesPoint, *names: str) -> dict[str, Any]:
     return {name: value for name, value in row._asdict().items() if name not in names}
 
 

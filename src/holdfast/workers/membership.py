@@ -23,7 +23,7 @@ from holdfast.workers.registration import register
 from holdfast.workers.telemetry import WorkerTelemetry
 
 
-class Row(NamedTuple):
+class MemberRow(NamedTuple):
     """The worker's row in the store, as it knows it. One value, because the lifeline's thread reads it."""
 
     seq: int
@@ -51,7 +51,7 @@ class Membership:
         self._linked_until = float("-inf")
         self._warned = False
         self._heard_at = float("inf")
-        self.row = Row(0, "", 0)
+        self.row = MemberRow(0, "", 0)
 
     def said(self) -> tuple[int, OwnRow]:
         """The worker's number, and what a heartbeat says of its row. Safe on any thread."""
@@ -80,7 +80,7 @@ class Membership:
         asked_at = self._ports.clock.monotonic()
         who = who._replace(incarnation=self._coming)
         seq = await register(self._database, who, routes, self._settings, presence_changed=presence_changed)
-        self.row, self._coming = Row(seq, who.incarnation, 0), ""
+        self.row, self._coming = MemberRow(seq, who.incarnation, 0), ""
         self._link(asked_at)
         self._telling.registered(seq, who)
 

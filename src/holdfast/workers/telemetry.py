@@ -18,7 +18,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Ending, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
-from holdfast.observe import TRACE, Received, Sent, Spans
+from holdfast.observe import TRACE, Received, SentJobs, Spans
 from holdfast.outcomes import Outcome
 from holdfast.shown_text import shown
 from holdfast.workers.attempt_log import is_worth_a_line, note, report
@@ -54,7 +54,7 @@ def sending(ports: Ports, job: NewJob, ids: Sequence[JobId]) -> Iterator[NewJob]
     if spans is None:
         yield job
         return
-    with spans.sending(Sent(job.kind, job.queue, list(ids))) as carrier:
+    with spans.sending(SentJobs(job.kind, job.queue, list(ids))) as carrier:
         yield carrying(job, carrier) if carrier else job
 
 
@@ -65,7 +65,7 @@ def carrying(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
 
 
 @dataclass(slots=True)
-class Tally:
+class AttemptTally:
     """How the attempts of a worker ended: what it says when it stops."""
 
     finished: int = 0
@@ -82,7 +82,7 @@ class WorkerTelemetry:
         self._worker = worker
         self._started = False
         self._draining_since = 0.0
-        self.tally = Tally()
+        self.tally = AttemptTally()
 
     def registered(self, incarnation: int, who: Registration) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}

@@ -33,7 +33,7 @@ from holdfast.events import (
 )
 from holdfast.kernel import codec
 from holdfast.models.prices import cost
-from holdfast.models.simulator import Provider
+from holdfast.models.simulator import SimulatedProvider
 from holdfast.testing.bought import every_run, turn_of
 from tests.agents.fuzz.cast import MUCH, Seen
 from tests.agents.fuzz.client import Client
@@ -68,7 +68,7 @@ def need(kept: bool, promise: str, told: object) -> None:
 
 
 class Judge:
-    def __init__(self, app: Holdfast, provider: Provider, client: Client, stage: Stage, seen: Seen) -> None:
+    def __init__(self, app: Holdfast, provider: SimulatedProvider, client: Client, stage: Stage, seen: Seen) -> None:
         self._app, self._provider, self._client, self._stage, self._seen = app, provider, client, stage, seen
         self._database = core_of(app).runtime().database
         self.rows: dict[str, RunRow] = {}

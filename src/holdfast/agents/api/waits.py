@@ -23,7 +23,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldInterval:
     """A time in which a worker had the job; `outcome` and `ended_at` are None while it lasts."""
 
     worker: str
@@ -33,7 +33,7 @@ class Held:
     ended_at: datetime | None
 
 
-class Known(NamedTuple):
+class KnownInterval(NamedTuple):
     """A time whose reason is known: nobody needs to guess what was waited for."""
 
     cause: Cause
@@ -43,7 +43,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitInterval:
     cause: Cause
     reason: str
     started_at: datetime
@@ -54,18 +54,18 @@ def waits(
     begin: datetime,
     end: datetime | None,
     now: datetime,
-    held: Sequence[Held],
+    held: Sequence[HeldInterval],
     *,
-    known: Iterable[Known] = (),
+    known: Iterable[KnownInterval] = (),
     busy: Iterable[Interval] = (),
     open_reason: tuple[Cause, str] | None = None,
-) -> list[Wait]:
+) -> list[WaitInterval]:
     """What was waited for from `begin` to `end`, or until now. `busy` are times that others worked in.
 
     `open_reason` is what holds it now, for a wait that has not ended.
     """
     left = without([Interval(begin, end or now)], [Interval(each.started_at, each.ended_at or now) for each in held])
-    found: list[Wait] = []
+    found: list[WaitInterval] = []
     for each in known:
         mine = within(left, Interval(each.begin, each.end or now))
         left = without(left, mine)
@@ -80,11 +80,11 @@ def waits(
     )
 
 
-def _wait(cause: Cause, reason: str, part: Interval, lasts: bool) -> Wait:
-    return Wait(cause=cause, reason=reason, started_at=part.begin, ended_at=None if lasts else part.end)
+def _wait(cause: Cause, reason: str, part: Interval, lasts: bool) -> WaitInterval:
+    return WaitInterval(cause=cause, reason=reason, started_at=part.begin, ended_at=None if lasts else part.end)
 
 
-def _after(begin: datetime, held: Sequence[Held]) -> tuple[Cause, str]:
+def _after(begin: datetime, held: Sequence[HeldInterval]) -> tuple[Cause, str]:
     """What the last attempt before a time says about it."""
     before = [each for each in held if each.ended_at is not None and each.ended_at <= begin]
     last = max(before, key=lambda each: each.ended_at or begin, default=None)

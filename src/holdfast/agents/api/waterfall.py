@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from holdfast.agents.api.waits import Cause, Held, Interval, Known, Wait, waits
+from holdfast.agents.api.waits import Cause, HeldInterval, Interval, KnownInterval, WaitInterval, waits
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 
@@ -49,7 +49,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class RunPast:
     """What is known of one run besides itself. `held` is by the id of the run or of a call of it.
 
     `free_at` is when the run before it in its session ended, `open_reason` what holds it now.
@@ -58,7 +58,7 @@ class Past:
     now: datetime
     turns: Sequence[Turn] = ()
     calls: Sequence[CallRecord] = ()
-    held: Mapping[str, Sequence[Held]] = field(default_factory=dict)
+    held: Mapping[str, Sequence[HeldInterval]] = field(default_factory=dict)
     inquiries: Sequence[Inquiry] = ()
     free_at: datetime | None = None
     open_reason: tuple[Cause, str] | None = None
@@ -73,7 +73,7 @@ def below(top: RunRecord, family: Sequence[RunRecord]) -> list[RunRecord]:
     return [run for run in family if run.id in inside]
 
 
-def spans_of(run: RunRecord, past: Past) -> list[Span]:
+def spans_of(run: RunRecord, past: RunPast) -> list[Span]:
     """The run with its waits, and in it each turn with its attempts and calls, each call with its own."""
     held = past.held.get(run.id, ())
     spans = [_run(run, held), *_waited(run.id, run.depth, _run_waits(run, past, held))]
@@ -89,7 +89,7 @@ def spans_of(run: RunRecord, past: Past) -> list[Span]:
     return spans
 
 
-def _run(run: RunRecord, held: Sequence[Held]) -> Span:
+def _run(run: RunRecord, held: Sequence[HeldInterval]) -> Span:
     return Span(
         kind="run",
         id=run.id,
@@ -105,7 +105,7 @@ def _run(run: RunRecord, held: Sequence[Held]) -> Span:
     )
 
 
-def _turn(turn: Turn, id: str, run: RunRecord, held: Sequence[Held]) -> Span:
+def _turn(turn: Turn, id: str, run: RunRecord, held: Sequence[HeldInterval]) -> Span:
     return Span(
         kind="turn",
         id=id,
@@ -122,7 +122,7 @@ def _turn(turn: Turn, id: str, run: RunRecord, held: Sequence[Held]) -> Span:
     )
 
 
-def _call(call: CallRecord, turn: str, run: RunRecord, past: Past) -> list[Span]:
+def _call(call: CallRecord, turn: str, run: RunRecord, past: RunPast) -> list[Span]:
     held = past.held.get(call.id, ())
     whole = Span(
         kind="call",
@@ -143,27 +143,29 @@ def _call(call: CallRecord, turn: str, run: RunRecord, past: Past) -> list[Span]
     return [whole, *_waited(call.id, run.depth, waited), *_attempts(call.id, call.id, run.depth, dead)]
 
 
-def _run_waits(run: RunRecord, past: Past, held: Sequence[Held]) -> list[Wait]:
+def _run_waits(run: RunRecord, past: RunPast, held: Sequence[HeldInterval]) -> list[WaitInterval]:
     known = [_person(each) for each in past.inquiries if each.run_id == run.id and each.call is None]
     if past.free_at is not None and past.free_at > run.created_at:
-        known.append(Known("session", "an earlier run of the same session came first", run.created_at, past.free_at))
+        known.append(
+            KnownInterval("session", "an earlier run of the same session came first", run.created_at, past.free_at)
+        )
     busy = [Interval(each.created_at, each.finished_at or past.now) for each in past.calls]
     for turn in past.turns if run.mode == "batch" else ():
-        known.append(Known("batch", "the provider had it in a batch", turn.started_at, turn.ended_at))
+        known.append(KnownInterval("batch", "the provider had it in a batch", turn.started_at, turn.ended_at))
     return waits(run.created_at, run.finalized_at, past.now, held, known=known, busy=busy, open_reason=past.open_reason)
 
 
-def _person(inquiry: Inquiry) -> Known:
+def _person(inquiry: Inquiry) -> KnownInterval:
     what = {
         "approval": f"{inquiry.name} waited for approval",
         "review": f"{inquiry.name} waited for a review",
         "question": "it waited for an answer from a person",
     }.get(inquiry.kind, "it waited for a person to say whether it continues")
     by = f"; {inquiry.decided_by} decided" if inquiry.decided_by else ""
-    return Known("person", what + by, inquiry.asked_at, inquiry.decided_at)
+    return KnownInterval("person", what + by, inquiry.asked_at, inquiry.decided_at)
 
 
-def _waited(owner: str, depth: int, found: Sequence[Wait]) -> list[Span]:
+def _waited(owner: str, depth: int, found: Sequence[WaitInterval]) -> list[Span]:
     return [
         Span(
             kind="wait",
@@ -180,7 +182,7 @@ def _waited(owner: str, depth: int, found: Sequence[Wait]) -> list[Span]:
     ]
 
 
-def _attempts(owner: str, parent: str, depth: int, dead: Sequence[Held]) -> list[Span]:
+def _attempts(owner: str, parent: str, depth: int, dead: Sequence[HeldInterval]) -> list[Span]:
     return [
         Span(
             kind="attempt",
@@ -198,12 +200,12 @@ def _attempts(owner: str, parent: str, depth: int, dead: Sequence[Held]) -> list
     ]
 
 
-def _turn_of(held: Held, run: RunRecord, turns: Sequence[Turn]) -> int | None:
+def _turn_of(held: HeldInterval, run: RunRecord, turns: Sequence[Turn]) -> int | None:
     """The turn that an attempt was at when it ended."""
     end = held.ended_at or run.created_at
     at = [turn for turn in turns if turn.started_at <= end and (turn.ended_at is None or turn.ended_at >= end)]
     return at[-1].number if at else None
 
 
-def _worker(held: Sequence[Held]) -> str | None:
+def _worker(held: Sequence[HeldInterval]) -> str | None:
     return (held[-1].worker or None) if held else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 
-from holdfast.agents.api.waits import Cause, Held
-from holdfast.agents.api.waterfall import Past
-from holdfast.agents.listing_rows import Stretch
+from holdfast.agents.api.waits import Cause, HeldInterval
+from holdfast.agents.api.waterfall import RunPast
+from holdfast.agents.listing_rows import HeldStretch
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
 from holdfast.agents.people.statements import InquiriesSql
 from holdfast.agents.rows import RunRow
@@ -33,15 +33,15 @@ class History:
 
     top: str
     now: datetime
-    held: Mapping[str, Sequence[Held]]
+    held: Mapping[str, Sequence[HeldInterval]]
     inquiries: Sequence[Inquiry]
     free_at: datetime | None
     open_reason: tuple[Cause, str] | None
 
-    def past(self, run: RunRecord, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> Past:
+    def past(self, run: RunRecord, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> RunPast:
         """What of it concerns one run."""
         mine = run.id == self.top
-        return Past(
+        return RunPast(
             now=self.now,
             turns=turns,
             calls=calls,
@@ -60,7 +60,7 @@ class History:
 @reading
 async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> History:
     """The history of a run and of the runs below it, which `ids` names; bounded."""
-    held: dict[str, list[Held]] = defaultdict(list)
+    held: dict[str, list[HeldInterval]] = defaultdict(list)
     owners = {row.job: row.id for row in await tx.many(LookingSql.jobs_below, ids=list(ids), limit=_STRETCHES)}
     for row in await tx.many(LookingSql.stretches, seqs=sorted(owners), limit=_STRETCHES):
         held[owners[row.job]].append(_held(row))
@@ -76,10 +76,10 @@ async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> Hist
     )
 
 
-def _held(row: Stretch) -> Held:
+def _held(row: HeldStretch) -> HeldInterval:
     error = codec.decode(row.error) if row.error else None
     said = str(error.get("message", "")) if isinstance(error, dict) else ""
-    return Held(
+    return HeldInterval(
         worker=row.worker,
         outcome=row.outcome,
         message=said,

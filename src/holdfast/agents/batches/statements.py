@@ -16,7 +16,7 @@ from holdfast.agents.batches.batch_rows import (
     RequestSize,
     Trouble,
 )
-from holdfast.agents.rows import Counted
+from holdfast.agents.rows import RowCount
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
 _PACKAGE = "holdfast.agents.sql"
@@ -55,7 +55,7 @@ class BatchesSql(Statements, package=_PACKAGE, file="batches.sql", rows={"reques
     move_runs: Many[MovedRun]
     note_poll: Exec
     note_error: Exec
-    wanted_requests: One[Counted]
+    wanted_requests: One[RowCount]
     find_requests: Many[OpenRequest]
     unanswered: Many[OpenRequest]
     request_body: Many[RequestBody]

@@ -20,7 +20,7 @@ class Standing(NamedTuple):
     now: int
 
 
-class Attempt(NamedTuple):
+class CompactionAttempt(NamedTuple):
     id: str
     attempts: int
 

@@ -16,7 +16,7 @@ from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.partition import HistoryMessage
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.rows import WindowBlock
-from holdfast.agents.runs.request import Bounds, ask
+from holdfast.agents.runs.request import CallBounds, ask
 from holdfast.agents.token_estimate import estimate
 from holdfast.models import Model, ModelFailure, Request
 from holdfast.models.facts import facts_for
@@ -100,7 +100,7 @@ def request_for(
     """What would be sent next, to be counted."""
     spec = teller.spec or AgentSpec(name="nobody", model=teller.model, caching=False)
     window = [WindowBlock(*row[:7]) for row in rows]
-    bounds = Bounds("", _COUNT_SECONDS, _COUNT_SECONDS)
+    bounds = CallBounds("", _COUNT_SECONDS, _COUNT_SECONDS)
     asked = ask(
         spec,
         teller.model,

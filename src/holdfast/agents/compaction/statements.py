@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.agents.compaction.compaction_rows import (
-    Attempt,
+    CompactionAttempt,
     CompactionRow,
     CompactionUse,
     Generation,
@@ -39,9 +39,9 @@ class CompactionsSql(
     begin_compaction: One[CompactionRow]
     find_compaction: One[CompactionRow]
     list_compactions: Many[CompactionRow]
-    charge_compaction: One[Attempt]
+    charge_compaction: One[CompactionAttempt]
     overtaken: Exec
-    fail_compaction: One[Attempt]
+    fail_compaction: One[CompactionAttempt]
     end_compaction: One[CompactionRow]
     archive: Exec
     add_made: Exec

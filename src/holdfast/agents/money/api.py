@@ -15,7 +15,7 @@ from holdfast.agents.definition import nano_of
 from holdfast.agents.money.budgets import DAY_US
 from holdfast.agents.money.money_rows import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.money.statements import BudgetsSql
-from holdfast.agents.money.usage import Span, usage_of_all
+from holdfast.agents.money.usage import TimeSpan, usage_of_all
 from holdfast.agents.queries import find_session
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, NotFound, UsageError
@@ -153,7 +153,7 @@ class BudgetsList(Reaching):
         now = self._app.runtime().ports.clock.wall_us()
         first = now - 30 * DAY_US if since is None else _us(since)
         whose = tenant if self._tenant is None else self._tenant
-        asked = Span(first, now + 1 if until is None else _us(until))
+        asked = TimeSpan(first, now + 1 if until is None else _us(until))
         rows = await self._transact(usage_of_all, by, asked, whose)
         return [_used(row) for row in rows]
 

@@ -13,7 +13,7 @@ from holdfast.agents.money.money_rows import (
     UsedRow,
     UseName,
 )
-from holdfast.agents.rows import Counted, TurnKey
+from holdfast.agents.rows import RowCount, TurnKey
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
 _PACKAGE = "holdfast.agents.sql"
@@ -34,7 +34,7 @@ class BudgetsSql(Statements, package=_PACKAGE, file="budgets.sql", rows=_ROWS):
     open_uses: Many[BudgetUse]
     reserve: Exec
     hold_tree: One[BudgetUse]
-    last_reserved: One[Counted]
+    last_reserved: One[RowCount]
     answered_in: Many[TurnKey]
     settle: Exec
     payer: One[Payer]

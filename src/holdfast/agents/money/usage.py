@@ -15,8 +15,8 @@ from holdfast.agents.tallies import COMPACTIONS, TURNS
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queries import now
 from holdfast.kernel.tally import DAY, HOUR, KEPT, find_mark
-from holdfast.kernel.tally_rows import Counted
-from holdfast.kernel.tally_series import Asked, read_series
+from holdfast.kernel.tally_rows import SeriesPoint
+from holdfast.kernel.tally_series import SeriesQuery, read_series
 
 _MOST = 10_000_000
 _TRIES = 5
@@ -24,7 +24,7 @@ _EVER = 2**62
 _COLUMNS: Mapping[str, str] = {"agent": "source", "model": "kind", "mode": "mode", "tenant": "tenant"}
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     since: int
     until: int
 
@@ -32,11 +32,11 @@ class Span(NamedTuple):
 class Parts(NamedTuple):
     """Which hours and days of the tally, and which turns."""
 
-    tallied: Sequence[tuple[str, Span]]
-    read: Sequence[Span]
+    tallied: Sequence[tuple[str, TimeSpan]]
+    read: Sequence[TimeSpan]
 
 
-def parts_of(asked: Span, mark: int, now_us: int) -> Parts:
+def parts_of(asked: TimeSpan, mark: int, now_us: int) -> Parts:
     """What is counted up to the mark is read from the tally, and what was removed since then too."""
     behind = asked.until > mark
     low = -(-asked.since // HOUR) * HOUR
@@ -46,13 +46,13 @@ def parts_of(asked: Span, mark: int, now_us: int) -> Parts:
     if low >= high:
         return Parts([], [asked])
     first, last = -(-low // DAY) * DAY, high // DAY * DAY
-    whole = [("hour", Span(low, first)), ("day", Span(first, last)), ("hour", Span(last, high))]
-    rest = Span(max(mark + 1, low), asked.until) if behind else Span(high, asked.until)
-    return Parts(whole if first < last else [("hour", Span(low, high))], [Span(asked.since, low), rest])
+    whole = [("hour", TimeSpan(low, first)), ("day", TimeSpan(first, last)), ("hour", TimeSpan(last, high))]
+    rest = TimeSpan(max(mark + 1, low), asked.until) if behind else TimeSpan(high, asked.until)
+    return Parts(whole if first < last else [("hour", TimeSpan(low, high))], [TimeSpan(asked.since, low), rest])
 
 
 @reading
-async def usage_of_all(tx: Transaction, by: Sequence[str], asked: Span, tenant: str | None) -> list[UsedRow]:
+async def usage_of_all(tx: Transaction, by: Sequence[str], asked: TimeSpan, tenant: str | None) -> list[UsedRow]:
     """Grouped by these parts. A chore that counts meanwhile moves the mark: then it is read again."""
     mark = await find_mark(tx, TURNS)
     rows = await _read(tx, by, asked, tenant, mark)
@@ -64,7 +64,7 @@ async def usage_of_all(tx: Transaction, by: Sequence[str], asked: Span, tenant: 
     return _joined(rows)
 
 
-async def _read(tx: Transaction, by: Sequence[str], asked: Span, tenant: str | None, mark: int) -> list[UsedRow]:
+async def _read(tx: Transaction, by: Sequence[str], asked: TimeSpan, tenant: str | None, mark: int) -> list[UsedRow]:
     now_us = await now(tx)
     rows: list[UsedRow] = []
     parts = parts_of(asked, mark, now_us)
@@ -75,7 +75,7 @@ async def _read(tx: Transaction, by: Sequence[str], asked: Span, tenant: str | N
         for grain, span in tallied:
             columns = [_COLUMNS[part] for part in by if part in _COLUMNS]
             step = DAY if "day" in by else _EVER
-            wanted = Asked(subject, grain, *span, step, columns, tenant, state=state)
+            wanted = SeriesQuery(subject, grain, *span, step, columns, tenant, state=state)
             found = await read_series(tx, wanted, limit=_MOST, cap=_MOST)
             rows += [_of(row, by, tenant, turns=subject == TURNS) for row in found]
     flags = {f"by_{part}": int(part in by) for part in ("tenant", "agent", "model", "mode", "day")}
@@ -84,7 +84,7 @@ async def _read(tx: Transaction, by: Sequence[str], asked: Span, tenant: str | N
     return rows + await tx.many(BudgetsSql.usage_of_compactions, **flags, **asked._asdict(), tenant=tenant)
 
 
-def _of(row: Counted, by: Sequence[str], tenant: str | None, *, turns: bool) -> UsedRow:
+def _of(row: SeriesPoint, by: Sequence[str], tenant: str | None, *, turns: bool) -> UsedRow:
     whose = (tenant or row.tenant) if "tenant" in by else ""
     number = row.number if turns else 0
     return UsedRow(whose, row.source, row.kind, row.mode, row.at // DAY, number, *row[7:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.agents.people.inquiry_rows import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
-from holdfast.agents.rows import Counted
+from holdfast.agents.rows import RowCount
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
 _PACKAGE = "holdfast.agents.sql"
@@ -20,8 +20,8 @@ class InquiriesSql(
     list_inquiries: Many[InquiryRow]
     inquiry_place: One[InquiryPlace]
     decide_inquiry: One[InquiryRow]
-    count_asked: One[Counted]
-    count_open: One[Counted]
+    count_asked: One[RowCount]
+    count_open: One[RowCount]
     withdraw_inquiries: Exec
     withdraw_calls: Exec
     change_options: Exec

@@ -19,7 +19,7 @@ from holdfast.agents.retention.totals import make_nameless
 from holdfast.durations import show
 from holdfast.errors import NotFound, StoreBusy, UsageError
 from holdfast.kernel import codec, retention
-from holdfast.kernel.cancel_many import Wanted, newest_job
+from holdfast.kernel.cancel_many import CancelFilter, newest_job
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.lanes import forget_empty
 from holdfast.kernel.schedules import delete_schedule
@@ -113,7 +113,7 @@ class Eraser:
 
     async def _end_jobs(self) -> None:
         """Cancel what is open, and wait for those who run some of it."""
-        async for done in self._runtime.cancel_many(Wanted(tenant=self._tenant), _REASON):
+        async for done in self._runtime.cancel_many(CancelFilter(tenant=self._tenant), _REASON):
             self._count(cancelled=done.ended + done.asked)
         left: list[int] = []
         after: int | None = 0

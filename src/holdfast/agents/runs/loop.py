@@ -45,7 +45,7 @@ from holdfast.agents.runs.history import said_before, server_tool_is_open, text_
 from holdfast.agents.runs.output import Reading, unknown_type
 from holdfast.agents.runs.playable import check_played_here
 from holdfast.agents.runs.refused_results import fail_and_mend, may_be_mended
-from holdfast.agents.runs.request import Asked, Bounds, ask
+from holdfast.agents.runs.request import BuiltRequest, CallBounds, ask
 from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrupted
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -205,7 +205,7 @@ class _Turn:
             return await self._limited(limit.limit, limit.words, ask=self._asks())
         return missing_price(self._loop.models, self._model, run, self._spec) or "free"
 
-    async def _make_room(self, asked: Asked) -> Outcome | Free | None:
+    async def _make_room(self, asked: BuiltRequest) -> Outcome | Free | None:
         """Compact the history before a call that would not fit."""
         if self._spec.compaction is None:
             return "free"
@@ -223,7 +223,7 @@ class _Turn:
             return await self._limited(FULL, FULL, ask=True)
         return await self._conclude(Conclusion("truncated", self._said_last(), limited=FULL))
 
-    async def _stream(self, asked: Asked, intent: Intent) -> Outcome | None:
+    async def _stream(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
         match await self._database.transact(turns.begin, self._play, self._prompt, intent):
             case "again":
                 return None
@@ -302,7 +302,7 @@ class _Turn:
         """Whether a person is asked when a limit of the run is reached."""
         return self._run.parent is None and limits_of(self._run, self._spec).on_limit == "ask"
 
-    async def _defer(self, asked: Asked, intent: Intent) -> Outcome | None:
+    async def _defer(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
         """Leave the turn to a batch, and the run waits without a worker."""
         credential = self._loop.models.credential(self._model)
         where = Gathering(
@@ -324,7 +324,7 @@ class _Turn:
             case _:
                 return Settled()
 
-    def _most(self, asked: Asked, mode: Mode) -> int:
+    def _most(self, asked: BuiltRequest, mode: Mode) -> int:
         """The most that this call may cost; nobody asks where there is no budget, and no limit over several runs."""
         if not self._run.budgets and not is_limited(self._run):
             return 0
@@ -345,7 +345,7 @@ class _Turn:
             case "first":
                 return None
 
-    def _ask(self, settings: Settings) -> Asked:
+    def _ask(self, settings: Settings) -> BuiltRequest:
         run = self._run
         total = settings.model_total.total_seconds()
         limits = limits_of(run, self._spec)
@@ -359,12 +359,14 @@ class _Turn:
             self._unsaid,
             credential=self._loop.models.credential(self._model),
             container=run.container,
-            bounds=Bounds(f"{run.id}/{self._number}/{self._lease.fence}", settings.model_idle.total_seconds(), total),
+            bounds=CallBounds(
+                f"{run.id}/{self._number}/{self._lease.fence}", settings.model_idle.total_seconds(), total
+            ),
             generation=run.generation,
             now=run.now,
         )
 
-    async def _call(self, asked: Asked) -> Reply:
+    async def _call(self, asked: BuiltRequest) -> Reply:
         """Ask the model, and show what it says while it says it."""
         journal, run = self._loop.journal(self._database), self._run.id
         folding, said = Folding(), Counter[int]()

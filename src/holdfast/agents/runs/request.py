@@ -20,13 +20,13 @@ from holdfast.models.schemas import accepted
 _INSISTS = "enabled"  # so asked to think, a model has to be shown what it thought in a tool loop that is open
 
 
-class Asked(NamedTuple):
+class BuiltRequest(NamedTuple):
     request: Request
     hash: str
     fingerprint: str
 
 
-class Bounds(NamedTuple):
+class CallBounds(NamedTuple):
     """What a call is named for a witness, and how many seconds it may take, silent and in all."""
 
     call: str
@@ -42,10 +42,10 @@ def ask(  # noqa: PLR0913  what decides a request
     *,
     credential: str,
     container: str | None,
-    bounds: Bounds,
+    bounds: CallBounds,
     generation: str = "",
     now: int = 0,
-) -> Asked:
+) -> BuiltRequest:
     """The request of a turn. `prompt`: the message that is not stored yet, on the first one.
 
     `generation` of the history: thinking is bound to the words before it, and another generation has other words.
@@ -79,4 +79,4 @@ def ask(  # noqa: PLR0913  what decides a request
     )
     hashed = codec.digest(canonical(request.body()))  # as `request_hash` does, where there are no markers yet
     marked = with_breakpoints(request, hour=spec.caching == "1h") if spec.caching else request
-    return Asked(marked, hashed, fingerprint)
+    return BuiltRequest(marked, hashed, fingerprint)

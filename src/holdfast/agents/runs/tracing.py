@@ -34,7 +34,7 @@ def invoking(ports: Ports, models: Models, run: LoadedRun | None) -> AbstractCon
     return spans.invoking(Played(run.id, run.session, run.agent_name, run.agent, run.version, model, provider))
 
 
-class Heard:
+class AnswerTrace:
     """Who gives an answer to the span of its call, if there is one."""
 
     def __init__(self, span: Hearing | None) -> None:
@@ -48,18 +48,18 @@ class Heard:
 
 
 @contextmanager
-def asking(ports: Ports, models: Models, request: Request, about: LoadedRun | str) -> Iterator[Heard]:
+def asking(ports: Ports, models: Models, request: Request, about: LoadedRun | str) -> Iterator[AnswerTrace]:
     """Around a call of a model: for a run, or for a summary of a session."""
     spans = ports.events.spans
     if spans is None:
-        yield Heard(None)
+        yield AnswerTrace(None)
         return
     provider = _provider(models, request.model)
     session, run, agent = (about, "", "") if isinstance(about, str) else (about.session, about.id, about.agent_name)
     said = request.max_tokens, request.system, request.messages
     call = ModelCall(request.model, provider, session, *said, run, agent)
     with spans.asking(call) as span:
-        yield Heard(span)
+        yield AnswerTrace(span)
 
 
 def linked(ports: Ports, decision: Decision) -> Decision:

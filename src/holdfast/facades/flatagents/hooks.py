@@ -23,7 +23,7 @@ from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, Worke
 from holdfast.facades.flatagents.spawning import spawn
 from holdfast.facades.flatagents.work import acting
 from holdfast.machines.admission import LaunchLimit
-from holdfast.machines.graph import Machine
+from holdfast.machines.graph import MachineGraph
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.orders import OWN_QUEUES
 from holdfast.machines.program import playing
@@ -71,7 +71,7 @@ class MachineHooks(PlainHooks):
     def work_backend(self) -> WorkBackend:
         return self.backends.work
 
-    def on_attempt_start(self, execution_id: str, machine: Machine, input: Mapping[str, Any]) -> None:
+    def on_attempt_start(self, execution_id: str, machine: MachineGraph, input: Mapping[str, Any]) -> None:
         """A machine with `heartbeat_interval` is a worker from now on."""
         settings = machine.settings
         if self._backends is None and self._config is None and environment_config() is None and settings.backends:

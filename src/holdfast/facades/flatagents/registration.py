@@ -104,7 +104,7 @@ def registration_of(
     if isinstance(worker, Mapping):
         worker = WorkerRegistration(**worker)
     id = check_id(worker.worker_id)
-    said = rows.Told(known, worker.host, worker.pid, worker.started_at)
+    said = rows.WorkerNotes(known, worker.host, worker.pid, worker.started_at)
     return Registration(
         incarnation=new_id(store.core.ports),
         id=id,

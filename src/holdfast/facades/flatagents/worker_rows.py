@@ -28,7 +28,7 @@ _LIVE = ("active", "draining")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WorkerNotes:
     """What a worker's metadata holds: what it said of itself, and what its heartbeats added."""
 
     registered: bool
@@ -44,10 +44,10 @@ class Told:
         return codec.encode(stored, what="the metadata of a worker", cap=1 << 20)
 
 
-def told(row: WorkerRow) -> Told:
+def told(row: WorkerRow) -> WorkerNotes:
     stored = json.loads(row.metadata or "{}")
     more = tuple(stored.pop("more", {}).items())
-    return Told(**{"registered": False, **stored}, more=more)
+    return WorkerNotes(**{"registered": False, **stored}, more=more)
 
 
 def shown_time(microseconds: int) -> str:
@@ -88,7 +88,7 @@ async def heartbeat(tx: Transaction, worker_id: str, metadata: dict[str, Any]) -
     known = told(row)
     more = {**dict(known.more), **metadata}
     host, pid = more.pop("host", known.host), more.pop("pid", known.pid)
-    changed = Told(True, host, pid, known.started_at, known.status, tuple(more.items()))
+    changed = WorkerNotes(True, host, pid, known.started_at, known.status, tuple(more.items()))
     await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=None if changed == known else changed.text())])
 
 
@@ -115,7 +115,7 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
         case _:
             known = told(row)
             own = None if status == "active" else status
-            changed = Told(True, known.host, known.pid, known.started_at, own, known.more)
+            changed = WorkerNotes(True, known.host, known.pid, known.started_at, own, known.more)
             await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=changed.text())])
 
 

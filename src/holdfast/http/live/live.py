@@ -14,7 +14,7 @@ from holdfast.http.live.frames import frame
 from holdfast.http.live.responses import LiveResponse
 from holdfast.http.live.sampler import Sample, Sampler
 from holdfast.http.live.vigil import Vigil, WatchedStream
-from holdfast.http.live.wanted import Wanted
+from holdfast.http.live.wanted import EventFilter
 from holdfast.http.security.caps import StreamCounts
 from holdfast.values import as_json
 
@@ -61,7 +61,7 @@ class Live:
     async def fleet(self, after: str, **filters: str | None) -> AsyncIterator[bytes]:
         """What happens to all runs, and every two seconds a sample of the fleet. A sample has no id."""
         waiting: asyncio.Queue[bytes] = asyncio.Queue(1_000)
-        wanted = Wanted(self._hf.runs.get, **filters)
+        wanted = EventFilter(self._hf.runs.get, **filters)
 
         async def topics() -> None:
             async for event in self._hf.events(after=after):

@@ -13,7 +13,7 @@ _REMEMBERED = 10_000  # runs that one reader knows
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RunLinks:
     """What a run belongs to."""
 
     agents: frozenset[str]  # its agent's id and name
@@ -21,10 +21,10 @@ class About:
     root: str
 
 
-_NOTHING = About(frozenset(), "", "")
+_NOTHING = RunLinks(frozenset(), "", "")
 
 
-class Wanted:
+class EventFilter:
     """Not every topic says what its run belongs to: then the run is looked up, once."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Wanted:
         self._session = session
         self._run = run
         self._root = root
-        self._known: dict[str, About] = {}
+        self._known: dict[str, RunLinks] = {}
 
     async def fits(self, event: TopicEvent) -> bool:
         if self._run not in (None, event.run):
@@ -57,7 +57,7 @@ class Wanted:
             and self._root in (None, about.root)
         )
 
-    async def _about(self, event: TopicEvent) -> About:
+    async def _about(self, event: TopicEvent) -> RunLinks:
         known = self._known.get(event.run)
         if known is None:
             if len(self._known) >= _REMEMBERED:
@@ -65,12 +65,12 @@ class Wanted:
             known = self._known[event.run] = await self._found(event)
         return known
 
-    async def _found(self, event: TopicEvent) -> About:
+    async def _found(self, event: TopicEvent) -> RunLinks:
         said = event.payload
         if event.topic == "run_created" and said.get("parent_run_id") is None:
-            return About(frozenset({said["agent_id"], said["agent_name"]}), said["session_id"], event.run)
+            return RunLinks(frozenset({said["agent_id"], said["agent_name"]}), said["session_id"], event.run)
         try:
             run = await self._look(event.run)
         except NotFound:
             return _NOTHING
-        return About(frozenset({run.agent, run.agent_name}), run.session, run.root)
+        return RunLinks(frozenset({run.agent, run.agent_name}), run.session, run.root)

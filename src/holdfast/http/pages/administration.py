@@ -18,7 +18,7 @@ pages = Pages()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditedChange:
     """A change that was made: what was asked for, and what came of it."""
 
     seq: int
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    changes: Sequence[Change]
+    changes: Sequence[AuditedChange]
     found: Page[AuditRecord]
 
 
@@ -46,11 +46,11 @@ async def show_audit(seen: Sight, page: Paged) -> AuditView:
     return AuditView(_changes(found), found)
 
 
-def _changes(rows: Sequence[AuditRecord]) -> list[Change]:
+def _changes(rows: Sequence[AuditRecord]) -> list[AuditedChange]:
     """Each intent with its outcome in one line; the outcome stands above it, because the newest comes first."""
     outcomes = {each.about: each.status for each in rows if each.phase == "outcome"}
     shown = [each for each in rows if each.phase != "outcome" or each.about not in {row.seq for row in rows}]
-    return [Change(each.seq, each, outcomes.get(each.seq, each.status)) for each in shown]
+    return [AuditedChange(each.seq, each, outcomes.get(each.seq, each.status)) for each in shown]
 
 
 @pages.page("/settings", "settings.html", like="GET /system/settings")

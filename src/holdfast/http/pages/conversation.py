@@ -12,7 +12,7 @@ from holdfast.agents.values.sessions import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ConversationPart:
     """One thing that was said or done. `data` is what was said; a tool has `input` and `output`, and its `call`."""
 
     kind: Literal["user", "assistant", "thinking", "tool", "other"]
@@ -32,7 +32,7 @@ class Part:
     retired: bool = False
 
 
-def parts_of(messages: Sequence[Message], calls: Iterable[CallRecord] = ()) -> list[Part]:
+def parts_of(messages: Sequence[Message], calls: Iterable[CallRecord] = ()) -> list[ConversationPart]:
     """What was said, in its order. Results of tools stand with their calls."""
     records = {call.tool_use_id: call for call in calls}
     results = {
@@ -44,7 +44,7 @@ def parts_of(messages: Sequence[Message], calls: Iterable[CallRecord] = ()) -> l
     return [part for message in messages for part in _parts(message, records, results)]
 
 
-def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, Any]) -> Iterator[Part]:
+def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, Any]) -> Iterator[ConversationPart]:
     for block in message.blocks:
         match block.get("type"):
             case "text":
@@ -60,7 +60,7 @@ def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, 
                 yield _part(message, "other", data=block)
 
 
-def _tool(message: Message, block: Any, records: dict[str, CallRecord], results: dict[str, Any]) -> Part:
+def _tool(message: Message, block: Any, records: dict[str, CallRecord], results: dict[str, Any]) -> ConversationPart:
     id = str(block.get("id"))
     result, call = results.get(id), records.get(id)
     output = None if result is None else _told(result.get("content"))
@@ -85,8 +85,8 @@ def _told(content: Any) -> Any:
     return content
 
 
-def _part(message: Message, kind: Any, **fields: Any) -> Part:
-    return Part(
+def _part(message: Message, kind: Any, **fields: Any) -> ConversationPart:
+    return ConversationPart(
         kind=kind,
         message=message.id,
         run=message.run_id,

@@ -20,7 +20,7 @@ from holdfast.http.api.inquiries import (
 )
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.conversation import ConversationPart, parts_of
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Go, Pages
@@ -40,18 +40,18 @@ _LAST_WORDS = 3  # parts of the conversation that stand before the question
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InquiryCard:
     """An inquiry, its run, and what was said last before it."""
 
     inquiry: Inquiry
     run: RunRecord | None
     effect: str
-    words: list[Part]
+    words: list[ConversationPart]
 
 
 @dataclass(frozen=True, slots=True)
 class InboxView:
-    asked_of_people: list[Asked]
+    asked_of_people: list[InquiryCard]
     found: Page[Inquiry]
     states: tuple[Tab, ...]
     state: str
@@ -64,17 +64,17 @@ async def show_inbox(seen: Sight, page: Paged, state: str | None = None) -> Inbo
     return InboxView([await _with_run(seen, each) for each in found], found, TABS, state or "")
 
 
-async def _with_run(seen: Seen, inquiry: Inquiry) -> Asked:
+async def _with_run(seen: Seen, inquiry: Inquiry) -> InquiryCard:
     try:
         handle = await seen.run(inquiry.run_id)
         run = await handle.refresh()
         calls = await handle.calls(limit=100)
         said = parts_of(await handle.messages(limit=100))
     except NotFound:
-        return Asked(inquiry, None, "", [])
+        return InquiryCard(inquiry, None, "", [])
     mine = [call for call in calls if inquiry.call is not None and call.id == inquiry.call.id]
     words = [part for part in said if part.kind in ("user", "assistant")]
-    return Asked(inquiry, run, mine[0].effect if mine else "", words[-_LAST_WORDS:])
+    return InquiryCard(inquiry, run, mine[0].effect if mine else "", words[-_LAST_WORDS:])
 
 
 @pages.action("/inquiries/{id}/approve")

@@ -21,7 +21,7 @@ from holdfast.version import VERSION
 _MANY = 100
 
 
-class Place(NamedTuple):
+class NavigationEntry(NamedTuple):
     """An entry of the navigation: `key` is pressed after g."""
 
     path: str
@@ -32,31 +32,31 @@ class Place(NamedTuple):
 
 
 PLACES = (
-    Place("/", "Now", "activity", "n", "GET /system"),
-    Place("/inbox", "Inbox", "inbox", "i", "GET /inquiries"),
-    Place("/runs", "Runs", "play", "r", "GET /runs"),
-    Place("/sessions", "Sessions", "messages-square", "s", "GET /sessions"),
-    Place("/agents", "Agents", "bot", "a", "GET /agents"),
-    Place("/tools", "Tools", "wrench", "t", "GET /tools"),
-    Place("/jobs", "Jobs", "list-checks", "j", "GET /jobs"),
-    Place("/queues", "Queues", "layers", "q", "GET /queues"),
-    Place("/workers", "Workers", "cpu", "w", "GET /workers"),
-    Place("/schedules", "Schedules", "calendar-clock", "c", "GET /schedules"),
-    Place("/batches", "Batches", "package", "b", "GET /batches"),
-    Place("/pools", "Pools", "boxes", "p", "GET /pools"),
-    Place("/machines", "Machines", "workflow", "m", "GET /executions"),
-    Place("/plans", "Plans", "clipboard-list", "l", "GET /plans"),
-    Place("/money", "Money", "coins", "d", "GET /usage"),
-    Place("/audit", "Audit", "scroll-text", "u", "GET /system/audit"),
-    Place("/settings", "Settings", "settings", "e", "GET /system/settings"),
+    NavigationEntry("/", "Now", "activity", "n", "GET /system"),
+    NavigationEntry("/inbox", "Inbox", "inbox", "i", "GET /inquiries"),
+    NavigationEntry("/runs", "Runs", "play", "r", "GET /runs"),
+    NavigationEntry("/sessions", "Sessions", "messages-square", "s", "GET /sessions"),
+    NavigationEntry("/agents", "Agents", "bot", "a", "GET /agents"),
+    NavigationEntry("/tools", "Tools", "wrench", "t", "GET /tools"),
+    NavigationEntry("/jobs", "Jobs", "list-checks", "j", "GET /jobs"),
+    NavigationEntry("/queues", "Queues", "layers", "q", "GET /queues"),
+    NavigationEntry("/workers", "Workers", "cpu", "w", "GET /workers"),
+    NavigationEntry("/schedules", "Schedules", "calendar-clock", "c", "GET /schedules"),
+    NavigationEntry("/batches", "Batches", "package", "b", "GET /batches"),
+    NavigationEntry("/pools", "Pools", "boxes", "p", "GET /pools"),
+    NavigationEntry("/machines", "Machines", "workflow", "m", "GET /executions"),
+    NavigationEntry("/plans", "Plans", "clipboard-list", "l", "GET /plans"),
+    NavigationEntry("/money", "Money", "coins", "d", "GET /usage"),
+    NavigationEntry("/audit", "Audit", "scroll-text", "u", "GET /system/audit"),
+    NavigationEntry("/settings", "Settings", "settings", "e", "GET /system/settings"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PageLayout:
     """What the base template shows. `inbox` counts what waits for a person, up to a hundred."""
 
-    places: tuple[Place, ...]
+    places: tuple[NavigationEntry, ...]
     current: str
     you: str
     role: str
@@ -73,7 +73,7 @@ async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> di
     may = _may(gate, seen)
     shown = tuple(each for each in PLACES if each.path in served and may(each.rule))
     current = max((each.path for each in shown if _is_at(below, each.path)), key=len, default="")
-    layout = Layout(
+    layout = PageLayout(
         places=shown,
         current=current,
         you=seen.principal.name,

@@ -14,7 +14,7 @@ from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import Forking, ReasonBody, cancel_run, fork_run, list_events, retry_run
 from holdfast.http.api.seen import Sight
-from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.conversation import ConversationPart, parts_of
 from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
@@ -35,7 +35,7 @@ class RunView:
     run: RunRecord
     ended: bool
     reasons: list[ReasonRecord]
-    said: list[Part]
+    said: list[ConversationPart]
     more_said: str | None
     turns: Page[Turn]
     calls: Page[CallRecord]

@@ -29,7 +29,7 @@ from holdfast.http.api.sessions import (
     restore_session,
     send_message,
 )
-from holdfast.http.pages.conversation import Part, parts_of
+from holdfast.http.pages.conversation import ConversationPart, parts_of
 from holdfast.http.pages.filters import Chip, chips
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.pairs import pairs_of
@@ -58,7 +58,7 @@ class ChatView:
     """`current` is the run under way, `after` where the stream continues, `seen_turns` what is on the page of it."""
 
     session: SessionRecord
-    said: list[Part]
+    said: list[ConversationPart]
     earlier: str | None
     newest: bool
     runs: Sequence[RunRecord]

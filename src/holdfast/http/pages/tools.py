@@ -57,7 +57,7 @@ class CallsView:
 
 
 @dataclass(frozen=True, slots=True)
-class CallView:
+class ToolCallView:
     call: CallRecord
     job: JobRecord | None
 
@@ -99,6 +99,6 @@ def _grouped(jobs: Sequence[JobRecord]) -> list[Failing]:
 
 
 @pages.page("/calls/{id}", "call.html")
-async def show_one_call(seen: Sight, id: str) -> CallView:
+async def show_one_call(seen: Sight, id: str) -> ToolCallView:
     call = await show_call(seen, id)
-    return CallView(call, None)
+    return ToolCallView(call, None)

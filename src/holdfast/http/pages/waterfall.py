@@ -32,7 +32,7 @@ _WAITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class WaterfallRow:
     """One span: `x` and `width` are per mille of the drawing. `broken`: it ended before its work did."""
 
     id: str
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisTick:
     x: int
     label: str
 
@@ -69,8 +69,8 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    rows: Sequence[Row]
-    ticks: Sequence[Tick]
+    rows: Sequence[WaterfallRow]
+    ticks: Sequence[AxisTick]
     folds: Sequence[Fold]
     left_out: int = 0
 
@@ -103,10 +103,10 @@ def _by_time(spans: Iterable[Span]) -> list[Span]:
     return sorted(spans, key=lambda each: each.started_at)
 
 
-def _row(span: Span, depth: int, scale: Scale, now: datetime) -> Row:
+def _row(span: Span, depth: int, scale: Scale, now: datetime) -> WaterfallRow:
     end = span.ended_at or now
     x = scale.x(span.started_at)
-    return Row(
+    return WaterfallRow(
         id=span.id,
         kind=span.kind,
         depth=depth,
@@ -166,16 +166,16 @@ class Scale:
         place += (at - last) / timedelta(milliseconds=1) * self._rate
         return min(1_000, round(place))
 
-    def ticks(self) -> list[Tick]:
+    def ticks(self) -> list[AxisTick]:
         """Round times since the beginning, those in a fold left out."""
         step = _step(140 / self._rate)
         begin, end = self._whole
-        found: list[Tick] = []
+        found: list[AxisTick] = []
         number = 0
         while begin + number * step <= end and number < 10_000 and len(found) < 12:
             at = begin + number * step
             if not any(each.begin < at < each.end for each in self._idle):
-                found.append(Tick(self.x(at), words.span(number * step) if number else "0"))
+                found.append(AxisTick(self.x(at), words.span(number * step) if number else "0"))
             elif number:
                 number = max(number, int((_fold_at(at, self._idle) - begin) / step))
             number += 1

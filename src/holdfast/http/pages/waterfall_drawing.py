@@ -9,7 +9,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from holdfast.http.pages import words
-from holdfast.http.pages.waterfall import Fold, Row, Tick, Waterfall
+from holdfast.http.pages.waterfall import AxisTick, Fold, Waterfall, WaterfallRow
 from holdfast.shown_text import escaped
 
 ROW = 24  # pixels; `--row` in the stylesheet has the same
@@ -46,7 +46,7 @@ def _described(waterfall: Waterfall) -> str:
     return f"{len(waterfall.rows)} rows, {waits} of them waits; the list beside it says the same in words."
 
 
-def _tick(tick: Tick, height: int) -> Markup:
+def _tick(tick: AxisTick, height: int) -> Markup:
     anchor = "start" if tick.x < 950 else "end"
     return Markup(
         '<line class="wf-tick" x1="{x}" y1="14" x2="{x}" y2="{h}"/>'
@@ -61,7 +61,7 @@ def _fold(fold: Fold, height: int) -> Markup:
     ).format(x=_percent(fold.x), w=_percent(fold.width), h=height - 14, label=fold.label)
 
 
-def _drawn(row: Row, top: int) -> Markup:
+def _drawn(row: WaterfallRow, top: int) -> Markup:
     y = top + (ROW - _BAR) // 2
     tone = words.state(row.state).tone
     kinds = ["wf-bar", f"wf-{row.kind}", f"tone-{tone}"]
@@ -85,7 +85,7 @@ def _drawn(row: Row, top: int) -> Markup:
     )
 
 
-def _break(row: Row, y: int) -> Markup:
+def _break(row: WaterfallRow, y: int) -> Markup:
     """A torn edge: the attempt did not get to its end."""
     return Markup(
         '<svg class="wf-break" x="{x}" y="{y}" width="8" height="{h}" overflow="visible">{path}</svg>'
@@ -97,7 +97,7 @@ def _break(row: Row, y: int) -> Markup:
     )
 
 
-def _told(row: Row) -> str:
+def _told(row: WaterfallRow) -> str:
     """One row in words."""
     parts = [row.label, row.took + (" so far" if row.lasts else "")]
     parts += [words.state(row.state).word] if row.kind not in ("wait", "attempt") else []

@@ -12,55 +12,55 @@ from holdfast.kernel.states import State
 LONGEST_TEXT = 20_000  # characters of one text on a page
 
 
-class Shown(NamedTuple):
+class StateWord(NamedTuple):
     """A state as people see it: its tone is one of waits, runs, person, well, failed, and over for what was ended."""
 
     tone: str
     word: str
 
 
-_TONES: dict[str, Shown] = {
+_TONES: dict[str, StateWord] = {
     # The same word in two tables means the same to a person, so one dictionary serves them all.
-    RunState.PENDING: Shown("waits", "waiting"),
-    RunState.BATCH_SUBMITTING: Shown("waits", "for a batch"),
-    RunState.BATCH_PENDING: Shown("waits", "in a batch"),
-    RunState.BATCH_PROCESSING: Shown("runs", "in a batch"),
-    RunState.STREAMING: Shown("runs", "running"),
-    RunState.PENDING_TOOLS: Shown("runs", "in tools"),
-    RunState.AWAITING_INPUT: Shown("person", "needs you"),
-    RunState.COMPLETED: Shown("well", "completed"),
-    RunState.CANCELLED: Shown("over", "cancelled"),
-    RunState.FAILED: Shown("failed", "failed"),
-    TurnState.CALLING: Shown("runs", "asking"),
-    TurnState.BATCHED: Shown("waits", "in a batch"),
-    CallState.RUNNING: Shown("runs", "running"),
-    CallState.SKIPPED: Shown("over", "skipped"),
-    State.SCHEDULED: Shown("waits", "scheduled"),
-    State.WAITING: Shown("waits", "parked"),
-    State.SUCCEEDED: Shown("well", "succeeded"),
-    BatchState.ENDED: Shown("well", "ended"),
-    "starting": Shown("waits", "starting"),
-    "active": Shown("runs", "active"),
-    "draining": Shown("person", "draining"),
-    "stopped": Shown("over", "stopped"),
-    "lost": Shown("failed", "lost"),
-    "problem": Shown("failed", "problem"),
-    "warning": Shown("person", "warning"),
-    "note": Shown("waits", "note"),
-    "ok": Shown("well", "well"),
-    "paused": Shown("person", "paused"),
-    InquiryState.OPEN: Shown("person", "open"),
-    InquiryState.APPROVED: Shown("well", "approved"),
-    InquiryState.DENIED: Shown("over", "denied"),
-    InquiryState.ANSWERED: Shown("well", "answered"),
-    InquiryState.EXPIRED: Shown("over", "expired"),
-    InquiryState.WITHDRAWN: Shown("over", "withdrawn"),
+    RunState.PENDING: StateWord("waits", "waiting"),
+    RunState.BATCH_SUBMITTING: StateWord("waits", "for a batch"),
+    RunState.BATCH_PENDING: StateWord("waits", "in a batch"),
+    RunState.BATCH_PROCESSING: StateWord("runs", "in a batch"),
+    RunState.STREAMING: StateWord("runs", "running"),
+    RunState.PENDING_TOOLS: StateWord("runs", "in tools"),
+    RunState.AWAITING_INPUT: StateWord("person", "needs you"),
+    RunState.COMPLETED: StateWord("well", "completed"),
+    RunState.CANCELLED: StateWord("over", "cancelled"),
+    RunState.FAILED: StateWord("failed", "failed"),
+    TurnState.CALLING: StateWord("runs", "asking"),
+    TurnState.BATCHED: StateWord("waits", "in a batch"),
+    CallState.RUNNING: StateWord("runs", "running"),
+    CallState.SKIPPED: StateWord("over", "skipped"),
+    State.SCHEDULED: StateWord("waits", "scheduled"),
+    State.WAITING: StateWord("waits", "parked"),
+    State.SUCCEEDED: StateWord("well", "succeeded"),
+    BatchState.ENDED: StateWord("well", "ended"),
+    "starting": StateWord("waits", "starting"),
+    "active": StateWord("runs", "active"),
+    "draining": StateWord("person", "draining"),
+    "stopped": StateWord("over", "stopped"),
+    "lost": StateWord("failed", "lost"),
+    "problem": StateWord("failed", "problem"),
+    "warning": StateWord("person", "warning"),
+    "note": StateWord("waits", "note"),
+    "ok": StateWord("well", "well"),
+    "paused": StateWord("person", "paused"),
+    InquiryState.OPEN: StateWord("person", "open"),
+    InquiryState.APPROVED: StateWord("well", "approved"),
+    InquiryState.DENIED: StateWord("over", "denied"),
+    InquiryState.ANSWERED: StateWord("well", "answered"),
+    InquiryState.EXPIRED: StateWord("over", "expired"),
+    InquiryState.WITHDRAWN: StateWord("over", "withdrawn"),
 }
 
 
-def state(name: str | None) -> Shown:
+def state(name: str | None) -> StateWord:
     """A state of anything; one that is not known here is shown by its own name."""
-    return _TONES.get(name or "", Shown("waits", (name or "unknown").replace("_", " ")))
+    return _TONES.get(name or "", StateWord("waits", (name or "unknown").replace("_", " ")))
 
 
 def span(seconds: float | timedelta | None) -> str:

@@ -43,7 +43,7 @@ class Doomed(Protocol):
         """Kill it with -9; `NotFound` if it is none of them."""
 
 
-class Asked(Protocol):
+class RuledRoute(Protocol):
     """A route or a page: the name of its rule, and whether it creates something."""
 
     @property
@@ -76,7 +76,9 @@ class Gate:
         self.deliveries = RateCap(clock, burst=200, a_second=50, what="deliveries")
         self.logins = RateCap(clock, burst=10, a_second=1 / 6, what="logins")
 
-    async def pass_through(self, request: Request, endpoint: Asked, rule: Rule | None, answer: Answering) -> Response:
+    async def pass_through(
+        self, request: Request, endpoint: RuledRoute, rule: Rule | None, answer: Answering
+    ) -> Response:
         """The answer of a route, or why it is not given."""
         principal = await self.admit(request, rule)
         if request.method not in SAFE:
@@ -159,7 +161,7 @@ class Gate:
         said = self.options.who(connection)
         return await said if inspect.isawaitable(said) else said
 
-    async def _changed(self, request: Request, by: Principal, endpoint: Asked, answer: Answering) -> Response:
+    async def _changed(self, request: Request, by: Principal, endpoint: RuledRoute, answer: Answering) -> Response:
         body = await request.body()
         check_texts(request, body)
         digest = hashlib.sha256(body).hexdigest()
@@ -182,7 +184,7 @@ class Gate:
         return response
 
     async def _recorded(
-        self, request: Request, by: Principal, endpoint: Asked, answer: Answering, detail: Mapping[str, Any]
+        self, request: Request, by: Principal, endpoint: RuledRoute, answer: Answering, detail: Mapping[str, Any]
     ) -> Response:
         """The answer, with what was to be done in the audit before it, and what came of it after."""
         audit, path = self.hf.access.audit, request.url.path

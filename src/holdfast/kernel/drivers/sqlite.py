@@ -26,7 +26,7 @@ from holdfast.kernel.database import Blocking, Guard, Operation, Owner, Presence
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, SqliteHints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
-from holdfast.kernel.drivers.sqlite_readers import Readers, read
+from holdfast.kernel.drivers.sqlite_readers import SqliteReaders, read
 from holdfast.kernel.hints import merged
 from holdfast.kernel.sql import Dialect
 from holdfast.settings import Settings
@@ -55,7 +55,7 @@ class SqliteDatabase:
         self._ports = ports
         self._layers = layers
         self._writer: Writer | None = None
-        self._readers: Readers | None = None
+        self._readers: SqliteReaders | None = None
         self._opened = False
         self._opening = asyncio.Lock()
         self.presence: Presence = NoPresence()
@@ -150,7 +150,7 @@ class SqliteDatabase:
         if self._file is None or self.alone:  # no second connection can see it
             return writer.call(lambda file: read(file, operation, args, kwargs, clock, seconds))
         if self._readers is None:
-            self._readers = Readers(self._connection, clock, seconds)
+            self._readers = SqliteReaders(self._connection, clock, seconds)
         return self._readers.submit(operation, args, kwargs)
 
     def _connection(self) -> SqliteFile:

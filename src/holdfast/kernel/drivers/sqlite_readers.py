@@ -17,7 +17,7 @@ from holdfast.kernel.drivers.sqlite_file import SqliteFile
 _MOST = 4
 
 
-class Readers:
+class SqliteReaders:
     def __init__(self, make: Callable[[], SqliteFile], clock: Clock, seconds: float) -> None:
         """`make` opens one more connection; `seconds` is how long one operation may take."""
         self._make = make

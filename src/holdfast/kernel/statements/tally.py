@@ -5,12 +5,12 @@ from __future__ import annotations
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.kernel.tally_rows import (
     At,
-    Counted,
     CountedTime,
     FailureGroup,
     Failures,
     Finished,
-    Name,
+    SeriesPoint,
+    TalliedName,
     Tally,
     TallyTime,
 )
@@ -22,20 +22,20 @@ class TallySql(Statements, file="tally.sql", rows={"tallies": Tally, "times": Ta
     hold_tally_mark: One[At]
     find_tally_mark: One[At]
     move_tally_mark: Exec
-    untallied_queues: Many[Name]
+    untallied_queues: Many[TalliedName]
     jobs_upto: One[At]
     ended_jobs: Many[Finished]
     hold_marks_of_jobs: Exec
     untallied_jobs: Many[Finished]
-    known_failures: Many[Name]
-    last_failure_group: One[Name]
+    known_failures: Many[TalliedName]
+    last_failure_group: One[TalliedName]
     add_failures: Exec
     forget_tallies: Many[At]
     forget_times: Many[At]
     forget_failures: Many[At]
-    series: Many[Counted]
+    series: Many[SeriesPoint]
     series_of_times: Many[CountedTime]
-    series_by_tenant: Many[Counted]
+    series_by_tenant: Many[SeriesPoint]
     times_by_tenant: Many[CountedTime]
     failures: Many[FailureGroup]
     failures_of: Many[FailureGroup]

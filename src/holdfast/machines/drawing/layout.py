@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.graph import MachineGraph, Stage
 
 LONGEST = 34  # characters of a line in the picture
 
@@ -21,7 +21,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """`rows` are the states from top to bottom, each row from left to right."""
 
     rows: tuple[tuple[str, ...], ...]
@@ -31,7 +31,7 @@ class Layout:
         return next(number for number, row in enumerate(self.rows) if state in row)
 
 
-def lay_out(machine: Machine) -> Layout:
+def lay_out(machine: MachineGraph) -> GraphLayout:
     """States by the length of the longest way to them that visits none twice, as far as ways lead down."""
     arrows = tuple(arrow for state in machine.states.values() for arrow in _arrows(state))
     depth = _depths(machine)
@@ -45,7 +45,7 @@ def lay_out(machine: Machine) -> Layout:
         for at, name in enumerate(row):
             places[name] = at - (len(row) - 1) / 2
         ordered.append(tuple(row))
-    return Layout(tuple(ordered), arrows)
+    return GraphLayout(tuple(ordered), arrows)
 
 
 def _arrows(state: Stage) -> list[Arrow]:
@@ -63,7 +63,7 @@ def _arrows(state: Stage) -> list[Arrow]:
     return list(made.values())
 
 
-def _depths(machine: Machine) -> Mapping[str, int]:
+def _depths(machine: MachineGraph) -> Mapping[str, int]:
     """How far down each state stands. A way back to a state that is being walked through does not count."""
     order = _walked(machine)
     place = {name: number for number, name in enumerate(order)}
@@ -75,7 +75,7 @@ def _depths(machine: Machine) -> Mapping[str, int]:
     return depth
 
 
-def _walked(machine: Machine) -> list[str]:
+def _walked(machine: MachineGraph) -> list[str]:
     """The states so that each stands after those that lead to it, but for ways back."""
     seen: set[str] = set()
     finished: list[str] = []

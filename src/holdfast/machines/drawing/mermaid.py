@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from holdfast.machines.drawing.layout import lay_out, short, what_it_does
-from holdfast.machines.graph import Machine
+from holdfast.machines.graph import MachineGraph
 
 
-def mermaid(machine: Machine, current: str | None = None) -> str:
+def mermaid(machine: MachineGraph, current: str | None = None) -> str:
     """The text of the diagram; `current` is the state that a running one is in."""
     ids = {name: f"s{number}" for number, name in enumerate(machine.states)}
     lines = ["stateDiagram-v2"]

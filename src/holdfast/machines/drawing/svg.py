@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from holdfast.machines.drawing.layout import Arrow, Layout, lay_out, short, what_it_does
-from holdfast.machines.graph import Machine, Stage
+from holdfast.machines.drawing.layout import Arrow, GraphLayout, lay_out, short, what_it_does
+from holdfast.machines.graph import MachineGraph, Stage
 
 _WIDTH, _HEIGHT = 210, 48
 _ACROSS, _DOWN = 60, 84
@@ -34,7 +34,7 @@ class _Box:
         return self.y + _HEIGHT
 
 
-def svg(machine: Machine, current: str | None = None) -> str:
+def svg(machine: MachineGraph, current: str | None = None) -> str:
     """The picture; `current` is the state that a running one is in."""
     layout = lay_out(machine)
     boxes = _boxes(layout)
@@ -60,7 +60,7 @@ def svg(machine: Machine, current: str | None = None) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _boxes(layout: Layout) -> dict[str, _Box]:
+def _boxes(layout: GraphLayout) -> dict[str, _Box]:
     widest = max(len(row) for row in layout.rows)
     across = _WIDTH + _ACROSS
     boxes = {}
@@ -71,11 +71,11 @@ def _boxes(layout: Layout) -> dict[str, _Box]:
     return boxes
 
 
-def _is_straight(arrow: Arrow, layout: Layout) -> bool:
+def _is_straight(arrow: Arrow, layout: GraphLayout) -> bool:
     return layout.row_of(arrow.to) == layout.row_of(arrow.source) + 1
 
 
-def _straight(arrow: Arrow, boxes: dict[str, _Box], layout: Layout) -> str:
+def _straight(arrow: Arrow, boxes: dict[str, _Box], layout: GraphLayout) -> str:
     """From the bottom of one box to the top of the next."""
     begin, end = _ends(arrow, boxes, layout)
     top, bottom = boxes[arrow.source].bottom, boxes[arrow.to].y - 2
@@ -84,7 +84,7 @@ def _straight(arrow: Arrow, boxes: dict[str, _Box], layout: Layout) -> str:
     return _line(path, arrow) + _label(arrow, begin + (end - begin) * 0.25 + 6, top, layout)
 
 
-def _beside(arrow: Arrow, boxes: dict[str, _Box], layout: Layout, lane: float) -> str:
+def _beside(arrow: Arrow, boxes: dict[str, _Box], layout: GraphLayout, lane: float) -> str:
     """Out between two rows, along a lane, and in again between two rows."""
     begin, end = _ends(arrow, boxes, layout)
     top, bottom = boxes[arrow.source].bottom, boxes[arrow.to].y
@@ -94,15 +94,15 @@ def _beside(arrow: Arrow, boxes: dict[str, _Box], layout: Layout, lane: float) -
     return _line(path, arrow) + _label(arrow, begin + 6, top, layout)
 
 
-def _leaving(arrow: Arrow, layout: Layout) -> list[Arrow]:
+def _leaving(arrow: Arrow, layout: GraphLayout) -> list[Arrow]:
     return [each for each in layout.arrows if each.source == arrow.source]
 
 
-def _coming(arrow: Arrow, layout: Layout) -> list[Arrow]:
+def _coming(arrow: Arrow, layout: GraphLayout) -> list[Arrow]:
     return [each for each in layout.arrows if each.to == arrow.to]
 
 
-def _ends(arrow: Arrow, boxes: dict[str, _Box], layout: Layout) -> tuple[float, float]:
+def _ends(arrow: Arrow, boxes: dict[str, _Box], layout: GraphLayout) -> tuple[float, float]:
     """Where it leaves one box and comes to the other; several are spread over the box."""
     leaving, coming = _leaving(arrow, layout), _coming(arrow, layout)
     begin = boxes[arrow.source].middle + _spread(leaving.index(arrow), len(leaving))
@@ -115,7 +115,7 @@ def _line(path: str, arrow: Arrow) -> str:
     return f"<path d='{path}' fill='none' stroke='{ink}' stroke-width='1.5'{dashes} marker-end='url(#{marker})'/>"
 
 
-def _label(arrow: Arrow, x: float, top: float, layout: Layout) -> str:
+def _label(arrow: Arrow, x: float, top: float, layout: GraphLayout) -> str:
     """Below the box, each on a line of its own."""
     if not arrow.label:
         return ""

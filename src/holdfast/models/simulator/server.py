@@ -26,7 +26,7 @@ from holdfast.models.simulator.state import SimulatorState, signing_key
 from holdfast.models.witness import Witness
 
 
-class Provider:
+class SimulatedProvider:
     """One simulated provider. `url` is where it listens, once started."""
 
     def __init__(
@@ -150,9 +150,9 @@ async def simulator(
     pace: float = 0.0,
     batch_seconds: float = 0.0,
     ports: Ports | None = None,
-) -> AsyncIterator[Provider]:
+) -> AsyncIterator[SimulatedProvider]:
     """A provider in this process, listening on loopback. `rules` are JSON, as in `--rules`."""
-    running = Provider(
+    running = SimulatedProvider(
         seed=seed,
         rules=read_rules(rules),
         script=script,

@@ -48,7 +48,7 @@ async def hincrby(call: CommandCall) -> Reply:
     return number
 
 
-async def _why_not(call: CommandCall, name: keyspace.Name) -> str:
+async def _why_not(call: CommandCall, name: keyspace.SpacedKey) -> str:
     found = await call.gateway.transact(keyspace.part, name, "hash", call.arguments[1])
     is_number = found is not None and keyspace.whole_number(found.value or b"") is not None
     return "increment or decrement would overflow" if is_number else "hash value is not an integer"

@@ -24,7 +24,7 @@ from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
 from holdfast.resp.arguments import integer, queue_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
-from holdfast.resp.deliveries import Popped, Sent
+from holdfast.resp.deliveries import Popped, SentLease
 from holdfast.resp.replies import OK, Reply
 from holdfast.resp.rows import Epoch
 
@@ -67,7 +67,7 @@ class _Holding:
         self.token = call.text(1, "a token")
         self.who = jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
 
-    def remembered(self, call: CommandCall) -> Sent | None:
+    def remembered(self, call: CommandCall) -> SentLease | None:
         """The lease, if this server has told the worker of it under this token."""
         sent = call.gateway.pops.delivered.find(self.who.worker, self.public)
         return sent if sent is not None and str(sent.lease.fence) == self.token else None
