@@ -24,7 +24,7 @@ from holdfast.agents.states import LIVES
 from holdfast.cli import COMMANDS, group
 from holdfast.cli.target import ORDER
 from holdfast.kernel.states import TERMINAL, TRANSITIONS, State
-from holdfast.machines import metering, templates
+from holdfast.machines import meter, templates
 from holdfast.resp.table import GROUPS
 from holdfast.settings import Settings
 from holdfast.values.settings import written
@@ -265,7 +265,7 @@ def language() -> str:
             parts.append(f"| `{key}`{' (needed)' if each.required else ''} | {holds} | {means} |")
         parts.append("")
     filters = ", ".join(f"`{name}`" for name in sorted(templates.FILTERS))
-    limits = (f"{metering.MOST_STEPS:,}", metering.MOST_SECONDS, f"{metering.MOST_OUTPUT:,}")
+    limits = (f"{meter.MOST_STEPS:,}", meter.MOST_SECONDS, f"{meter.MOST_OUTPUT:,}")
     return "\n".join([*parts, MORE % (filters, *limits)])
 
 

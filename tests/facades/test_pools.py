@@ -20,7 +20,7 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.durations import microseconds
 from holdfast.errors import BadSetting, GatewayUnavailable, LeaseLost, UsageError
-from holdfast.facades.universal_agent import handling
+from holdfast.facades.universal_agent import handlers
 from holdfast.facades.universal_agent.gateway import GatewayRequest, InProcessGateway
 from holdfast.facades.universal_agent.runs import declare
 from holdfast.facades.universal_agent.runtime_db import AGENT, RuntimeDb, connect_runtime_db
@@ -645,4 +645,4 @@ def test_what_a_worker_and_a_pool_need(url: str) -> None:
         _ = WorkerPoolManager().conn
     with pytest.raises(UsageError, match="connect_runtime_db"):
         Worker(FAST, object(), fine)  # type: ignore[arg-type]
-    assert handling.current() is None
+    assert handlers.current() is None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.machines import documents
-from holdfast.machines.asking import limits_of
+from holdfast.machines.agent_calls import limits_of
 from holdfast.machines.language import TABLES, schema
 from holdfast.machines.load import load
 from holdfast.machines.problems import BadMachine

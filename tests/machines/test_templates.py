@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machines.metering import TemplateError
+from holdfast.machines.meter import TemplateError
 from holdfast.machines.templates import FILTERS, BadTemplate, compile_template
 from tests.support.commands import python
 
@@ -153,7 +153,7 @@ def test_no_escape_gets_200_mb_even_in_a_process_that_has_no_more() -> None:
     room = 200 << 20
     program = (
         "import resource, sys\n"
-        "from holdfast.machines.metering import TemplateError\n"
+        "from holdfast.machines.meter import TemplateError\n"
         "from holdfast.machines.templates import BadTemplate, compile_template\n"
         "from tests.machines.test_templates import ESCAPES, NAMES\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"

@@ -13,9 +13,9 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import NotFound, StoreRefused
 from holdfast.resp import keys
-from holdfast.resp.keeping import Keeping
 from holdfast.resp.pops import Pops
 from holdfast.resp.principals import KeyPrincipal, digest_of
+from holdfast.resp.renewal import LeaseRenewal
 from holdfast.resp.server import RespServer
 from holdfast.resp.upkeep import Upkeep
 from tests.conftest import Place
@@ -213,7 +213,7 @@ async def test_a_key_may_be_given_more_ids(connect: Connect) -> None:
 
 async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespServer, connect: Connect) -> None:
     """What it has sent it renews, so it must not keep a list of all that it ever sent."""
-    client, keeping = await registered(connect), Keeping(server.gateway)
+    client, keeping = await registered(connect), LeaseRenewal(server.gateway)
     await client("LPUSH", "queue:ready", "raw")
     await client("BRPOP", "queue:ready", "5")
     await keeping.keep()
@@ -257,7 +257,7 @@ async def test_a_restored_store_does_not_let_an_older_connection_speak_for_a_new
         await registered(connect, "w1")
         assert await first("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
         assert await first("JOB.CLAIM", "mail") == "-ERR Worker not registered: w1"
-        await Keeping(server.gateway).keep()
+        await LeaseRenewal(server.gateway).keep()
         assert not server.gateway.pops.delivered, "what the first was sent is not kept for the second"
 
 
@@ -281,7 +281,7 @@ async def test_a_connection_that_shows_another_key_acts_for_its_former_worker_no
     assert await client("LREM", "queue:processing", "1", "data") == "-ERR Worker not registered: w2"
 
 
-@pytest.mark.parametrize("task", [(Keeping, "keep"), (Upkeep, "sweep"), (Pops, "beat"), (keys, "list_keys")])
+@pytest.mark.parametrize("task", [(LeaseRenewal, "keep"), (Upkeep, "sweep"), (Pops, "beat"), (keys, "list_keys")])
 async def test_what_a_server_always_does_continues_after_a_mistake(
     hf: Holdfast, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, task: tuple[object, str]
 ) -> None:

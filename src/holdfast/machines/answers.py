@@ -14,7 +14,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import hold
 from holdfast.machines import family
-from holdfast.machines.asking import AgentAsker, Question, more_wanted, pause_of, winner_of
+from holdfast.machines.agent_calls import AgentAsker, Question, more_wanted, pause_of, winner_of
 from holdfast.machines.checkpoints import checkpoint_name
 from holdfast.machines.family import Outcome
 from holdfast.machines.graph import MachineGraph, Stage

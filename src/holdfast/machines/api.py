@@ -17,7 +17,7 @@ from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.rows import JobRow, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_steps
-from holdfast.machines.asking import Agents
+from holdfast.machines.agent_calls import Agents
 from holdfast.machines.bundle import Bundle, gather, unpack
 from holdfast.machines.checkpoints import read_steps
 from holdfast.machines.engine import Engine

@@ -22,8 +22,8 @@ from holdfast.kernel.queries import find_job
 from holdfast.kernel.waiting import check_channel
 from holdfast.machines import family
 from holdfast.machines.admission import LaunchLimit, admit
+from holdfast.machines.agent_calls import AgentAsker
 from holdfast.machines.answers import Answers
-from holdfast.machines.asking import AgentAsker
 from holdfast.machines.bundle import Bundle, unpack
 from holdfast.machines.checkpoints import checkpoint_name, record, replayed
 from holdfast.machines.family import Outcome

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.machines.expressions import ExpressionError
 from holdfast.machines.graph import MachineGraph, Stage, rendered
-from holdfast.machines.metering import TemplateError
+from holdfast.machines.meter import TemplateError
 
 # What may be done in a state, in this order. Hooks take part where they say that they do.
 ORDER = ("start", "enter", "wait_for", "action", "launch", "machine", "agent", "exit", "end", "transition")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
-from holdfast.machines.metering import (
+from holdfast.machines.meter import (
     DEEPEST,
     METER,
     MOST_ITEMS,

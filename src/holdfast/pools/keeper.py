@@ -27,7 +27,7 @@ from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
 from holdfast.pools.crew import Crew
 from holdfast.pools.launchers import Launcher, Place
 from holdfast.pools.policy import WorkerPool, policy_of
-from holdfast.pools.sizing import judge
+from holdfast.pools.size import judge
 from holdfast.settings import Settings
 from holdfast.shown_text import shown
 from holdfast.workers.survival import sleep_unless, survive

@@ -12,7 +12,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.demand import claimable
 from holdfast.kernel.queues import absent_queue
 from holdfast.pools.policy import WorkerPool, policy_of
-from holdfast.pools.sizing import busy_workers, desired_workers
+from holdfast.pools.size import busy_workers, desired_workers
 from holdfast.pools.stats import PoolStats, offers_of, stats_of
 from holdfast.values.page import Page, part_of
 

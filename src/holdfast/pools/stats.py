@@ -13,7 +13,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.pool_rows import PoolRow
 from holdfast.kernel.pools import PoolSight, Serves
 from holdfast.pools.policy import WorkerPool, policy_of
-from holdfast.pools.sizing import judge
+from holdfast.pools.size import judge
 from holdfast.values.times import moment
 from holdfast.workers.role import Role
 

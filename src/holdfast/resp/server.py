@@ -19,8 +19,8 @@ from holdfast.resp import keys
 from holdfast.resp.client import Client
 from holdfast.resp.connection import RespConnection
 from holdfast.resp.gateway import RespGateway
-from holdfast.resp.keeping import Keeping
 from holdfast.resp.options import RespOptions
+from holdfast.resp.renewal import LeaseRenewal
 from holdfast.resp.upkeep import Upkeep
 
 log = logging.getLogger("holdfast.resp")
@@ -56,7 +56,7 @@ class RespServer:
             "resp-keys": self._watch_keys(),
             "resp-pops": pops.run(),
             "resp-beats": pops.beat_always(),
-            "resp-keeping": Keeping(self.gateway).run(),
+            "resp-keeping": LeaseRenewal(self.gateway).run(),
             "resp-upkeep": Upkeep(self.gateway).run(),
         }
         self._tasks = [loop.create_task(each, name=name) for name, each in running.items()]

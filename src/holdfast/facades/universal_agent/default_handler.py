@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from holdfast.errors import UsageError
-from holdfast.facades.universal_agent import handling
+from holdfast.facades.universal_agent import handlers
 from holdfast.facades.universal_agent.external import ExternalGateway
 from holdfast.facades.universal_agent.gateway_values import Data, GatewayRequest, GatewaySession
 from holdfast.facades.universal_agent.in_process import InProcessGateway
@@ -19,7 +19,7 @@ log = logging.getLogger("holdfast.universal_agent")
 
 async def handle_by_gateway(run_id: str, workspace_dir: str, gateway_url: str | None) -> bool:
     """Run the prompt as the session user `worker_<run_id>`; whether the turn had no error."""
-    handled = handling.current()
+    handled = handlers.current()
     if handled is None:
         raise UsageError("this handler runs inside a worker, which says what run it handles.")
     gateway = ExternalGateway(base_url=gateway_url) if gateway_url else InProcessGateway()

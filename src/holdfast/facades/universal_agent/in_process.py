@@ -21,7 +21,7 @@ from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import AlreadyDecided, NotFound, UsageError
-from holdfast.facades.universal_agent import handling, protocol, workspaces
+from holdfast.facades.universal_agent import handlers, protocol, workspaces
 from holdfast.facades.universal_agent.admission import Admitted, Admitting
 from holdfast.facades.universal_agent.gateway_runs import GatewayRuns
 from holdfast.facades.universal_agent.gateway_values import (
@@ -60,7 +60,7 @@ class InProcessGateway:
         workspace_base: str | Path | None = None,
         confined: bool = False,
     ) -> None:
-        handled = handling.current()
+        handled = handlers.current()
         self._owned = isinstance(runtime, Holdfast) or (runtime is None and handled is None)
         if runtime is None:
             self._runtime = connect_runtime_db() if handled is None else handled.runtime
@@ -185,7 +185,7 @@ class InProcessGateway:
         agent = await self._answering()
         core_of(self._app).require_key(agent.spec.model, agent.spec.kind)
         await self._app.ensure_worker()
-        handled, turn = handling.current(), request.turn_id
+        handled, turn = handlers.current(), request.turn_id
         if turn is None and handled is not None:
             turn = handled.turn_id(session.session_id, request.user_input)
         known = _session_of(record)

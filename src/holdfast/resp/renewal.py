@@ -23,7 +23,7 @@ from holdfast.resp.workers import MOST, NEVER_US
 log = logging.getLogger("holdfast.resp")
 
 
-class Keeping:
+class LeaseRenewal:
     def __init__(self, gateway: RespGateway) -> None:
         self._gateway = gateway
 
