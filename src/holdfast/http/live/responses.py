@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -47,58 +47,68 @@ class LiveResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._counts.one(self._watched.name), self._vigil.over(self._watched) as dismissed:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            gone = asyncio.ensure_future(_left(receive))
-            over: asyncio.Future[Any] = asyncio.ensure_future(dismissed.wait())
+            writer = _Writer(send)
+            tasks: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(each)
+                for each in (self._write(writer), self._keep_alive(writer), _left(receive), dismissed.wait())
+            ]
             try:
-                await self._write(send, gone, over)
-            except (TimeoutError, OSError):
-                log.info("a stream of %s was closed: its reader is too slow, or gone.", self._watched.name)
-                return
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for each in (gone, over):
+                for each in tasks:
                     each.cancel()
-                await asyncio.gather(gone, over, return_exceptions=True)
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+            if self._is_cut_off(ended):
+                return
             with contextlib.suppress(OSError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write(self, send: Send, gone: asyncio.Future[None], over: asyncio.Future[Any]) -> None:
-        await _part(send, BEGIN)
-        coming = asyncio.ensure_future(self._next())
-        quiet = asyncio.ensure_future(self._clock.sleep(_KEEP_ALIVE))
+    def _is_cut_off(self, ended: Sequence[object]) -> bool:
+        """Whether the reader does not read; any other failure is the server's own, and raised."""
+        for each in ended:
+            if isinstance(each, (TimeoutError, OSError)):
+                log.info("a stream of %s was closed: its reader is too slow, or gone.", self._watched.name)
+                return True
+            if isinstance(each, Exception):
+                raise each
+        return False
+
+    async def _write(self, writer: _Writer) -> None:
+        """One task for all frames, because a stream with many readers makes thousands of them a second."""
         try:
-            while not gone.done() and not over.done():
-                waited: set[asyncio.Future[Any]] = {coming, quiet, gone, over}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                if coming.done():
-                    data = coming.result()
-                    if data is None:
-                        return
-                    await _part(send, data)
-                    coming = asyncio.ensure_future(self._next())
-                elif quiet.done():
-                    await _part(send, STILL_HERE)
-                if quiet.done():
-                    quiet = asyncio.ensure_future(self._clock.sleep(_KEEP_ALIVE))
+            await writer.write(BEGIN)
+            with bound(self._bounds):
+                async for data in self._frames:
+                    await writer.write(data)
         except HoldfastError as problem:  # the reader comes back and continues where it was
             log.warning("a stream of %s was cut off: %s", self._watched.name, shown(problem))
         finally:
-            coming.cancel()
-            quiet.cancel()
-            await asyncio.gather(coming, quiet, return_exceptions=True)
             close = getattr(self._frames, "aclose", None)
             if close is not None:
                 await close()
 
-    async def _next(self) -> bytes | None:
-        with bound(self._bounds):
-            return await anext(self._frames, None)
+    async def _keep_alive(self, writer: _Writer) -> None:
+        while True:
+            written = writer.written
+            await self._clock.sleep(_KEEP_ALIVE)
+            if writer.written == written:
+                await writer.write(STILL_HERE)
+
+
+class _Writer:
+    """What is sent to one reader, one piece after the other. It counts them."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._one = asyncio.Lock()
+        self.written = 0
+
+    async def write(self, body: bytes) -> None:
+        self.written += 1
+        async with self._one, asyncio.timeout(SLOWEST_SEND):
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _part(send: Send, body: bytes) -> None:
-    async with asyncio.timeout(SLOWEST_SEND):
-        await send({"type": "http.response.body", "body": body, "more_body": True})
