@@ -46,9 +46,23 @@ LISTS: tuple[tuple[str, ...], ...] = (
     ("lanes", "ls"),
     ("batches", "ls"),
     ("budgets", "ls"),
+    ("tokens", "ls"),
+    ("audit", "ls"),
+    ("machine", "ls"),
+    ("plan", "ls"),
+    ("resp", "keys", "ls"),
     ("usage", "--by", "tenant", "--by", "agent", "--by", "model", "--by", "mode", "--by", "day"),
     ("settings",),
 )
+MACHINE = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: a-machine-with-quite-a-long-name-for-a-terminal
+  states:
+    start: {type: initial, wait_for: later, transitions: [{to: end}]}
+    end: {type: final}
+"""
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -110,6 +124,14 @@ async def _fill(url: str) -> None:
         await hf.queues.pause("a-queue-with-quite-a-long-name-for-a-terminal", reason=NASTY)
         await hf.budgets.set("123456.25", tenant="acme", per="1d")
         await hf.budgets.set("5", each_tenant=True, per="1d")
+        await hf.access.tokens.create(NASTY[:40], role="viewer", tenant="acme")
+        machine = Path(url.removeprefix("sqlite:///")).with_name("machine.yml")
+        machine.write_text(MACHINE)
+        await hf.machine(machine).enqueue({})
+    plan = machine.with_name("plan.json")
+    plan.write_text('{"plan_id": "count", "tasks": [{"task_number": 1, "command": "sort"}]}')
+    for words in (("plan", "submit", str(plan)), ("resp", "keys", "add", "a-worker-with-quite-a-long-name")):
+        assert holdfast(*words, "--url", url).code == 0, words
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -129,6 +151,7 @@ def test_a_list_names_its_database(full: str, monkeypatch: pytest.MonkeyPatch) -
     for words in LISTS:
         if words not in (("settings",), ("lanes", "ls"), ("batches", "ls")) and words[1] != "show":
             assert shown(full, *words)[0].endswith(f" in sqlite {path}"), words
+            assert shown(full, *words)[1].isupper(), words
     assert shown(full, "lanes", "ls") == [f"no lane is closed in sqlite {path}"]
 
 
@@ -214,6 +237,14 @@ async def test_commands_take_short_ids(place: Place) -> None:
     )
     assert holdfast("jobs", "show", "seven", "--url", place.url).refused(2) == "'seven' is not a job id."
     assert holdfast("workers", "show", "feed", "--url", place.url).refused(2).startswith("there is no worker 'feed'")
+
+
+async def test_a_token_is_revoked_by_its_short_id(place: Place) -> None:
+    async with Holdfast(place.url, embedded=False) as hf:
+        made = await hf.access.tokens.create("ci", role="viewer")
+        short = made.id[: await shortest(hf, "token", [made.id])]
+    assert len(short) < len(made.id)
+    assert holdfast("tokens", "revoke", short, "--url", place.url).lines == [f"token {made.id} is revoked"]
 
 
 async def test_ids_of_agents_are_short_and_top_shows_what_they_do(place: Place) -> None:

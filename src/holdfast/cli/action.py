@@ -21,7 +21,7 @@ from holdfast.resp.plans import MOST_INPUTS, NewAction
 from holdfast.resp.statuses import ENDED
 
 _LOOK = 0.2  # seconds between two looks at jobs that are waited for
-_COLUMNS = (Column("input"), Column("status"), Column("attempt"), Column("output"))
+_COLUMNS = (Column("INPUT"), Column("STATUS", "state"), Column("ATTEMPT", "number"), Column("OUTPUT"))
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

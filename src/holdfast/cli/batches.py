@@ -19,7 +19,6 @@ from holdfast.cli.options import (
     moment,
     print_json,
     print_pairs,
-    rough,
     url_option,
 )
 from holdfast.cli.short_ids import whole
@@ -36,7 +35,7 @@ _BATCHES = Listing(
         Column("APPLIED", "number", rank=1),
         Column("PROVIDER'S ID", rank=3),
         Column("POLLS", "number", rank=4),
-        Column("AGE", "number", rank=2),
+        Column("CREATED", "time", rank=2),
     ),
 )
 _REQUESTS = (
@@ -69,7 +68,7 @@ def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
         _BATCHES,
         lambda row: (
             *(row.id, row.state, row.model, f"{row.size:,}", f"{row.applied:,}"),
-            *(row.provider_id, row.polls, rough(row.now - row.created_at)),
+            *(row.provider_id, row.polls, row.created_at),
         ),
         filtered=any(filters[name] for name in ("state", "after")),
         as_json=as_json,

@@ -11,7 +11,7 @@ import click
 
 from holdfast import values
 from holdfast.app import Holdfast, core_of, machines_of
-from holdfast.cli.lists import look_at, wide_option
+from holdfast.cli.lists import Listing, look_at, print_listed, wide_option
 from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
 from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column, Row, TableLook, print_table
@@ -32,13 +32,17 @@ from holdfast.machines.run import play_here, read_input
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values.jobs import JobRecord
 
-_EXECUTIONS = (
-    Column("ID", "id", of="job"),
-    Column("MACHINE"),
-    Column("STATE", "state"),
-    Column("AT"),
-    Column("STEP", "number", rank=2),
-    Column("CREATED", "time", rank=1),
+_EXECUTIONS = Listing(
+    "executions",
+    "Run one with `holdfast machine run FILE`.",
+    (
+        Column("ID", "id", of="job"),
+        Column("MACHINE"),
+        Column("STATE", "state"),
+        Column("AT"),
+        Column("STEP", "number", rank=2),
+        Column("CREATED", "time", rank=1),
+    ),
 )
 _EVENTS = (Column("STEP", "number"), Column("EVENT", "state"), Column("STATE"), Column("DETAIL", "prose"))
 _MOST_PAGES = 20  # of all jobs, that are read for executions
@@ -180,13 +184,13 @@ def ls(*, url: str | None, name: str | None, state: str | None, limit: int, wide
             (each.job.id, each.job.kind.removeprefix(KIND), each.job.state, each.at, each.step, each.job.created_at)
             for each in executions
         ]
-        return executions, rows, await look_at(app, _EXECUTIONS, rows, wide=wide)
+        return executions, rows, await look_at(app, _EXECUTIONS.columns, rows, wide=wide)
 
     executions, rows, look = ask(url, found)
     if as_json:
         print_json([{**values.as_json(each.job), "at": each.at, "step": each.step} for each in executions])
         return
-    print_table(_EXECUTIONS, rows, look, empty="no executions. Run one: `holdfast machine run FILE`.")
+    print_listed(_EXECUTIONS, rows, look, filtered=name is not None or state is not None)
 
 
 async def _jobs(app: Holdfast, name: str | None, state: str | None, limit: int) -> list[JobRecord]:

@@ -21,7 +21,7 @@ from holdfast.values.times import moment
 _PLANS = Listing(
     "plans",
     "Store one with `holdfast plan submit FILE`.",
-    (Column("plan"), Column("tasks"), Column("description"), Column("created")),
+    (Column("PLAN"), Column("TASKS"), Column("DESCRIPTION", rank=1), Column("CREATED", "time")),
 )
 tenant_option = click.option("--tenant", default="", help="Of this tenant; default: of no tenant.")
 

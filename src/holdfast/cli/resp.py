@@ -32,7 +32,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _KEYS = Listing(
     "keys",
     "Make one with `holdfast resp keys add WORKER`.",
-    (Column("name"), Column("workers"), Column("queues"), Column("tenant"), Column("created"), Column("revoked")),
+    (
+        Column("NAME"),
+        Column("WORKERS", rank=2),
+        Column("QUEUES", rank=1),
+        Column("TENANT", rank=3),
+        Column("CREATED", "time"),
+        Column("REVOKED", "time"),
+    ),
 )
 
 

@@ -94,10 +94,22 @@ async def _beginning(app: Holdfast, noun: str, prefix: str) -> list[str]:
     return found
 
 
+async def _workers(app: Holdfast) -> list[str]:
+    """All of them, because no index has those that are gone."""
+    return sorted({row.id for row in await all_of(app.workers.list, all=True)})
+
+
+async def _tokens(app: Holdfast) -> list[str]:
+    return sorted(row.id for row in await all_of(app.access.tokens.list))
+
+
+_FEW = {"worker": _workers, "token": _tokens}  # nouns of which all ids are read
+
+
 async def _beside(app: Holdfast, noun: str, ids: Sequence[str]) -> list[Beside]:
     runtime = core_of(app).runtime()
-    if noun == "worker":  # a few, and no index has those that are gone
-        known = sorted({row.id for row in await all_of(app.workers.list, all=True)})
+    if noun in _FEW:
+        known = await _FEW[noun](app)
         return [Beside(id, *_around(known, id)) for id in ids]
     if noun == "job":
         return await runtime.database.transact(queries.jobs_beside, ids)

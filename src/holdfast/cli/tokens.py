@@ -12,18 +12,19 @@ from holdfast.app import Holdfast
 from holdfast.cli.audited import caller
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
+from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column
 
 _TOKENS = Listing(
     "tokens",
     "Make one with `holdfast tokens create NAME --role operator`.",
     (
-        Column("ID"),
+        Column("ID", "id", of="token"),
         Column("NAME"),
         Column("ROLE"),
         Column("TENANT", rank=2),
         Column("SCOPES", rank=3),
-        Column("STATE"),
+        Column("STATE", "state"),
         Column("EXPIRES", "time", rank=1),
     ),
 )
@@ -73,7 +74,7 @@ def rotate(id: str, overlap: str, url: str | None, as_json: bool) -> None:
     """Create a token like this one; the old one ends after the overlap."""
 
     async def rotated(app: Holdfast) -> NewToken:
-        return await app.access.tokens.rotate(id, overlap=overlap, by=caller().name)
+        return await app.access.tokens.rotate(await whole(app, id, "token"), overlap=overlap, by=caller().name)
 
     _show(ask(url, rotated), as_json)
 
@@ -85,7 +86,10 @@ def rotate(id: str, overlap: str, url: str | None, as_json: bool) -> None:
 def revoke(id: str, url: str | None, as_json: bool) -> None:
     """End a token now, with the logins that were made with it."""
 
-    token = ask(url, lambda app: app.access.tokens.revoke(id))
+    async def revoked(app: Holdfast) -> TokenRecord:
+        return await app.access.tokens.revoke(await whole(app, id, "token"))
+
+    token = ask(url, revoked)
     print_json(token) if as_json else click.echo(f"token {token.id} is {token.state}")
 
 
