@@ -52,7 +52,7 @@ class Runtime:
         self._grouping = Grouping(database, ports, settings.store_patience.total_seconds())
         self.starting = asyncio.Lock()  # held by the call that starts this loop's embedded worker
         self._opened = False
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Event | None = None  # set when the call that opens the store has ended
         self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
         self._callers: Counter[JobId] = Counter()  # that wait for a job, by whatever means
         self._looking: asyncio.Task[None] | None = None
@@ -60,12 +60,19 @@ class Runtime:
         self._slow = SlowWaits(ports, "job", self._why)
 
     async def open(self) -> None:
-        async with self._opening:
-            if self._opened:
-                return
-            with unbound():
-                await self._open()
-            self._opened = True
+        """One call opens the store. All that wait for it continue together, so that they can share a commit."""
+        while not self._opened:
+            if self._opening is not None:
+                await self._opening.wait()
+                continue
+            self._opening = over = asyncio.Event()
+            try:
+                with unbound():
+                    await self._open()
+                self._opened = True
+            finally:
+                self._opening = None
+                over.set()
 
     async def _open(self) -> None:
         await self.database.open()

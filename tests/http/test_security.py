@@ -222,6 +222,19 @@ async def test_it_is_mounted_under_any_path_and_needs_no_lifespan(hf: Holdfast) 
     assert (await client.get(f"{API}/runs")).status == 404
 
 
+async def test_two_apps_of_a_process_know_other_people(hf: Holdfast) -> None:
+    """They share the objects that FastAPI makes of their routes."""
+    await guide(hf).enqueue("Hello")
+    inner = web(hf, who=lambda _: Principal("bob", "viewer"), read_only=True)
+    host = Starlette(routes=[Mount("/bobs", inner), Mount("/", web(hf, who=lambda _: Principal("ann", "admin")))])
+    client = Client(host)
+    for path, name, status in (("", "ann", 200), ("/bobs", "bob", 403), ("", "ann", 200)):
+        assert (await client.get(f"{path}{API}/system")).json["you"]["name"] == name
+        assert (await client.post(f"{path}{API}/queues/default/pause", {"reason": "lunch"})).status == status
+        page = await client.call("GET", f"{path}/queues", headers={"accept": "text/html"})
+        assert f">{name} · " in page.body.decode()
+
+
 async def test_only_named_hosts_are_answered(hf: Holdfast) -> None:
     client = as_principal(hf, Principal("ann"), hosts=["ops.example"])
     assert (await client.get(f"{API}/runs")).status == 421

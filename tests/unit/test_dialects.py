@@ -138,6 +138,12 @@ def test_types_and_functions_have_other_names_on_sqlite() -> None:
     )
 
 
+def test_sqlite_compares_bytes_anyway() -> None:
+    text = 'select a from b where a collate "C" >= :low order by a collate "C"'
+    assert sqlite(text) == "select a from b where a >= :low order by a"
+    assert postgres(text) == text
+
+
 def test_postgres_is_spared_the_name_of_an_index_and_contains_by_an_operator() -> None:
     text = "select 1 from a indexed by a_b where json_contains(metadata, :metadata) and x"
     assert postgres(text) == "select 1 from a where metadata @> cast(:metadata as jsonb) and x"

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
@@ -23,14 +25,14 @@ from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
 from holdfast.http.api.answers import answering, json_response, model_of, other_answers, success_of
 from holdfast.http.api.nouns import NOUNS
-from holdfast.http.api.routes import Endpoint
+from holdfast.http.api.routes import Endpoint, Routes
 from holdfast.http.gateway import routes as gateway_routes
 from holdfast.http.gateway.streams import add_gateway
 from holdfast.http.hooks import add_hooks
 from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.pages.login import add_logins
 from holdfast.http.pages.serving import add_pages, or_page
-from holdfast.http.security.gate import Gate, WebOptions, Who
+from holdfast.http.security.gate import Gate, WebOptions, Who, gate_of
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
 from holdfast.kernel.bounds import READS, bound
@@ -78,10 +80,10 @@ def framework(gate: Gate) -> FastAPI:
     app = FastAPI(
         title="Holdfast", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    nouns = [noun for noun in NOUNS if noun is not gateway_routes.routes or gate.options.gateway is not None]
-    for noun in nouns:
-        for endpoint in noun.endpoints:
-            _serve(app, gate, endpoint)
+    app.state.gate = gate
+    for noun in NOUNS:
+        if noun is not gateway_routes.routes or gate.options.gateway is not None:
+            app.router.routes += _routes_of(noun)
     add_logins(app, gate)
     add_hooks(app, gate)
     if gate.options.gateway is not None:
@@ -98,9 +100,17 @@ def framework(gate: Gate) -> FastAPI:
     return app
 
 
-def _serve(app: FastAPI, gate: Gate, endpoint: Endpoint) -> None:
-    app.router.route_class = _guarded(gate, endpoint)
-    app.add_api_route(
+@cache
+def _routes_of(noun: Routes) -> tuple[BaseRoute, ...]:
+    """All apps of a process share them: FastAPI needs most of a second to make those of the API."""
+    router = APIRouter()
+    for endpoint in noun.endpoints:
+        _serve(router, endpoint)
+    return tuple(router.routes)
+
+
+def _serve(router: APIRouter, endpoint: Endpoint) -> None:
+    router.add_api_route(
         endpoint.place,
         answering(endpoint),
         methods=[endpoint.method],
@@ -110,18 +120,19 @@ def _serve(app: FastAPI, gate: Gate, endpoint: Endpoint) -> None:
         responses={**problems.RESPONSES, **other_answers(endpoint)},
         name=endpoint.name,
         operation_id=endpoint.function.__name__,
+        route_class_override=_guarded(endpoint),
     )
 
 
-def _guarded(gate: Gate, endpoint: Endpoint) -> type[APIRoute]:
-    """A route that answers who passes the gate."""
+def _guarded(endpoint: Endpoint) -> type[APIRoute]:
+    """A route that answers who passes the gate of the app that was asked."""
 
     class Guarded(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             answer = super().get_route_handler()
 
             async def guarded(request: Request) -> Response:
-                return await gate.pass_through(request, endpoint, TABLE.get(endpoint.name), answer)
+                return await gate_of(request).pass_through(request, endpoint, TABLE.get(endpoint.name), answer)
 
             return guarded
 
@@ -144,10 +155,6 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
     async def described(request: Request) -> Response:
         await gate.known(request)
         return json_response(description_of(app))
-
-    async def known(request: Request) -> Response:
-        principal = await gate.known(request)
-        return json_response({"name": "holdfast", "version": VERSION, "api": "api/v1", "you": principal.name})
 
     async def alive(_: Request) -> Response:
         return json_response({"ok": True})
@@ -175,6 +182,12 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
         "/healthz": alive,
         "/readyz": ready,
     }
-    add_pages(app, gate, known)
+    add_pages(app, gate, _told_to_programs)
     for path, function in plain.items():
         app.router.add_route(path, function, methods=["GET"], include_in_schema=False)
+
+
+async def _told_to_programs(request: Request) -> Response:
+    """What `/` says to who does not ask for a page."""
+    principal = await gate_of(request).known(request)
+    return json_response({"name": "holdfast", "version": VERSION, "api": "api/v1", "you": principal.name})

@@ -6,6 +6,7 @@ answered, or not for good, is asked again with the next one, as often as its age
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -128,7 +129,9 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     await _account(tx, late, by)
     bodies = {case.request.custom_id: to_json(case.line.message) for case in kept}
     applied = [Applied(id, by_id[id].type, bodies.get(id)) for id in (each.custom_id for each in requests)]
-    await tx.run(BatchesSql.apply_requests, applied=applied)
+    stored = Counter(each.id for each in await tx.many(BatchesSql.apply_requests, applied=applied))
+    for batch, n in sorted(stored.items()):
+        await tx.run(BatchesSql.count_applied, id=batch, n=n)
     await changes.write(tx)
     return len(requests)
 

@@ -59,7 +59,8 @@ class BatchesSql(Statements, package=_PACKAGE, file="batches.sql", rows={"reques
     find_requests: Many[OpenRequest]
     unanswered: Many[OpenRequest]
     request_body: Many[RequestBody]
-    apply_requests: Exec
+    apply_requests: Many[BatchId]
+    count_applied: Exec
     kept_answer: One[RequestBody]
     settle_doubt: Exec
     take_answer: Exec

@@ -165,9 +165,9 @@ async def _add_jobs(tx: Transaction, jobs: Sequence[KeptJob]) -> dict[int, int]:
     seqs: dict[int, int] = {}
     for job in jobs:
         given: dict[str, Any] = job._replace(parent=seqs.get(job.parent or 0))._asdict()
-        given.pop("seq")
         made = await tx.one(CapsulesSql.keep_job, **given)
         assert made is not None
+        await tx.run(CapsulesSql.end_kept_job, **{**given, "seq": made.seq})
         seqs[job.seq] = made.seq
     return seqs
 

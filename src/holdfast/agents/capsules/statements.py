@@ -54,3 +54,4 @@ class CapsulesSql(
     keep_steer: Exec
     kept_jobs: Many[KeptJob]
     keep_job: One[NewSeq]
+    end_kept_job: Exec

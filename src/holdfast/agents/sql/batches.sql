@@ -196,29 +196,17 @@ where q.batch = :batch and q.state in ('waiting', 'sent') order by q.custom_id l
 -- name: request_body :many
 select custom_id, body from holdfast.batch_request where custom_id = any(cast(:ids as text[]));
 
--- name: apply_requests :exec on postgres
+-- name: apply_requests :many
 -- Each request is applied once. Its body is then removed, unless it is an answer that is kept for a worker of the
--- program that made the run.
-with applied as (
-    update holdfast.batch_request q set state = case when a.body is null then 'applied' else 'answered' end,
-        outcome = a.outcome, body = a.body
-    from rows(:applied) as a (custom_id text, outcome text, body json)
-    where q.custom_id = a.custom_id and q.state in ('waiting', 'sent')
-    returning q.batch
-)
-update holdfast.batch b set applied = b.applied + n.n
-from (select batch, count(*) as n from applied group by batch) as n where b.id = n.batch;
+-- program that made the run. Returns the batch of each.
+update holdfast.batch_request set state = case when a.body is null then 'applied' else 'answered' end,
+    outcome = a.outcome, body = a.body
+from rows(:applied) as a (custom_id text, outcome text, body json)
+where batch_request.custom_id = a.custom_id and batch_request.state in ('waiting', 'sent')
+returning batch_request.batch as id;
 
--- name: apply_requests :exec on sqlite
--- Forked: SQLite has no CTE that changes rows. The batches first, while their requests are open.
-update holdfast.batch as b set applied = b.applied + n.n
-from (select q.batch, count(*) as n from json_each(:applied) cross join holdfast.batch_request q
-        on q.custom_id = value ->> :applied.custom_id
-    where q.state in ('waiting', 'sent') group by q.batch) as n
-where b.id = n.batch;
-update holdfast.batch_request as q set state = case when value ->> :applied.body is null then 'applied' else 'answered' end,
-    outcome = value ->> :applied.outcome, body = value ->> :applied.body
-from json_each(:applied) where q.custom_id = value ->> :applied.custom_id and q.state in ('waiting', 'sent');
+-- name: count_applied :exec
+update holdfast.batch set applied = applied + :n where id = :id;
 
 -- name: kept_answer :one
 -- The answer to a turn that a worker of another program stored.

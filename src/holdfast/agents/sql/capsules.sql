@@ -113,30 +113,18 @@ select seq, cast(id as text) as job_id, kind, queue, route, tenant, state, prior
     timeout_us, created_at, finished_at, parent, payload, metadata, result, error
 from holdfast.job_now where seq = any(cast(:seqs as bigint[])) order by seq;
 
--- name: keep_job :one on postgres
--- With a new number, and ended: a capsule does not contain attempts.
-with made as (
-    insert into holdfast.job (id, kind, queue, route, tenant, priority, max_attempts, max_rescues, timeout_us,
-        created_at, parent, payload, metadata, layer)
-    values (:job_id, :kind, :queue, :route, :tenant, :priority, :max_attempts, :max_rescues, :timeout_us,
-        :created_at, :parent, :payload, :metadata, 'agents')
-    returning seq, queue
-)
-insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
-select m.seq, 0, :finished_at, :attempts, :rescues, :state, m.queue, :result, :error from made m
-returning seq;
-
--- name: keep_job :one on sqlite
--- Forked: SQLite has no CTE that changes rows. Three statements in one transaction, because a trigger makes a new
--- job ready.
+-- name: keep_job :one
+-- With a new number; `end_kept_job` ends it.
 insert into holdfast.job (id, kind, queue, route, tenant, priority, max_attempts, max_rescues, timeout_us,
     created_at, parent, payload, metadata, layer)
 values (:job_id, :kind, :queue, :route, :tenant, :priority, :max_attempts, :max_rescues, :timeout_us,
-    :created_at, :parent, :payload, :metadata, 'agents');
-delete from holdfast.ready
-where route = :route and priority = :priority and slot = 0
-    and seq = (select j.seq from holdfast.job j where j.id = :job_id);
-insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
-select j.seq, 0, :finished_at, :attempts, :rescues, :state, j.queue, :result, :error
-from holdfast.job j where j.id = :job_id
+    :created_at, :parent, :payload, :metadata, 'agents')
 returning seq;
+
+-- name: end_kept_job :exec
+-- A capsule does not contain attempts. On SQLite a trigger has made the new job ready.
+with withdrawn as (
+    delete from holdfast.ready where route = :route and priority = :priority and slot = 0 and seq = :seq
+)
+insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
+values (:seq, 0, :finished_at, :attempts, :rescues, :state, :queue, :result, :error);

@@ -26,16 +26,11 @@ select f.id, f.name from (select i.id, i.name, i.tenant from holdfast.inquiry i 
     order by i.id limit :look) as f
 where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.id limit :limit;
 
--- name: sessions_keyed :many on postgres
--- Forked: in other collations than "C" texts that begin alike do not stand together, and SQLite has no other.
+-- name: sessions_keyed :many
+-- In other collations than "C" texts that begin alike do not stand together.
 select f.id, f.key as name from (select s.id, s.key, s.tenant from holdfast.session s
     where s.key is not null and s.key collate "C" >= :low and s.key collate "C" <= :high
     order by s.key collate "C" limit :look) as f
-where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.key limit :limit;
-
--- name: sessions_keyed :many on sqlite
-select f.id, f.key as name from (select s.id, s.key, s.tenant from holdfast.session s
-    where s.key is not null and s.key >= :low and s.key <= :high order by s.key limit :look) as f
 where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.key limit :limit;
 
 -- name: agents_called :many

@@ -13,12 +13,13 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.http.api.problems import on_bad_request, response_to
@@ -30,7 +31,7 @@ from holdfast.http.pages.links import links_of
 from holdfast.http.pages.redacted import redacted
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.routes import Go, PageRoute
-from holdfast.http.security.gate import Gate
+from holdfast.http.security.gate import Gate, gate_of
 from holdfast.http.security.roles import TABLE
 from holdfast.shown_text import shown
 
@@ -56,17 +57,25 @@ class Viewed(Response):
 
 def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
     """Serve all pages. `/` answers programs as before."""
-    for route in ROUTES if gate.options.doomed is None else (*ROUTES, *kill.pages.routes):
-        app.router.route_class = _paged(gate, route, for_programs)
-        app.add_api_route(
+    app.router.routes += _page_routes(for_programs, killing=gate.options.doomed is not None)
+    app.router.add_route(PATH, serve_asset, methods=["GET"], include_in_schema=False)
+
+
+@functools.cache
+def _page_routes(for_programs: Answering, *, killing: bool) -> tuple[BaseRoute, ...]:
+    """All apps of a process share them, as the routes of the API."""
+    router = APIRouter()
+    for route in (*ROUTES, *kill.pages.routes) if killing else ROUTES:
+        router.add_api_route(
             route.path,
             _viewing(route),
             methods=[route.method],
             include_in_schema=False,
             response_model=None,
             name=f"page {route.method} {route.path}",
+            route_class_override=_paged(route, for_programs),
         )
-    app.router.add_route(PATH, serve_asset, methods=["GET"], include_in_schema=False)
+    return tuple(router.routes)
 
 
 def _viewing(route: PageRoute) -> Callable[..., Awaitable[Response]]:
@@ -87,7 +96,7 @@ def _misfit(problem: ValidationError) -> str:
     return "; ".join(f"{place}: {shown(said)}" for place, said in places) + "."
 
 
-def _paged(gate: Gate, route: PageRoute, for_programs: Answering) -> type[APIRoute]:
+def _paged(route: PageRoute, for_programs: Answering) -> type[APIRoute]:
     """A route that shows its page to who passes the gate, and to others why it does not."""
 
     class Paged(APIRoute):
@@ -95,9 +104,10 @@ def _paged(gate: Gate, route: PageRoute, for_programs: Answering) -> type[APIRou
             answer = super().get_route_handler()
 
             async def rendered(request: Request) -> Response:
-                return await _rendered(request, gate, route, await answer(request))
+                return await _rendered(request, gate_of(request), route, await answer(request))
 
             async def guarded(request: Request) -> Response:
+                gate = gate_of(request)
                 if route.path == "/" and not wants_page(request):
                     return await for_programs(request)
                 try:

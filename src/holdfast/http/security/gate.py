@@ -201,6 +201,12 @@ class Gate:
         return response
 
 
+def gate_of(request: Request) -> Gate:
+    """The gate of the app that was asked: routes are shared by all apps of a process."""
+    gate: Gate = request.app.state.gate
+    return gate
+
+
 def within(bounds: Bounds | None, answer: Answering) -> Answering:
     """The same route, which keeps within bounds."""
 

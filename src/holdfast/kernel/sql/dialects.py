@@ -23,6 +23,7 @@ For SQLite:
   rows of a query.
 - `cast(x as uuid)`, `json` and `jsonb` are casts to text.
 - `greatest` and `least` are `max` and `min`. Neither may be given a null: SQLite then answers null.
+- `collate "C"` is left out: SQLite compares the bytes of texts by default.
 - `fetch first :n rows with ties` in a subquery is left out: SQLite reads an index in its order, and stops at the limit
   that the query around it has.
 - `ctid` is `rowid`. `ctid = any(array(select k.ctid ...))` is the primary key of a table without rowids.
@@ -121,6 +122,7 @@ _LEFT_ON_SQLITE = re.compile(
     r"|(?<=\()\s*(?:insert|update|delete)\b|@>"
 )
 _LEFT_ON_POSTGRES = re.compile(r"\b(?:json_contains|json_value|json_each)\b|\bindexed\s+by\b")
+_BYTEWISE = re.compile(r'\s+collate\s+"C"')
 _WITH_TIES = re.compile(r"\s+fetch\s+first\s+:\w+\s+rows\s+with\s+ties(?=\s*\))")
 _INDEXED_BY = re.compile(r"\s+indexed\s+by\s+\w+")
 _CONTAINS = re.compile(r"\bjson_contains\(([^(),]+),\s*([^(),]+)\)")
@@ -170,7 +172,7 @@ def _for_sqlite(code: str) -> str:
         member = _enclosed(code, found.start() + len("= any"))
         query = _enclosed(member.text, len("array"))
         code = f"{code[: found.start()]}in ({query.text}){code[member.end + 1 :]}"
-    code = _TEXT_TYPE.sub("text", _WITH_TIES.sub("", code))
+    code = _TEXT_TYPE.sub("text", _BYTEWISE.sub("", _WITH_TIES.sub("", code)))
     code = _NAMED_OTHERWISE.sub(lambda match: _NAMES_ON_SQLITE[match[0]], code)
     return _one_after_another(code)
 
