@@ -1,8 +1,9 @@
 """A paper pipeline without a daemon: `papers.py add`, then `papers.py check` until `papers.py show` says done.
 
 `check` launches workers, each a process that claims one paper, asks an agent about it, writes its summary and exits.
-`work` is one such worker, here. The checker and the worker are the machines of `distributed_worker`, unedited: what is
-new is the processor, the hooks, and the table that the papers are in.
+`work` is one such worker, here. `reap` gives up workers that have been silent for a minute, and their papers go back.
+The three machines are those of `distributed_worker`, unedited: what is new is the processor, the hooks, and the table
+that the papers are in.
 """
 
 import json
@@ -31,11 +32,11 @@ def add() -> None:
     print(f"{pool.size()} papers wait")
 
 
-def run(machine: str) -> None:
+def run(machine: str, **input: float) -> None:
     hf = Holdfast(f"sqlite:///{WORKERS}")
     analyzer = HERE / "analyzer_machine.yml"
     made = hf.machine(MACHINES / f"{machine}.yml", hooks=PaperHooks(), machines={"actual_job_processor": analyzer})
-    print(json.dumps(made.run_sync({"pool_id": "papers", "max_workers": 2})))
+    print(json.dumps(made.run_sync({"pool_id": "papers", "max_workers": 2, **input})))
     hf.sync.close()
 
 
@@ -53,5 +54,9 @@ if __name__ == "__main__":
             run("parallelization_checker")
         case ["work"]:
             run("job_worker")
+        case ["reap"]:
+            run("stale_worker_reaper")
+        case ["reap", seconds]:
+            run("stale_worker_reaper", stale_threshold_seconds=float(seconds))
         case _:
             show()

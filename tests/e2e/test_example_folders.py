@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import apsw
 import kubernetes_validate
 import pytest
 import yaml
 
-from holdfast.facades.flatagents import create_backends
+from holdfast.facades.flatagents import WorkerRegistration, create_backends
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.conftest import Place
@@ -64,6 +65,19 @@ def test_the_paper_pipeline(tmp_path: Path) -> None:
     registry = create_backends({"registration_path": str(tmp_path / "workers.sqlite")}).registration
     assert isinstance(registry, HoldfastRegistrationBackend)
     patiently(lambda: {each.status for each in registry.list()} == {"terminated"})
+    registry.close()
+
+
+def test_the_paper_of_a_worker_that_died_goes_back(tmp_path: Path) -> None:
+    python(str(PAPERS / "papers.py"), "add", cwd=tmp_path)
+    registry = create_backends({"registration_path": str(tmp_path / "workers.sqlite")}).registration
+    assert isinstance(registry, HoldfastRegistrationBackend)
+    registry.register(WorkerRegistration("dead", pool_id="papers"))
+    claimed = "update paper_queue set status = 'claimed', claimed_by = 'dead' where id = 1"
+    apsw.Connection(str(tmp_path / "papers.db")).execute(claimed)
+    assert python(str(PAPERS / "papers.py"), "reap", cwd=tmp_path).lines == ['{"reaped_count": 0}']
+    assert python(str(PAPERS / "papers.py"), "reap", "0.001", cwd=tmp_path).lines == ['{"reaped_count": 1}']
+    assert shown(tmp_path)[0] == ["On Leases", "pending", "1", "its worker has died"]
     registry.close()
 
 

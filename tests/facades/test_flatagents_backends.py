@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadSetting, DuplicateWorker, NotFound, UsageError
+from holdfast.errors import BadSetting, DuplicateWorker, NotFound, Unavailable, UsageError
 from holdfast.facades.flatagents import (
     BackendConfig,
     RegistrationBackend,
@@ -23,8 +23,9 @@ from holdfast.facades.flatagents import (
     WorkPool,
     create_backends,
 )
+from holdfast.facades.flatagents.redis_backends import RedisWorkBackend, Server
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
-from holdfast.facades.flatagents.work import HoldfastWorkBackend, HoldfastWorkPool
+from holdfast.facades.flatagents.work import HoldfastWorkBackend, HoldfastWorkPool, acting
 from tests.facades.test_leases import SHORT, patiently
 
 ROOT = Path(__file__).parents[2]
@@ -372,3 +373,79 @@ def test_backends_that_cannot_be_are_named(tmp_path: Path, monkeypatch: pytest.M
     assert default.registration.list() == []
     assert (tmp_path / "data" / "workers.sqlite").exists()
     default.registration.close()  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_claims_again_gets_the_item_that_it_has_in_that_pool(
+    backends: tuple[HoldfastRegistrationBackend, HoldfastWorkBackend],
+) -> None:
+    """As after a crash: the action of a machine runs again, for the same worker."""
+    papers, books = backends[1].pool("papers"), backends[1].pool("books")
+    paper, book = papers.push("paper"), books.push("book")
+    papers.push("another paper")
+    token = acting.set("w1")
+    try:
+        claimed = [pool.claim("w1") for pool in (papers, books, papers, books)]
+    finally:
+        acting.reset(token)
+    assert [item.id for item in claimed if item] == [paper, book, paper, book]
+
+
+def test_what_a_heartbeat_tells_comes_back_as_it_was(registry: HoldfastRegistrationBackend) -> None:
+    registry.register(WorkerRegistration("w1"))
+    told = {"empty": [], "none": {}, "big": 2**60 + 1, "half": 0.5, "text": "Ünï", "null": None}
+    registry.heartbeat("w1", told)
+    registry.heartbeat("w1", {"half": 0.25})
+    worker = registry.get("w1")
+    assert worker is not None
+    assert worker.metadata == told | {"half": 0.25}
+    registry.update_status("w1", "lost")
+    assert registry.register(WorkerRegistration("w1")).metadata == {}, "another incarnation"
+
+
+class Between(Server):
+    """A Redis server on which somebody reaps a worker just when its claim is done, and another one claims."""
+
+    def do(self, verb: str, *args: object) -> Any:
+        answer = super().do(verb, *args)
+        if verb == "claim" and args[1] == "slow":
+            super().do("release_by_worker", "slow", args[0])
+            super().do("claim", args[0], "quick", 0)
+        return answer
+
+
+def test_a_claim_on_redis_has_its_own_fence_and_no_later_one(redis_url: str) -> None:
+    pool = RedisWorkBackend(server=Between(redis_url)).pool("papers")
+    item_id = pool.push("x")
+    item = pool.claim("slow")
+    assert item is not None
+    assert (item.claimed_by, item.attempts, item.status) == ("slow", 0, "claimed")
+    assert not pool.complete(item_id, "late", fence=item.fence)
+    assert pool.complete(item_id, "right", worker_id="quick")
+
+
+def test_items_on_redis_are_counted_and_listed_by_status(redis_url: str) -> None:
+    pool = RedisWorkBackend(redis_url).pool("papers")
+    pushed = [pool.push(n) for n in range(1_100)]
+    for _ in range(1_050):
+        pool.claim("w1")
+    assert (pool.size(), pool.claimed()) == (50, 1_050)
+    assert [item.id for item in pool.items("pending", limit=2)] == pushed[:-3:-1], "the newest first"
+    assert pool.complete(pushed[0])
+    assert ([item.id for item in pool.items("done")], len(pool.items(limit=5))) == ([pushed[0]], 5)
+    assert pool.release_by_worker("w1") == 1_049
+    assert (pool.size(), pool.claimed()) == (1_099, 0)
+
+
+def test_a_pool_on_redis_forgets_its_oldest_claims(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.facades.flatagents.redis_backends.REMEMBERED", 2)
+    pool = RedisWorkBackend(redis_url).pool("papers")
+    pushed = [pool.push(n) for n in range(3)]
+    first, *_ = [pool.claim("w1") for _ in pushed]
+    assert first is not None
+    assert [pool.complete(id) for id in pushed] == [False, True, True]
+    assert pool.complete(pushed[0], fence=first.fence)
+
+
+def test_a_redis_server_that_is_away_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        RedisWorkBackend("redis://127.0.0.1:1/0").pool("papers").size()

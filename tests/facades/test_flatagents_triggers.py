@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from holdfast.facades.flatagents import item_rows as rows
 from holdfast.facades.flatagents.triggers import TRIGGERED
 from holdfast.kernel.database import Transaction
 from holdfast.machines.api import stored_order
-from tests.facades.echo_hooks import ECHO, EchoHooks
+from tests.facades.echo_hooks import ECHO, EchoHooks, RecordingHooks
 from tests.facades.test_flatagents_machines import SEED, Scene, scene
 from tests.facades.test_flatagents_workers import busy_worker, status, told
 from tests.facades.test_leases import SHORT, patiently
@@ -254,15 +255,21 @@ def test_every_mistake_of_a_registry_is_told(tmp_path: Path) -> None:
         assert said in str(problem.value)
 
 
-def test_cron_is_told_once_and_told_to_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a crontab of the test's own, which keeps what it is given in a file."""
+def crontab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A crontab of the test's own, which keeps what it is given in this file; and a registry of triggers."""
     table, program = tmp_path / "table", tmp_path / "crontab"
     program.write_text(f'#!/bin/sh\nif [ "$1" = -l ]; then cat {table}; else cat > {table}; fi\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    table.write_text("0 0 * * * other\n")
     (tmp_path / "trigger_registry.yml").write_text(PRINTED)
     monkeypatch.chdir(tmp_path)
+    table.touch()
+    return table
+
+
+def test_cron_is_told_once_and_told_to_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = crontab(tmp_path, monkeypatch)
+    table.write_text("0 0 * * * other\n")
     run = CliRunner().invoke
     for _ in range(2):
         options = ["--hooks", "shop:Hooks", "--bind", "a=b.yml", "--url", "sqlite:///x.db"]
@@ -290,3 +297,43 @@ def test_a_tick_on_the_command_line(scene: Scene, monkeypatch: pytest.MonkeyPatc
     hooks = ["--hooks", "tests.facades.echo_hooks:RecordingHooks"]
     said = CliRunner().invoke(command, ["tick", *hooks, "--url", scene.app.settings.url])
     assert said.output == '{"spawned": 10}\n', "the formula of the document; nothing waits, so nothing is started"
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"HOLDFAST_URL": "sqlite:///there.db"}, ["--url", "sqlite:///there.db"]),
+        ({"HOLDFAST_APP": "shop:hf"}, ["--app", "shop:hf", "--url", "sqlite:///shop.db"]),
+        ({}, ["--url", "sqlite:///.holdfast/holdfast.db"]),
+    ],
+)
+def test_cron_is_told_what_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str], words: list[str]
+) -> None:
+    """It has none of the variables with which the command was typed."""
+    table = crontab(tmp_path, monkeypatch)
+    (tmp_path / "shop.py").write_text("from holdfast import Holdfast\n\nhf = Holdfast('sqlite:///shop.db')\n")
+    monkeypatch.setenv("FLATAGENTS_BACKENDS", '{"work_path": "a b.db"}')
+    for name in ("HOLDFAST_URL", "HOLDFAST_APP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert CliRunner().invoke(command, ["install"]).exit_code == 0
+    (line,) = table.read_text().splitlines()
+    told = shlex.split(line.partition("&&")[2])
+    assert told[0] == 'FLATAGENTS_BACKENDS={"work_path": "a b.db"}'
+    assert told[told.index(str(tmp_path / "trigger_registry.yml")) + 1 : told.index("#")] == words
+
+
+def test_a_tick_uses_the_backends_that_its_machines_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(scene.folder)
+    named = json.dumps({"settings": {"backends": scene.config.absolute()}})[1:-1]
+    checker = (SEED / "parallelization_checker.yml").read_text().replace("  context:\n", f"  {named}\n  context:\n", 1)
+    (scene.folder / "parallelization_checker.yml").write_text(checker)
+    (scene.folder / "trigger_registry.yml").write_text(ADDED)
+    hooks, machines = RecordingHooks(), {"job_worker": SEED / "job_worker.yml", "actual_job_processor": scene.echo}
+    made = Triggers("trigger_registry.yml", app=scene.app, hooks=hooks, machines=machines)
+    scene.pool.push({"n": 1})
+    asyncio.run(ticked(made, scene, 1))
+    assert len(hooks.launched) == 1
+    assert not (scene.folder / "data").exists(), "nobody has used the default place"

@@ -13,9 +13,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.facades.flatagents import WorkerRecord
+from holdfast.errors import RunFailed
+from holdfast.facades.flatagents import (
+    Backends,
+    DistributedWorkerHooks,
+    SDKRuntimeWrapper,
+    SubprocessInvoker,
+    Triggers,
+    WorkerRecord,
+    create_backends,
+)
 from holdfast.facades.flatagents.environment import BACKENDS
-from tests.facades.echo_hooks import EchoHooks, StoppingHooks
+from holdfast.facades.flatagents.work import HoldfastWorkPool
+from tests.facades.echo_hooks import ECHO, EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
 from tests.facades.test_leases import SHORT, patiently
 from tests.support.commands import environment
@@ -207,3 +217,97 @@ def test_a_launched_process_finds_the_agents_of_the_program_that_launched_it(
         return [scene.app.sync(scene.app.jobs[row.id].result()) for row in rows if row.state == "succeeded"]
 
     patiently(lambda: answers() == [{"said": "good"}])
+
+
+def test_a_launched_process_has_the_backends_that_the_program_made(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scene.echo.write_text(ECHO.replace("      action: echo\n", "").replace("{{ context.echoed }}", "{{ context.job }}"))
+    item_id = scene.pool.push({"n": 1})
+    hooks = SDKRuntimeWrapper.from_config(scene.config).hooks()
+    scene.run("parallelization_checker", hooks, max_workers=1)
+    patiently(lambda: scene.pool.get(item_id).status == "done")
+    assert not (tmp_path / "data").exists(), "nobody has used the default place"
+
+
+class OwnWork:
+    """A `WorkBackend` of a program's own, which no configuration names."""
+
+    def __init__(self, pool: HoldfastWorkPool) -> None:
+        self._pool = pool
+
+    def pool(self, name: str) -> HoldfastWorkPool:
+        return self._pool
+
+
+class OwnHooks(DistributedWorkerHooks):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(Backends(scene.registry, OwnWork(scene.pool)))
+
+
+def test_backends_that_no_process_can_make_again_are_refused_before_anything_is_launched(scene: Scene) -> None:
+    scene.pool.push({"n": 1})
+    with pytest.raises(RunFailed, match="a class of hooks that makes them"):
+        scene.run("parallelization_checker", DistributedWorkerHooks(Backends(scene.registry, OwnWork(scene.pool))))
+    assert scene.app.sync(scene.app.jobs.list(kind="machine:job_worker")).items == []
+    assert OwnHooks(scene).invoker.command([], None)[3:] == ["--hooks", f"{__name__}:OwnHooks"]
+
+
+def test_the_invoker_of_a_runtime_starts_what_its_machines_launch(scene: Scene) -> None:
+    class Recorded(SubprocessInvoker):
+        def play(self, execution_ids: Any, queue: str, url: str) -> None:
+            played.extend(execution_ids)
+
+    played: list[str] = []
+    scene.pool.push({"n": 1})
+    made = create_backends(scene.config)
+    runtime = SDKRuntimeWrapper(made.registration, made.work, invoker=Recorded())
+    scene.run("parallelization_checker", runtime.hooks(), max_workers=1)
+    assert len(played) == 1
+
+
+def test_hooks_of_a_script_are_found_by_the_name_of_its_file(scene: Scene, tmp_path: Path) -> None:
+    script = tmp_path / "checking.py"
+    script.write_text(
+        "from holdfast.facades.flatagents import DistributedWorkerHooks\n\n\n"
+        "class Hooks(DistributedWorkerHooks):\n    pass\n\n\n"
+        "if __name__ == '__main__':\n    print(*Hooks().invoker.command([], None)[3:])\n"
+    )
+    env = environment(**{BACKENDS: json.dumps(scene.config.absolute())})
+    said = subprocess.run([sys.executable, str(script)], env=env, check=True, capture_output=True, text=True)
+    assert said.stdout == "--hooks checking:Hooks\n"
+
+
+def test_a_spawner_that_dies_before_it_starts_its_workers_is_repaired_by_a_tick(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its crash is between the admission, which is stored, and the start of the processes."""
+    spawns, worker = scene.folder / "spawns.yml", scene.folder / "fails.yml"
+    spawns.write_text(SPAWNS)
+    worker.write_text(FAILS)
+    for n in range(10):
+        scene.pool.push({"n": n})
+    dying = SubprocessInvoker(
+        "tests.facades.echo_hooks:DyingHooks", url=scene.app.settings.url, backends=scene.config.absolute()
+    )
+
+    def spawned() -> list[str]:
+        return sorted(job.id for job in scene.app.sync(scene.app.jobs.list(kind="machine:fails")))
+
+    dying.launch(str(spawns), {"worker": str(worker)}, execution_id="spawner")
+    patiently(lambda: len(spawned()) == 3)
+    first, hooks = spawned(), scene.hooks()
+    said = scene.run(spawns, hooks, worker=str(worker))
+    assert (said, hooks.launched) == ({"spawned": 0, "refused": 10}, []), "those that were admitted have their places"
+    (scene.folder / "trigger_registry.yml").write_text("triggers: []")
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
+    made = Triggers(scene.folder / "trigger_registry.yml", app=scene.app, hooks=hooks)
+    scene.app.sync(made.tick())
+    assert (sorted(hooks.launched), spawned()) == (first, first), "the tick starts those, and no others"
+
+
+def test_a_process_that_cannot_begin_is_told_of(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    SubprocessInvoker("nowhere:Hooks", url=scene.app.settings.url).play(["it"], "own_process.x", "")
+    patiently(lambda: "has ended with 2; to see why" in caplog.text)
+    assert "--execution-id it --queue own_process.x" in caplog.text

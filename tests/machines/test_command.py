@@ -199,3 +199,34 @@ def test_the_module_runs_one_machine(
     bad = write("bad", "start: {foreach: 3, machine: echo, transitions: [{to: done}]}\ndone: {type: final}")
     bad.write_text(bad.read_text().replace("foreach: 3", 'foreach: "{{ 3 }}"'))
     assert run.main(["--machine", str(bad), "--url", url]) == 1
+
+
+def test_an_execution_that_a_worker_plays_is_not_resumed_with_another_file(url: str, write: WriteMachine) -> None:
+    """While its action runs, `resume --new` changes nothing: it is refused, and the execution ends as it began."""
+    file, said = write("m", ACTS), list[str]()
+
+    def hooks(action: str, context: dict[str, Any]) -> dict[str, Any]:
+        write("m", ACTS.replace("n: context.n", "n: 2"))
+        with pytest.raises(UsageError, match="Nothing was changed") as refused:
+            typed(
+                "resume",
+                context["machine"]["execution_id"],
+                "--new",
+                file,
+                "--hooks",
+                "asking_hooks:Asking",
+                "--url",
+                url,
+            )
+        said.append(str(refused.value))
+        return {"n": 1}
+
+    app = Holdfast(url)
+    execution = app.machine(file, hooks=hooks).enqueue_sync()
+    app.sync(app.ensure_worker())
+    assert app.sync(execution.result()) == {"n": 1}
+    assert (len(said), len(app.sync(app.jobs.list(kind="machine:m")))) == (1, 1)
+    app.sync.close()
+
+
+ACTS = "start: {action: a, transitions: [{to: done}]}\ndone: {type: final, output: {n: context.n}}"

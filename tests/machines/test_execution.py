@@ -205,8 +205,20 @@ async def test_an_output_that_is_too_large_is_the_failure_of_its_state(
         done: {type: final}
         """,
     )
-    large = {"text": "x" * (hf.settings.result_cap + 1)}
-    assert await result(hf, await labs.use(hf), path, lambda action, context: large) == {"t": "BadPayload"}
+    lab = await labs.use(hf)
+    large = {"text": "x" * (16 * hf.settings.result_cap + 1)}
+    assert await result(hf, lab, path, lambda action, context: large) == {"t": "BadPayload"}
+    final = write(
+        "final",
+        """
+        start: {action: it, transitions: [{to: done}]}
+        done: {type: final, output: {text: context.text}}
+        """,
+    )
+    execution = await hf.machine(final, hooks=lambda action, context: {"text": "x" * hf.settings.result_cap}).enqueue()
+    await lab.drain()
+    with pytest.raises(RunFailed, match=r"the output of the machine, from state .done., is 1,048,587 bytes"):
+        await execution.result()
 
 
 async def test_what_hooks_change_in_place_is_stored(hf: Holdfast, labs: Labs, write: WriteMachine) -> None:
@@ -630,3 +642,95 @@ def test_a_script_runs_a_machine_and_waits(tmp_path: Path, write: WriteMachine) 
         assert machine.run_sync({"n": 1}) == {"n": 1}
     finally:
         hf.sync.close()
+
+
+@pytest.mark.parametrize("how", ["launch", "machine"])
+async def test_machines_that_multiply_are_bounded_in_number(
+    hf: Holdfast, labs: Labs, write: WriteMachine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("holdfast.machines.family.MOST_MACHINES", 60)
+    path = write(
+        "m",
+        f"""
+        start: {{{how}: [m, m], on_error: {{TooManyMachines: stopped}}, transitions: [{{to: done}}]}}
+        stopped: {{type: final, output: {{error: context.last_error}}}}
+        done: {{type: final}}
+        """,
+    )
+    lab = await labs.use(hf)
+    execution = await hf.machine(path).enqueue()
+    await lab.drain()
+    jobs = await hf.jobs.list(kind="machine:m", limit=1_000)
+    assert (len(jobs), {job.state for job in jobs}) == (61, {"succeeded"})
+    ended = [await hf.jobs[job.id].result() for job in jobs]
+    (said,) = {each["error"] for each in ended if each}
+    assert f"more than 60 machines have come of execution {execution.id}" in said
+
+
+async def test_an_error_of_a_child_is_taken_by_its_class_and_by_those_it_derives_from(
+    hf: Holdfast, labs: Labs, write: WriteMachine
+) -> None:
+    def hooks(action: str, context: dict[str, Any]) -> Any:
+        raise ConnectionRefusedError("nobody is there")
+
+    write("below", "start: {action: it, transitions: [{to: done}]}\ndone: {type: final}")
+    write("child", "start: {machine: below, transitions: [{to: done}]}\ndone: {type: final}")
+    path = write(
+        "m",
+        """
+        start: {machine: child, on_error: {KeyError: no, ConnectionError: again, default: no}, transitions: [{to: no}]}
+        again: {machine: [child, child], mode: any, on_error: {OSError: taken, default: no}, transitions: [{to: no}]}
+        taken: {type: final, output: {t: context.last_error_type, e: context.error}}
+        no: {type: final}
+        """,
+    )
+    said = {"t": "ConnectionRefusedError", "e": "nobody is there"}
+    assert await result(hf, await labs.use(hf), path, hooks) == said
+
+
+@pytest.mark.parametrize("how", ["action: it", "machine: child"])
+async def test_the_results_of_many_items_may_be_more_than_one_step_holds(
+    hf: Holdfast, labs: Labs, write: WriteMachine, how: str
+) -> None:
+    write("child", "start: {action: it, transitions: [{to: done}]}\ndone: {type: final, output: {text: context.text}}")
+    path = write(
+        "m",
+        f"""
+        start:
+          foreach: "{{{{ range(12) }}}}"
+          {how}
+          output_to_context: {{all: "{{{{ output }}}}"}}
+          transitions: [{{to: wait}}]
+        wait: {{wait_for: go, transitions: [{{to: done}}]}}
+        done:
+          type: final
+          output: {{count: "{{{{ context.all | length }}}}", last: "{{{{ context.all[11].text[-3:] }}}}"}}
+        """,
+    )
+    large = {"text": '"é' * (hf.settings.result_cap // 30) + "end"}
+    lab = await labs.use(hf)
+    execution = await hf.machine(path, hooks=lambda action, context: large).enqueue()
+    await lab.drain()
+    place = await execution.place()
+    assert place is not None
+    assert place.context["all"] == [large] * 12
+    await hf.signal("go")
+    await lab.drain()
+    assert await execution.result() == {"count": 12, "last": "end"}
+
+
+async def test_an_input_that_is_too_large_is_the_failure_of_its_state(
+    hf: Holdfast, labs: Labs, write: WriteMachine
+) -> None:
+    write("child", "start: {type: final}")
+    path = write(
+        "m",
+        """
+        start: {action: it, transitions: [{to: run}]}
+        run: {machine: child, input: {all: context.text}, on_error: {BadPayload: oops}, transitions: [{to: done}]}
+        oops: {type: final, output: {t: context.last_error_type}}
+        done: {type: final}
+        """,
+    )
+    large = {"text": "x" * (hf.settings.payload_cap + 1)}
+    assert await result(hf, await labs.use(hf), path, lambda action, context: large) == {"t": "BadPayload"}

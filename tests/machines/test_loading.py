@@ -68,15 +68,15 @@ def test_every_mistake_is_told_at_once_with_its_place_and_what_was_meant() -> No
         "m.yml:11:26: there is no state 'nxt'. Did you mean 'next'?",
         "m.yml:11:37: this is never reached: the transition before it always leads to 'nxt'.",
         "m.yml:11:65: condition 'context.x = 3': '=' has no meaning here. Did you mean '=='?",
-        "m.yml:12:5: 'next' has foreach, and no machine, launch or action to do for each item.",
         "m.yml:13:16: template '{{ range(3) | lenght }}': there is no filter 'lenght'. Did you mean 'length'?",
+        "m.yml:13:16: 'next' has foreach, and no machine, launch or action to do for each item.",
         "m.yml:14:30: template '{{ output.x }': unexpected '}'",
         "m.yml:15:16: 'timeout' is more than 0.",
         "m.yml:17:22: there is no name in conditions called 'contxt'. Did you mean 'context'?",
         "m.yml:19:5: 'orphan' can never be reached from 'start'.",
         "m.yml:20:5: 'done' leads nowhere: give it transitions, or type: final.",
-        "m.yml:20:5: 'done' is not final, and only a final state has an output.",
         "m.yml:21:13: there is no type 'finl'. Did you mean 'final'?",
+        "m.yml:22:15: 'done' is not final, and only a final state has an output.",
     ]
 
 
@@ -214,3 +214,69 @@ def test_the_schema_takes_what_the_loader_takes() -> None:
         jsonschema.validate(documents.plain_value(documents.read_document(file.read_text(), file.name)), schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(documents.plain_value(documents.read_document(BAD, "m.yml")), schema())
+
+
+def test_a_mistake_is_told_where_it_stands_and_not_where_its_state_begins() -> None:
+    told = mistakes(
+        """\
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: m
+  states:
+    start:
+      action: a
+      on_error:
+        KeyError: dne
+        default: done
+      mode: any
+      transitions:
+        - condition: context.x = 3
+          to: done
+        - condition: |
+            context.x > 1 and
+            context.y ? 2
+          to: done
+        - to: run
+    run:
+      wait_for: ok
+      foreach: [1]
+      output: {a: 1}
+      on_error: dne
+      transitions: [{to: talk}]
+    talk:
+      agent: critic
+      machine:
+        - {input: {}, name: 3}
+      input:
+        text: |
+          Hello
+          {{ context.x | lenght }}
+      as: paper
+      transitions: [{to: done}]
+    done:
+      type: final
+      transitions: [{to: start}]
+"""
+    )
+    assert [line.removeprefix("m.yml:").partition(": ")[::2] for line in told] == [
+        ("9:19", "there is no state (on_error of 'start') 'dne'. Did you mean 'done'?"),
+        ("11:13", "'start' has mode any and one machine: name several."),
+        ("13:32", "condition 'context.x = 3': '=' has no meaning here. Did you mean '=='?"),
+        ("17:1", "condition 'context.x > 1 and\\ncontext.y ? 2\\n': '?' has no meaning here."),
+        ("21:17", "'run' has wait_for, which stands alone: wait in a state of its own."),
+        ("22:16", "'run' has foreach, and no machine, launch or action to do for each item."),
+        ("23:15", "'run' is not final, and only a final state has an output."),
+        ("24:17", "there is no state (on_error of 'run') 'dne'. Did you mean 'done'?"),
+        ("29:9", "'talk' has both an agent and a machine: use two states."),
+        ("29:29", "a machine in a list has a name."),
+        ("33:1", "template 'Hello {{ context.x | lenght }}': there is no filter 'lenght'. Did you mean 'length'?"),
+        ("34:11", "'talk' has as, and no foreach."),
+        ("38:20", "'done' is final, so it has no transitions."),
+    ]
+
+
+def test_a_field_that_is_probably_misspelt_is_told_where_it_is_read() -> None:
+    states = 'start: {transitions: [{condition: "context.pool_idd > 1", to: done}, {to: done}]}\ndone: {type: final}'
+    (warning,) = machine_of(states, data="context: {pool_id: 1}").warnings
+    assert warning.at.column == 39

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import Holdfast
+from holdfast.cli.machine import command
 from holdfast.machines import run
+from holdfast.machines.api import execution_job
 from tests.machines.conftest import WriteMachine
 from tests.support.commands import environment
 
@@ -86,3 +90,36 @@ def test_an_agent_that_nobody_has_defined_yet_is_a_warning(
     hf.agent("critic", model="scripted:critic")
     hf.machine(write("m", "start: {agent: critik, transitions: [{to: done}]}\ndone: {type: final}"))
     assert "no agent 'critik' yet. Did you mean 'critic'?" in caplog.text
+
+
+def typed(*words: str | Path) -> Any:
+    command = [sys.executable, "-m", "holdfast", "machine", *map(str, words)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_run_and_resume_have_the_hooks_and_agents_of_the_program(folder: Path, write: WriteMachine) -> None:
+    file, url = write("shop", STATES), f"sqlite:///{folder}/store.db"
+    assert typed("run", file, "--app", "shop:hf", "--url", url) == {"said": "good", "by": "the program's hooks"}
+    waits = STATES.replace("transitions: [{to: ask}]", "transitions: [{to: wait}]")
+    write("shop", waits + "wait: {wait_for: go, transitions: [{to: ask}]}\n")
+    assert "waits for a signal" in typed("run", file, "--execution-id", "one", "--app", "shop:hf", "--url", url)
+    asyncio.run(signalled(url, "go"))
+    id = execution_job("one")
+    assert typed("resume", id, "--app", "shop:hf", "--url", url) == {"said": "good", "by": "the program's hooks"}
+    assert not (folder / "elsewhere.db").exists()
+
+
+async def signalled(url: str, channel: str) -> None:
+    async with Holdfast(url, embedded=False) as app:
+        await app.signal(channel)
+
+
+def test_check_looks_for_agents_in_the_program_that_is_named(folder: Path, write: WriteMachine) -> None:
+    file = write("other", STATES.replace("agent: critic", "agent: critik"))
+    alone = CliRunner().invoke(command, ["check", str(file)])
+    assert (alone.exit_code, f"{file}:9:14: warning: agent 'critik' is not in this file" in alone.stdout) == (0, True)
+    said = typed("check", file, "--app", "shop:hf")
+    assert said == f"{file}:9:14: there is no agent in this program called 'critik'. Did you mean 'critic'?\n"
+    write("other", STATES, data="agents: {critic: critik}")
+    assert "called 'critik'" in typed("check", file, "--app", "shop:hf"), "a name that the file gives to it"

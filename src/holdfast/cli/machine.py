@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,22 +15,25 @@ from holdfast.cli.lists import Listing, look_at, print_listed, wide_option
 from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
 from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column, Row, TableLook, print_table
-from holdfast.cli.target import app_for, settings_for
+from holdfast.cli.target import app_for, app_option, app_with_code, find, program_for
 from holdfast.errors import UsageError
 from holdfast.kernel.states import State
 from holdfast.machines import executions
-from holdfast.machines.api import ExecutionHandle, resume_execution, stored_order
+from holdfast.machines.agent_calls import unknown_agents
+from holdfast.machines.api import ExecutionHandle, Machine, resume_execution, stored_order
 from holdfast.machines.bundle import Bundle, gather
 from holdfast.machines.drawing.mermaid import mermaid
 from holdfast.machines.drawing.svg import svg
 from holdfast.machines.files import Finder, load_file
+from holdfast.machines.graph import MachineGraph
 from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_hooks, named_pair
-from holdfast.machines.orders import KIND, LAYER
+from holdfast.machines.orders import KIND, LAYER, QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
-from holdfast.machines.run import play_here, read_input
+from holdfast.machines.run import play_here, read_input, role_of
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values.jobs import JobRecord
+from holdfast.workers.role import Role
 
 _EXECUTIONS = Listing(
     "executions",
@@ -63,11 +66,16 @@ def command() -> None:
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False))
 @bind_option
+@app_option
 @json_option
 @click.pass_context
 def check(ctx: click.Context, files: Sequence[str], bound: Sequence[str], as_json: bool) -> None:
-    """Check machines and all that they run: every mistake, with file, line and column. Exits with 1 if there is one."""
-    found = [problem for file in files for problem in _problems(file, bound)]
+    """Check machines and all that they run: every mistake, with file, line and column. Exits with 1 if there is one.
+
+    With --app, agents that the program does not define are mistakes too.
+    """
+    program = app_with_code(None, None) if find(None).app else None
+    found = [problem for file in files for problem in _problems(file, bound, program)]
     if as_json:
         print_json([{**each.at._asdict(), "message": each.message, "warning": each.is_warning} for each in found])
     for problem in [] if as_json else found:
@@ -78,14 +86,26 @@ def check(ctx: click.Context, files: Sequence[str], bound: Sequence[str], as_jso
     ctx.exit(1 if wrong else 0)
 
 
-def _problems(file: str, bound: Sequence[str]) -> list[MachineProblem]:
-    found = Findings()
+def _problems(file: str, bound: Sequence[str], program: Holdfast | None) -> list[MachineProblem]:
+    found, known = Findings(), {} if program is None else machines_of(program).files
     try:
-        bundle = gather(load_file(file), Finder(dict(map(named_pair, bound))).find, found, needed=False)
+        finder = Finder({**known, **dict(map(named_pair, bound))})
+        bundle = gather(load_file(file), finder.find, found, needed=False)
     except BadMachine as problem:
         return list(problem.problems)
+    for machine in bundle.machines.values():
+        _check_agents(machine, program, found)
     warnings = [warning for machine in bundle.machines.values() for warning in machine.warnings]
     return sorted({*found.problems, *warnings}, key=lambda each: each.at)
+
+
+def _check_agents(machine: MachineGraph, program: Holdfast | None, found: Findings) -> None:
+    defined = [] if program is None else [*core_of(program).defined]
+    for at, name in unknown_agents(machine, defined):
+        if program is None:
+            found.warn(at, f"agent {name!r} is not in this file: name your program with --app to look for it there.")
+        else:
+            found.unknown(at, "agent in this program called", name, {*defined, *machine.agents})
 
 
 @command.command()
@@ -99,20 +119,33 @@ def _problems(file: str, bound: Sequence[str]) -> list[MachineProblem]:
 def run(ctx: click.Context, /, file: str, given: str, execution_id: str | None, url: str | None, **more: Any) -> None:
     """Run a machine here and print its output. Killed, and run again with the same --execution-id, it continues.
 
-    It exits with 75 if the execution waits for a signal that nobody has sent: send it, and resume.
+    With --app, it has the hooks, agents and tools of the program. It exits with 75 if the execution waits for a signal
+    that nobody has sent: send it, and resume.
     """
-    app = Holdfast(settings=settings_for(url))
+    app = program_for(url)
 
     async def running() -> int:
-        machine = app.machine(file, hooks=import_hooks(more["hooks"]), machines=dict(map(named_pair, more["bound"])))
+        machine = _machine(app, file, more)
         try:
             execution = await machine.enqueue(read_input(given), execution_id=execution_id)
             click.echo(f"execution {execution.id}", err=True)
-            return await play_here(core_of(app), execution)
+            core = core_of(app)
+            return await play_here(core, execution, role=role_of(core, machine.bundle, machine.queue))
         finally:
             await app.close()
 
     ctx.exit(asyncio.run(running()))
+
+
+def _machine(app: Holdfast, file: str, more: Mapping[str, Any]) -> Machine[Any]:
+    """The machine of a file: as the program has declared it, or with the hooks that are named here."""
+    graph, machines = load_file(file), machines_of(app)
+    declared = machines.declared.get(graph.name)
+    if declared is not None and declared.graph.text == graph.text and not more["hooks"] and not more["bound"]:
+        return declared
+    hooks = import_hooks(more["hooks"]) or machines.engine.hooks_of(graph.name)
+    queue = QUEUE if declared is None else declared.queue
+    return app.machine(file, hooks=hooks, machines=dict(map(named_pair, more["bound"])), queue=queue)
 
 
 @command.command()
@@ -129,37 +162,41 @@ def resume(ctx: click.Context, /, id: str, file: str | None, url: str | None, **
 
     One that failed or was cancelled continues as a new execution, in the state in which it failed. With --new, the
     execution continues with what the file says now, and the old one is cancelled. One that a worker runs is refused.
+    With --app, it has the hooks, agents and tools of the program.
     """
-    app = app_for(url)
+    app_for(url)  # there must be a database
+    app = program_for(url)
 
     async def resuming() -> int:
+        core = core_of(app)
         try:
-            await core_of(app).opened()
-            found = await _resumed(app, await whole(app, id, "job"), file, more)
-            return await play_here(core_of(app), found, alone=True)
+            await core.opened()
+            found, role = await _resumed(app, await whole(app, id, "job"), file, more)
+            return await play_here(core, found, alone=True, role=role)
         finally:
             await app.close()
 
     ctx.exit(asyncio.run(resuming()))
 
 
-async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any]) -> ExecutionHandle[Any]:
-    core, job = core_of(app), app.jobs[id].id
+async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any]) -> tuple[ExecutionHandle[Any], Role]:
+    core, job, machines = core_of(app), app.jobs[id].id, machines_of(app)
     row, hooks = await app.jobs.get(id), import_hooks(more["hooks"])
     order, bundle = await stored_order(core, job)
     if file is not None:
-        bundle = app.machine(file, hooks=hooks, machines=dict(map(named_pair, more["bound"]))).bundle
+        bundle = _machine(app, file, more).bundle
         if bundle.main != order.machine:
             raise UsageError(f"execution {id} is of machine {order.machine!r}, and {file} is {bundle.main!r}.")
-        click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)
-    machines, registry = machines_of(app), HookRegistry(hooks)
     for machine in bundle.machines.values():
-        machines.serve(machine, registry, row.queue)
+        machines.serve(machine, HookRegistry(hooks), row.queue, declared=hooks is not None)
+    role = role_of(core, bundle, row.queue)
     if file is None and row.state not in ("failed", "cancelled"):
-        return ExecutionHandle(core, job)
+        return ExecutionHandle(core, job), role
     again = await resume_execution(core, job, None if file is None else bundle, row.queue)
+    if file is not None:
+        click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)
     click.echo(f"execution {again.id}", err=True)
-    return again
+    return again, role
 
 
 class _Execution(NamedTuple):

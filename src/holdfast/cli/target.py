@@ -167,6 +167,12 @@ def calling_app(url: str | None) -> Holdfast:
     return app
 
 
+def program_for(url: str | None) -> Holdfast:
+    """The app of the user's program with its code, if one is named; else one that has a database and nothing else."""
+    found = find(url)
+    return calling_app(url) if found.app else Holdfast(settings=settings_of(found), embedded=False)
+
+
 def load_app(target: str, folder: Path | None = None) -> Holdfast:
     """The app that `module:name` names; `:name` may be left out when the module has just one."""
     module_name, _, name = target.partition(":")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.machine import bind_option
 from holdfast.cli.options import url_option
-from holdfast.cli.target import settings_for
+from holdfast.cli.target import find, program_for, settings_of
 from holdfast.errors import UsageError
+from holdfast.facades.flatagents.environment import BACKENDS, named_backends
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
 from holdfast.machines.imports import import_hooks, named_pair
 
@@ -35,7 +35,7 @@ def command() -> None:
 @url_option
 def tick(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None) -> None:
     """Run what is due and start the processes that are missing, then exit. At one time, twice runs once."""
-    app = Holdfast(settings=settings_for(url), embedded=False)
+    app = program_for(url)
     imported = import_hooks(hooks)
     made = imported[0]() if imported else None
     triggers = Triggers(file, app=app, hooks=made, machines=dict(map(named_pair, bound)))
@@ -55,13 +55,16 @@ def tick(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None)
 @bind_option
 @url_option
 def install(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None) -> None:
-    """Let your crontab run `holdfast triggers tick` every minute; again, it changes that line."""
+    """Let your crontab run `holdfast triggers tick` every minute; again, it changes that line.
+
+    The line names the app, the database and the backends that this command finds: cron has no environment of yours.
+    """
     count, path = len(read_triggers(file)), Path(file).absolute()
     options = [part for each in hooks for part in ("--hooks", each)]
     options += [part for each in bound for part in ("--bind", each)]
-    options += [] if url is None else ["--url", url]
+    options += _found_again(url)
     tick = shlex.join([sys.executable, "-m", "holdfast", "triggers", "tick", str(path), *options])
-    line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {tick} {_MARK} {path}".replace("%", "\\%")
+    line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {_environment()}{tick} {_MARK} {path}".replace("%", "\\%")
     _write([*_other_lines(path), line])
     click.echo(f"{count} triggers of {file}: cron looks every minute")
 
@@ -72,6 +75,20 @@ def remove(file: str) -> None:
     """Take the line out of your crontab."""
     _write(_other_lines(Path(file).absolute()))
     click.echo(f"cron does not look at {file} any more")
+
+
+def _found_again(url: str | None) -> list[str]:
+    """What tick is told, so that it works on what this command would work on."""
+    found = find(url)
+    if found.app and found.named_by not in ("--app", "HOLDFAST_APP"):
+        return []  # it stands in pyproject.toml, and tick looks there too
+    app = ["--app", found.app] if found.app else []
+    return [*app, "--url", settings_of(found).url]
+
+
+def _environment() -> str:
+    backends = named_backends()
+    return "" if backends is None else f"{BACKENDS}={shlex.quote(backends)} "
 
 
 def _other_lines(path: Path) -> list[str]:

@@ -14,6 +14,7 @@ from holdfast.kernel import leases
 from holdfast.kernel.codec import check_text
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import hint, lock_jobs, settle, try_lock_jobs
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.rows import ChildRow, LastStep, Lease, Moved, Resolution, Step, Suspension, Woken
 from holdfast.kernel.statements import JobsSql, WaitingSql
@@ -142,6 +143,12 @@ async def store_step(tx: Transaction, lease: Lease, name: str, result: str) -> s
         await leases.hold(tx, lease)
         stored = await tx.one(WaitingSql.find_step, seq=lease.seq, name=name)
     return stored.result if stored else result
+
+
+async def raise_count(tx: Transaction, id: JobId, name: str, by: int) -> int | None:
+    """Raise a number that is kept with a job, without its lease; returns what it is now. None: the job is gone."""
+    row = await tx.one(WaitingSql.raise_count, id=id, name=name, result=str(by))
+    return None if row is None else int(row.result)
 
 
 async def begin_step(tx: Transaction, seq: int, name: str) -> str | None:

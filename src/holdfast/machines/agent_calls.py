@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -20,6 +20,8 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Lease
 from holdfast.machines.graph import Execution, ToolLoop
+from holdfast.machines.graph import MachineGraph as Graph
+from holdfast.machines.problems import Position
 from holdfast.validation import did_you_mean
 from holdfast.workers.context import JobContext
 from holdfast.workers.telemetry import sending
@@ -137,3 +139,11 @@ def pause_of(execution: Execution, tries: int, chance: float) -> float | None:
         return None
     pause = execution.backoffs[tries - 1]
     return pause * (1 + execution.jitter * (2 * chance - 1))
+
+
+def unknown_agents(graph: Graph, defined: Collection[str]) -> Iterator[tuple[Position, str]]:
+    """The names of agents that a machine asks and nobody has defined, each with where it does."""
+    for state in graph.states.values():
+        named = state.agent and graph.agents.get(state.agent, state.agent)
+        if isinstance(named, str) and named and named not in defined:
+            yield state.where("agent"), named

@@ -11,13 +11,14 @@ from holdfast.agents.core import AgentsCore
 from holdfast.errors import IdempotencyConflict, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries
+from holdfast.kernel.cancel import cancel_these
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.rows import JobRow, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_steps
-from holdfast.machines.agent_calls import Agents
+from holdfast.machines.agent_calls import Agents, unknown_agents
 from holdfast.machines.bundle import Bundle, gather, unpack
 from holdfast.machines.checkpoints import read_steps
 from holdfast.machines.engine import Engine
@@ -29,11 +30,13 @@ from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.profiles import model_of
 from holdfast.machines.stepping import MachineEvent, MachinePlace
+from holdfast.settings import Settings
 from holdfast.validation import did_you_mean
 
 T = TypeVar("T")
 
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+_REPLACED = "it continues with another version of its machine"
 
 
 class MachineOptions(TypedDict, total=False):
@@ -62,7 +65,7 @@ class Machines:
     def __init__(self, core: AgentsCore) -> None:
         self._core = core
         self.engine = Engine(Agents(core), lambda: core.ports)
-        self._declared: dict[str, str] = {}  # the file of each
+        self.files: dict[str, str] = {}  # of each machine that is served here
         self.declared: dict[str, Machine[Any]] = {}  # by name, as the program declared them
         self._layer = MachineLayer()
         core.registry.plug_in(self._layer)
@@ -74,12 +77,12 @@ class Machines:
         found = Findings()
         registry = hooks if isinstance(hooks, HookRegistry) else HookRegistry(hooks)
         graph = load_file(path)
-        bundle = gather(graph, Finder({**self._declared, **(machines or {})}).find, found)
+        bundle = gather(graph, Finder({**self.files, **(machines or {})}).find, found)
         for each in bundle.machines.values():
             registry.check(each, found)
         found.raise_any()
         for name, each in bundle.machines.items():
-            self._declared[name] = each.file
+            self.files[name] = each.file
             self.serve(each, registry, queue, declared=name == bundle.main)
         for each in bundle.machines.values():
             self._warn_of_agents(each)
@@ -104,11 +107,9 @@ class Machines:
 
     def _warn_of_agents(self, graph: MachineGraph) -> None:
         """Agents may be declared later, so one that is not there yet is no error."""
-        known = {*graph.agents, *self._core.defined}
-        for state in graph.states.values():
-            if state.agent is not None and state.agent not in known:
-                advice = did_you_mean(state.agent, sorted(known))
-                log.warning("state %r of machine %s: no agent %r yet.%s", state.name, graph.name, state.agent, advice)
+        for at, name in unknown_agents(graph, self._core.defined):
+            advice = did_you_mean(name, sorted({*graph.agents, *self._core.defined}))
+            log.warning("%s: machine %s: no agent %r yet.%s", at, graph.name, name, advice)
 
     def _define(self, name: str, agent: AgentDefinition, folder: Path, queue: str) -> None:
         """Its runs are in the queue of the machine, so that a process which plays that queue alone plays them too."""
@@ -124,7 +125,7 @@ class Machine(Generic[T]):
 
     def __init__(self, core: AgentsCore, bundle: Bundle, queue: str, output: Any) -> None:
         self._core = core
-        self._queue = queue
+        self.queue = queue
         self._output = output
         self.bundle = bundle
 
@@ -144,7 +145,7 @@ class Machine(Generic[T]):
     ) -> ExecutionHandle[T]:
         """Accept an execution durably. The machine's files may change then: it continues with what it began with."""
         order = first_order(self.bundle, _input(input))
-        return await start_execution(self._core, order, self._queue, self._output, **options)
+        return await start_execution(self._core, order, self.queue, self._output, **options)
 
     async def run(self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]) -> T:
         """Enqueue, then wait for the result; starts a worker in this process if the app may embed one."""
@@ -263,33 +264,39 @@ async def _enqueue_once(tx: Transaction, job: NewJob, route: Route, named: str) 
 
 
 async def resume_execution(core: AgentsCore, id: JobId, bundle: Bundle | None, queue: str) -> ExecutionHandle[Any]:
-    """Continue an execution that has failed or was cancelled, or with `bundle` any, as a new one.
+    """Continue an execution that has failed or was cancelled, or with `bundle` any that nobody plays, as a new one.
 
     It begins in the state in which the old one is, with the context that it has there. With `bundle` it has these
-    machines from then on, and the old execution is cancelled. Asked twice, the second call is refused.
+    machines from then on, and the old execution is cancelled. One that a worker plays now is refused, and so is the
+    second of two calls.
     """
-    old: ExecutionHandle[Any] = ExecutionHandle(core, id)
-    row, place, _ = await old._read()
     order, stored = await stored_order(core, id)
     machines = stored.of(order.machine) if bundle is None else bundle
+    made = await core.runtime().transact(_resume, id, order, machines, queue=queue, settings=core.settings)
+    return ExecutionHandle(core, made)
+
+
+async def _resume(
+    tx: Transaction, id: JobId, order: Order, machines: Bundle, *, queue: str, settings: Settings
+) -> JobId:
+    """The old one ends and the new one begins in one transaction: no worker plays both."""
+    row = await queries.find_job(tx, id)
+    idle = [state for state in State if state not in (*TERMINAL, State.RUNNING)]
+    if row.state not in TERMINAL and not (await cancel_these(tx, [row.seq], idle, reason=_REPLACED)).ended:
+        raise UsageError(
+            f"execution {id} is running. Nothing was changed: wait until it waits or has ended, or cancel it first."
+        )
+    place, _ = read_steps((step.name, step.result) for step in await list_steps(tx, row.seq))
     if place is None or (place.has_ended and place.failure is None and row.state == State.SUCCEEDED):
         raise UsageError(f"execution {id} is {row.state}, so there is nothing to resume.")
     if place.state not in machines.machines[machines.main].states:
         raise UsageError(f"execution {id} is in state {place.state!r}, which the new machine does not have.")
-    if row.state not in TERMINAL:
-        await old.cancel("it continues with another version of its machine")
-    again = first_order(
-        machines, order.input, start=Start(place.state, place.context, id), depth=order.depth, by=order.by
-    )
-    way = Way(queue, row.tenant, row.priority)
-    job, route = new_job(derived_id("resume", id), again, way, core.settings)
-    if not await core.runtime().transact(_insert, job, route):
+    kept = {"depth": order.depth, "by": order.by, "family": order.family}
+    again = first_order(machines, order.input, start=Start(place.state, place.context, id), **kept)
+    job, route = new_job(derived_id("resume", id), again, Way(queue, row.tenant, row.priority), settings)
+    if not await enqueue(tx, [job], [route]):
         raise UsageError(f"execution {id} was resumed already, as {job.id}.")
-    return ExecutionHandle(core, job.id)
-
-
-async def _insert(tx: Transaction, job: NewJob, route: Route) -> bool:
-    return bool(await enqueue(tx, [job], [route]))
+    return job.id
 
 
 def execution_job(id: str) -> JobId:

@@ -46,6 +46,10 @@ class Bundle:
         kept = {name: machine for name, machine in self.machines.items() if name in reached}
         return Bundle(main, kept, {key: to for key, to in self.links.items() if key[0] in reached})
 
+    def recurs(self, machine: str) -> bool:
+        """Whether what a machine runs or launches can come to run or launch that machine again."""
+        return any(machine in self.of(to).machines for (name, _), to in self.links.items() if name == machine)
+
     def stored(self) -> dict[str, Any]:
         sources = {name: {"file": machine.file, "text": machine.text} for name, machine in self.machines.items()}
         links = [[machine, name, to] for (machine, name), to in sorted(self.links.items())]

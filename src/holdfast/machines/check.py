@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.machines.expressions import Expression
 from holdfast.machines.graph import MachineGraph, Stage
-from holdfast.machines.problems import Findings
+from holdfast.machines.problems import Findings, Position
 from holdfast.machines.templates import TextTemplate
 from holdfast.validation import nearest
 
@@ -27,40 +27,43 @@ def _check_targets(machine: MachineGraph, state: Stage, found: Findings) -> None
     for transition in state.transitions:
         if transition.to not in machine.states:
             found.unknown(transition.at, "state", transition.to, machine.states)
-    for _, to in state.on_error:
+    for error, to in state.on_error:
         if to not in machine.states:
-            found.unknown(state.at, f"state (on_error of {state.name!r})", to, machine.states)
+            at = state.where(f"on_error {error}", "on_error")
+            found.unknown(at, f"state (on_error of {state.name!r})", to, machine.states)
     if state.is_final and state.transitions:
-        found.add(state.at, f"{state.name!r} is final, so it has no transitions.")
+        found.add(state.where("transitions"), f"{state.name!r} is final, so it has no transitions.")
     if not state.is_final and not state.transitions:
         found.add(state.at, f"{state.name!r} leads nowhere: give it transitions, or type: final.")
     for number, transition in enumerate(state.transitions[:-1]):
-        if transition.condition is None:
+        if transition.condition_at == transition.at:  # it has none
             after = state.transitions[number + 1]
             found.add(after.at, f"this is never reached: the transition before it always leads to {transition.to!r}.")
             break
 
 
 def _check_parts(state: Stage, found: Findings) -> None:
-    done = [state.calls, state.launches, state.action]
+    done, at = [state.calls, state.launches, state.action], state.where("foreach")
     if state.foreach is not None and not any(done):
-        found.add(state.at, f"{state.name!r} has foreach, and no machine, launch or action to do for each item.")
+        found.add(at, f"{state.name!r} has foreach, and no machine, launch or action to do for each item.")
     if state.foreach is not None and sum(map(bool, done)) > 1:
-        found.add(state.at, f"{state.name!r} has foreach, so it does one of machine, launch and action.")
+        found.add(at, f"{state.name!r} has foreach, so it does one of machine, launch and action.")
     if state.foreach is not None and (state.several or len(state.launches) > 1):
-        found.add(state.at, f"{state.name!r} has foreach, so it names one machine.")
+        found.add(at, f"{state.name!r} has foreach, so it names one machine.")
     if state.wait_for is not None and (any(done) or state.agent is not None or state.foreach is not None):
-        found.add(state.at, f"{state.name!r} has wait_for, which stands alone: wait in a state of its own.")
+        found.add(
+            state.where("wait_for"), f"{state.name!r} has wait_for, which stands alone: wait in a state of its own."
+        )
     if state.agent is not None and state.calls:
-        found.add(state.at, f"{state.name!r} has both an agent and a machine: use two states.")
+        found.add(state.where("machine"), f"{state.name!r} has both an agent and a machine: use two states.")
     if state.agent is not None and state.foreach is not None:
-        found.add(state.at, f"{state.name!r} has foreach with an agent: give the agent a machine of its own.")
+        found.add(at, f"{state.name!r} has foreach with an agent: give the agent a machine of its own.")
     if state.output is not None and not state.is_final:
-        found.add(state.at, f"{state.name!r} is not final, and only a final state has an output.")
+        found.add(state.where("output"), f"{state.name!r} is not final, and only a final state has an output.")
     if state.mode == "any" and not state.several and state.foreach is None:
-        found.add(state.at, f"{state.name!r} has mode any and one machine: name several.")
+        found.add(state.where("mode"), f"{state.name!r} has mode any and one machine: name several.")
     if state.key is None and state.foreach is None and state.item != "item":
-        found.add(state.at, f"{state.name!r} has as, and no foreach.")
+        found.add(state.where("as"), f"{state.name!r} has as, and no foreach.")
 
 
 def _check_reached(machine: MachineGraph, found: Findings) -> None:
@@ -85,29 +88,42 @@ def _check_fields(machine: MachineGraph, found: Findings) -> None:
     for state in machine.states.values():
         known |= {name for name, _ in state.to_context}
     for state in machine.states.values():
-        for field in sorted(set(_read(state)) - known):
+        read = {field: at for field, at in reversed([*_read(state)]) if field not in known}
+        for field, at in sorted(read.items()):
             if close := nearest(field, known):
-                found.warn(
-                    state.at, f"{state.name!r} reads context.{field}, which nothing sets. Did you mean {close!r}?"
-                )
+                found.warn(at, f"{state.name!r} reads context.{field}, which nothing sets. Did you mean {close!r}?")
 
 
-def _read(state: Stage) -> Iterator[str]:
-    """The fields of the context that a state reads."""
-    values: list[Any] = [state.input, state.foreach, state.launch_input, state.wait_for, state.output, state.key]
-    values += [value for _, value in state.to_context]
-    values += [call.input for call in (*state.calls, *state.launches)]
-    values += [transition.condition for transition in state.transitions]
-    while values:
-        value = values.pop()
-        match value:
+def _read(state: Stage) -> Iterator[tuple[str, Position]]:
+    """The fields of the context that a state reads, each with where it does."""
+    values: list[tuple[Any, Position]] = [
+        (state.input, state.where("input")),
+        (state.foreach, state.where("foreach")),
+        (state.launch_input, state.where("launch_input")),
+        (state.wait_for, state.where("wait_for")),
+        (state.output, state.where("output")),
+        (state.key, state.where("key")),
+        *((value, state.where("output_to_context")) for _, value in state.to_context),
+        *((call.input, call.at) for call in (*state.calls, *state.launches)),
+        *((transition.condition, transition.condition_at) for transition in state.transitions),
+    ]
+    for value, at in values:
+        for field in _fields_of(value):
+            yield field, at
+
+
+def _fields_of(value: Any) -> Iterator[str]:
+    left = [value]
+    while left:
+        each = left.pop()
+        match each:
             case TextTemplate():
-                yield from value.fields
+                yield from each.fields
             case Expression():
-                yield from value.fields()
+                yield from each.fields()
             case dict():
-                values += value.values()
+                left += each.values()
             case list():
-                values += value
+                left += each
             case _:
                 pass

@@ -13,11 +13,31 @@ from holdfast.kernel import codec
 from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, Stepped, patch
 
 _PREFIX = "machine "
+_WIDEST = 4  # bytes that one character of a checkpoint can take in a step
 
 
 def checkpoint_name(number: int, what: str = "") -> str:
     """The step under which a checkpoint is stored, or something that is done before it."""
     return f"{_PREFIX}{number:06d}{' ' if what else ''}{what}"
+
+
+def in_parts(number: int, text: str, cap: int) -> tuple[list[tuple[str, str]], str]:
+    """A checkpoint that is larger than one step may be: the steps to store first, and what then stands in its place.
+
+    Their names say what is in them: a second attempt that has something else to store never mixes with the first.
+    """
+    if len(text.encode()) <= cap:
+        return [], text
+    size, digest = cap // _WIDEST, codec.digest(text)[:16]
+    pieces = [codec.encode(text[at : at + size], what="a part", cap=cap) for at in range(0, len(text), size)]
+    names = [checkpoint_name(number, f"part {digest} {place}") for place in range(len(pieces))]
+    return list(zip(names, pieces, strict=True)), codec.encode({"parts": names}, what="a list of parts", cap=cap)
+
+
+def joined(pieces: Iterable[str]) -> dict[str, Any]:
+    """A checkpoint that was stored in parts."""
+    made: dict[str, Any] = codec.decode("".join(codec.decode(piece) for piece in pieces))
+    return made
 
 
 class CheckpointEvents(NamedTuple):
@@ -71,8 +91,11 @@ def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[MachinePlace | None, l
     """Where a machine is, and what happened to it, by the steps of its job."""
     place: MachinePlace | None = None
     told: list[CheckpointEvents] = []
-    for name, result in sorted((name, result) for name, result in steps if _is_checkpoint(name)):
+    all_steps = dict(steps)
+    for name, result in sorted(each for each in all_steps.items() if _is_checkpoint(each[0])):
         stored = codec.decode(result)
+        if "parts" in stored:
+            stored = joined(all_steps[part] for part in stored["parts"])
         place = replayed(place, stored)
         told.append(
             CheckpointEvents(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"]))

@@ -32,6 +32,14 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 class Scalar:
     at: Position
     value: Plain
+    style: str = ""  # how it is written: "" is plain, then quotes, | and >
+
+    def within(self, line: int, column: int | None = None) -> Position:
+        """Where a place in this text is in the file; both count from 0. Only | and > keep lines as they are."""
+        if self.style in ("|", ">"):
+            return self.at._replace(line=self.at.line + 1 + line, column=1)
+        offset = 0 if column is None else column + bool(self.style)
+        return self.at._replace(column=self.at.column + offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ class _DocumentReader:
                 node, anchor = self._made(ended), ended.anchor
             elif kind == "ScalarEvent":
                 self._refuse_tag(event, at)
-                node, anchor = Scalar(at, self._finite(_plain(event), at)), event.anchor
+                node, anchor = Scalar(at, self._finite(_plain(event), at), event.style or ""), event.anchor
             elif kind == "AliasEvent":
                 node, anchor = self._alias(event.anchor, at, len(open_nodes)), None
             elif kind == "DocumentStartEvent" and root is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from holdfast.machines.admission import LaunchLimit, admit
 from holdfast.machines.agent_calls import AgentAsker
 from holdfast.machines.answers import Answers
 from holdfast.machines.bundle import Bundle, unpack
-from holdfast.machines.checkpoints import checkpoint_name, record, replayed
+from holdfast.machines.checkpoints import checkpoint_name, in_parts, joined, record, replayed
 from holdfast.machines.family import Outcome
 from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.hooks import HookRegistry, HookSet
@@ -57,6 +57,7 @@ from holdfast.workers.context import JobContext, Parking
 MOST_DEPTH = 50  # machines that run each other, one inside the other
 MOST_LAUNCHES = 1_000  # that launch each other, one after the other
 _TOLD_IDS = 1_000  # ids that the output of a launch lists
+_MOST_PARTS = 16  # of one checkpoint, each as large as a result may be
 
 
 class _Parked(Exception):
@@ -157,7 +158,10 @@ class Playing:
         """Where the last checkpoint led."""
         place: MachinePlace | None = None
         while (stored := await self._ctx.ledger.find_step(checkpoint_name(self._number))) is not None:
-            place = replayed(place, codec.decode(stored))
+            found = codec.decode(stored)
+            if "parts" in found:
+                found = joined([await self._ctx.ledger.find_step(name) or "" for name in found["parts"]])
+            place = replayed(place, found)
             self._number += 1
         return place
 
@@ -170,10 +174,15 @@ class Playing:
             return await self._store(place, await self._recover(failed))
 
     async def _store(self, before: MachinePlace | None, moved: Stepped) -> MachinePlace:
-        text = codec.encode(
-            record(before, moved), what=f"what state {moved.to.state!r} has to store", cap=self._ctx.settings.result_cap
-        )
-        await self._ctx.ledger.store_step(checkpoint_name(self._number), text)
+        """In one step, or in several: the results of many items may be more than one step holds."""
+        cap, state = self._ctx.settings.result_cap, moved.to.state
+        codec.encode(moved.to.result, what=f"the output of the machine, from state {state!r},", cap=cap)
+        what = f"what state {state!r} keeps (at most {_MOST_PARTS} times `result_cap`)"
+        text = codec.encode(record(before, moved), what=what, cap=_MOST_PARTS * cap)
+        parts, own = in_parts(self._number, text, cap)
+        for name, piece in parts:
+            await self._ctx.ledger.store_step(name, piece)
+        await self._ctx.ledger.store_step(checkpoint_name(self._number), own)
         self._number += 1
         return moved.to
 
@@ -188,7 +197,7 @@ class Playing:
         stepper = self._stepper(place.state)
         try:
             output = await self._perform(place, stepper.effect(place))
-        except PROBLEMS as problem:
+        except (*PROBLEMS, BadPayload) as problem:
             return stepper.failed(place, failure_of(problem))
         except EffectFailed as problem:
             return stepper.failed(place, problem.failure)
@@ -316,15 +325,35 @@ class Playing:
         ids = family.child_ids(self._ctx, step, len(effect.wanted))
         if await self._ctx.ledger.find_step(step) is None:
             pairs = zip(ids, effect.wanted, strict=True)
-            await family.start_children(self._ctx, (self._job(id, self._child(each)) for id, each in pairs))
+            jobs = (self._job(id, self._child(each)) for id, each in pairs)
+            await self._started(family.start_children(self._ctx, jobs, self._root()), ids)
             await self._ctx.ledger.store_step(step, str(len(ids)))
         ended = await self._settled(state, ids, first=effect.first)
         if effect.first:
-            return _winner(ended)
+            return await self._only(_winner(ended)) if ended else None
         if effect.single:
-            return _only(ended[0])
+            return await self._only(ended[0])
         outputs = [_shown(each) for each in ended]
         return outputs if effect.labels is None else dict(zip(effect.labels, outputs, strict=True))
+
+    async def _started(self, starting: Awaitable[None], children: Sequence[JobId]) -> None:
+        """Machines are started, or they are too many; then the children that have begun are not awaited."""
+        try:
+            await starting
+        except family.TooManyMachines as problem:
+            await family.cancel_started(self._ctx, children, str(problem))
+            raise EffectFailed(failure_of(problem)) from None
+
+    def _root(self) -> JobId | None:
+        """Where machines that can run or launch themselves are counted; None: this one cannot."""
+        return JobId(self._order.family or self._ctx.id) if self._bundle.recurs(self._machine.name) else None
+
+    async def _only(self, outcome: Outcome | None) -> Any:
+        """The result of a child; what it failed with is what its state fails with, by all its classes."""
+        assert outcome is not None
+        if not outcome.succeeded:
+            raise EffectFailed((await family.with_classes(self._ctx.database, outcome)).failure)
+        return outcome.result
 
     async def _settled(self, state: Stage, ids: Sequence[JobId], *, first: bool = False) -> list[Outcome | None]:
         """How these children ended. Those that are still open, and not awaited any more, are cancelled."""
@@ -356,7 +385,8 @@ class Playing:
     def _below(self) -> dict[str, Any]:
         """What an order that comes from this one says of it."""
         by = self._order.by or self._machine.name
-        return {"by": by, "parent": self._ctx.id, "depth": self._order.depth + 1}
+        root = self._order.family or self._ctx.id
+        return {"by": by, "parent": self._ctx.id, "family": root, "depth": self._order.depth + 1}
 
     def _called(self, wanted: WantedRun) -> str:
         try:
@@ -384,7 +414,8 @@ class Playing:
         if asked is not None:
             jobs = [self._job(id, order, asked.queue) for id, order in orders_of]
             return await self._admit(state, asked, jobs)
-        await family.launch(self._ctx, (self._job(id, order) for id, order in orders_of))
+        jobs_of = (self._job(id, order) for id, order in orders_of)
+        await self._started(family.launch(self._ctx, jobs_of, self._root()), ())
         return {"count": len(ids), "execution_ids": list(ids[:_TOLD_IDS])}
 
     async def _admission(self, place: MachinePlace, state: Stage, effect: Launch) -> LaunchLimit | None:
@@ -446,13 +477,6 @@ def _timed_out(state: Stage) -> StateFailure:
     return failure_of(TimeoutError(f"state {state.name!r} has timed out."))
 
 
-def _only(outcome: Outcome | None) -> Any:
-    assert outcome is not None
-    if not outcome.succeeded:
-        raise EffectFailed(outcome.failure)
-    return outcome.result
-
-
 def _shown(outcome: Outcome | None) -> Any:
     """A result among others: an error is a value there."""
     assert outcome is not None
@@ -461,7 +485,6 @@ def _shown(outcome: Outcome | None) -> Any:
     return {"_error": outcome.error, "_error_type": outcome.error_type}
 
 
-def _winner(ended: Sequence[Outcome | None]) -> Any:
+def _winner(ended: Sequence[Outcome | None]) -> Outcome | None:
     known = [outcome for outcome in ended if outcome is not None]
-    won = next((outcome for outcome in known if outcome.succeeded), None)
-    return _only(won or known[0]) if known else None
+    return next((outcome for outcome in known if outcome.succeeded), known[0])

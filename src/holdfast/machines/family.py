@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, leases, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
-from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.queries import find_job, now
-from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route
+from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route, Step
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_children, own_channel, park, wake_some
+from holdfast.machines.checkpoints import read_steps
 from holdfast.machines.stepping import StateFailure
 from holdfast.outcomes import Park
 from holdfast.workers.context import JobContext, Parking
@@ -28,44 +29,73 @@ from holdfast.workers.context import JobContext, Parking
 _TOGETHER = 500  # jobs that one transaction takes in
 _FAMILY = 200
 _SOON_US = 5_000_000  # a process does not exit for a wait that ends so soon
+_COUNTED = "machines of the family"
+MOST_MACHINES = 1_000_000  # that come of one execution whose machines run or launch themselves
+
+
+class TooManyMachines(Exception):
+    """Machines that run or launch themselves have become too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a child ended."""
+    """How a child ended. `classes` are those of its error, the nearest first, if it is a machine."""
 
     id: str
     succeeded: bool
     result: Any
     error_type: str = ""
     error: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def failure(self) -> StateFailure:
-        """Of a child that did not succeed."""
-        return StateFailure((self.error_type, "ChildFailed", "Exception"), self.error)
+        """Of a child that did not succeed, as on_error sees it."""
+        classes = self.classes or (self.error_type,)
+        return StateFailure(tuple(dict.fromkeys((*classes, "ChildFailed", "Exception"))), self.error)
 
 
 def child_ids(ctx: JobContext, what: str, count: int) -> list[JobId]:
     return [derived_id(ctx.id, what, number) for number in range(count)]
 
 
-async def start_children(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]]) -> None:
-    """Insert children of this job, in bounded transactions."""
+async def start_children(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]], root: JobId | None = None) -> None:
+    """Insert children of this job, in bounded transactions. With `root`, they are counted there: `TooManyMachines`."""
     for part in _parts(jobs):
-        children = [job for job, _ in part]
-        await ctx.database.transact(enqueue_children, ctx.lease, children, sorted({route for _, route in part}))
+        children, routes = [job for job, _ in part], sorted({route for _, route in part})
+        await ctx.database.transact(_start, ctx.lease, children, routes, root)
 
 
-async def launch(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]]) -> None:
-    """Insert jobs that are nobody's children, under the lease of this one."""
+async def _start(
+    tx: Transaction, lease: Lease, jobs: Sequence[NewJob], routes: Sequence[Route], root: JobId | None
+) -> None:
+    await _count(tx, root, await enqueue_children(tx, lease, jobs, routes))
+
+
+async def launch(ctx: JobContext, jobs: Iterable[tuple[NewJob, Route]], root: JobId | None = None) -> None:
+    """Insert jobs that are nobody's children, under the lease of this one; they are counted as children are."""
     for part in _parts(jobs):
-        await ctx.database.transact(_launch, ctx.lease, [job for job, _ in part], sorted({route for _, route in part}))
+        launched, routes = [job for job, _ in part], sorted({route for _, route in part})
+        await ctx.database.transact(_launch, ctx.lease, launched, routes, root)
 
 
-async def _launch(tx: Transaction, lease: Lease, jobs: Sequence[NewJob], routes: Sequence[Route]) -> None:
+async def _launch(
+    tx: Transaction, lease: Lease, jobs: Sequence[NewJob], routes: Sequence[Route], root: JobId | None
+) -> None:
     await leases.hold(tx, lease)
-    await enqueue(tx, jobs, routes)
+    await _count(tx, root, await enqueue(tx, jobs, routes))
+
+
+async def _count(tx: Transaction, root: JobId | None, started: int) -> None:
+    """Those that were there before are not counted again, so nothing is counted twice after a crash."""
+    if root is None or not started:
+        return
+    count = await waiting.raise_count(tx, root, _COUNTED, started)
+    if count is not None and count > MOST_MACHINES:
+        raise TooManyMachines(
+            f"more than {MOST_MACHINES:,} machines have come of execution {root}. A machine that runs or launches "
+            "itself must end at some time: give the state that does so a condition."
+        )
 
 
 def _parts(jobs: Iterable[tuple[NewJob, Route]]) -> Iterator[list[tuple[NewJob, Route]]]:
@@ -89,6 +119,18 @@ def _outcome(row: ChildRow | None) -> Outcome | None:
     error = codec.decode(row.error) or {}
     kind = str(error.get("type", "")) if row.state == State.FAILED else "Cancelled"
     return Outcome(row.id, False, None, kind or "Error", str(error.get("message", row.state)))
+
+
+async def with_classes(database: Database, outcome: Outcome) -> Outcome:
+    """The outcome of a child that failed, with all classes of its error, as its last checkpoint has them."""
+    steps = await database.transact(_steps_of, JobId(outcome.id))
+    place, _ = read_steps((step.name, step.result) for step in steps)
+    return outcome if place is None or place.failure is None else replace(outcome, classes=place.failure.classes)
+
+
+@reading
+async def _steps_of(tx: Transaction, id: JobId) -> list[Step]:
+    return await waiting.list_steps(tx, (await find_job(tx, id)).seq)
 
 
 async def wait_for_first(ctx: JobContext, ids: Sequence[JobId], timeout_us: int | None) -> bool:
@@ -144,6 +186,13 @@ async def cancel_children(database: Database, ids: Sequence[JobId], reason: str)
     while ids:
         if not await database.transact(cancel_family, limit=_FAMILY):
             break
+
+
+async def cancel_started(ctx: JobContext, ids: Sequence[JobId], reason: str) -> None:
+    """Cancel those of these children that were started; perhaps not all were."""
+    meant = set(ids)
+    there = await ctx.database.transact(list_children, ctx.lease.seq) if ids else []
+    await cancel_children(ctx.database, [row.id for row in there if row.id in meant], reason)
 
 
 def _channel(seq: int) -> str:

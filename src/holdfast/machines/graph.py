@@ -35,6 +35,7 @@ class GraphTransition:
     to: str
     condition: Expression | None
     at: Position
+    condition_at: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class Stage:
     on_error: tuple[tuple[str, str], ...] = ()  # by class name; "default" is any other
     output: Value = None
     transitions: tuple[GraphTransition, ...] = ()
+    places: Mapping[str, Position] = field(default_factory=dict)  # of the values of its keys
+
+    def where(self, *keys: str) -> Position:
+        """Where the value of the first of these keys stands; where the state does, if it has none of them."""
+        return next((self.places[key] for key in keys if key in self.places), self.at)
 
     @property
     def is_final(self) -> bool:

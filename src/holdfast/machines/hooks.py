@@ -81,9 +81,8 @@ class HookRegistry:
         for state in machine.states.values():
             specs += state.hooks or ()
             if state.action is not None and not self._given:
-                found.add(
-                    state.at, f"{state.name!r} has action {state.action!r}, and no hooks are registered to do it."
-                )
+                at = state.where("action")
+                found.add(at, f"{state.name!r} has action {state.action!r}, and no hooks are registered to do it.")
         for spec in specs:
             if spec.name not in self._given:
                 found.unknown(spec.at, "registered hooks called", spec.name, self._given)

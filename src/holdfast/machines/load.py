@@ -189,6 +189,7 @@ class _Loader:
         return Stage(
             name=entry.name,
             at=entry.at,
+            places=_places(node),
             type=_text(node.get("type")) or "",
             action=_text(node.get("action")),
             hooks=None if node.get("hooks") is None else self._hooks(node.get("hooks")),
@@ -227,7 +228,11 @@ class _Loader:
             to = _text(item.get("to")) if isinstance(item, Mapping) else None
             if isinstance(item, Mapping) and to is not None:
                 place = item.get("to") or item
-                made.append(GraphTransition(to, self._condition(item.get("condition")), place.at))
+                made.append(
+                    GraphTransition(
+                        to, self._condition(item.get("condition")), place.at, (item.get("condition") or place).at
+                    )
+                )
         return tuple(made)
 
     def _condition(self, node: Node | None) -> expressions.Expression | None:
@@ -237,7 +242,8 @@ class _Loader:
         try:
             made = expressions.parse(text)
         except expressions.BadExpression as problem:
-            at = node.at._replace(column=node.at.column + problem.column + 1)
+            assert isinstance(node, Scalar)
+            at = node.within(text.count("\n", 0, problem.column), problem.column)
             self._found.add(at, f"condition {text!r}: {problem}")
             return None
         for name in sorted(expressions.names_of(made.tree) - set(expressions.NAMES)):
@@ -253,8 +259,10 @@ class _Loader:
                     if entry.name not in ("name", "input"):
                         self._found.unknown(entry.at, "key for a machine called", entry.name, ("name", "input"))
                 if name is None:
-                    self._found.add(item.at, "a machine in a list has a name.")
-                made.append(MachineCall(name or "", self._value(item.get("input"), names), item.at))
+                    self._found.add((item.get("name") or item).at, "a machine in a list has a name.")
+                made.append(
+                    MachineCall(name or "", self._value(item.get("input"), names), (item.get("name") or item).at)
+                )
             elif (text := _text(item)) is not None:
                 made.append(MachineCall(text, None, item.at))
             else:
@@ -276,7 +284,9 @@ class _Loader:
                 self._found.unknown(entry.at, "key for hooks called", entry.name, ("name", "args"))
         name, args = _text(node.get("name")) or _text(node.get("class")), node.get("args")
         if name is None:
-            self._found.add(node.at, "hooks need a name; the program registers what it stands for.")
+            self._found.add(
+                (node.get("name") or node).at, "hooks need a name; the program registers what it stands for."
+            )
             return None
         given = plain_value(args) if isinstance(args, Mapping) else {}
         return HookSpec(name, tuple(given.items()), node.at)
@@ -321,7 +331,7 @@ class _Loader:
         backoffs = given.pop("backoffs", None)
         if isinstance(backoffs, list):
             if not all(isinstance(each, int | float) and each >= 0 for each in backoffs):
-                self._found.add(node.at, "'backoffs' is a list of seconds.")
+                self._found.add((node.get("backoffs") or node).at, "'backoffs' is a list of seconds.")
             given["backoffs"] = tuple(backoffs)
         return Execution(**given)
 
@@ -341,7 +351,7 @@ class _Loader:
             case None:
                 return None
             case Scalar(value=str() as text):
-                return self._template(text, node.at, names)
+                return self._template(text, node, names)
             case Scalar():
                 return node.value
             case Sequence():
@@ -352,7 +362,7 @@ class _Loader:
     def _fields(self, node: Node | None, names: tuple[str, ...]) -> dict[str, Value]:
         return self._value(node, names) if isinstance(node, Mapping) else {}
 
-    def _template(self, text: str, at: Position, names: tuple[str, ...]) -> Value:
+    def _template(self, text: str, node: Scalar, names: tuple[str, ...]) -> Value:
         if _PATH.fullmatch(text) and text.split(".", maxsplit=1)[0] in names:
             return Path(tuple(text.split(".")))
         if not templates.is_template(text):
@@ -360,10 +370,10 @@ class _Loader:
         try:
             made = templates.compile_template(text, native=self._native)
         except templates.BadTemplate as problem:
-            self._found.add(at._replace(line=at.line + problem.line), f"template {_short(text)!r}: {problem}")
+            self._found.add(node.within(problem.line), f"template {_short(text)!r}: {problem}")
             return text
         for name in sorted(made.names - set(names)):
-            self._found.unknown(at, "name in this template called", name, names)
+            self._found.unknown(node.at, "name in this template called", name, names)
         return made
 
 
@@ -394,6 +404,14 @@ def _type_of(node: Node) -> str:
             return "string"
         case _:
             return "null"
+
+
+def _places(state: Mapping) -> dict[str, Position]:
+    """Where the value of each key of a state stands, and under `on_error CLASS` each state that errors lead to."""
+    on_error = state.get("on_error")
+    classes = on_error.entries if isinstance(on_error, Mapping) else ()
+    places = {entry.name: entry.node.at for entry in state.entries}
+    return places | {f"on_error {entry.name}": entry.node.at for entry in classes}
 
 
 def _text(node: Node | None) -> str | None:

@@ -44,6 +44,7 @@ class Order:
     of: str = ""  # the job whose order has the bundle
     by: str = ""  # the machine that the program declared, whose hooks this one has; empty: its own
     parent: str | None = None  # the execution that runs or launches this one
+    family: str = ""  # the execution that it all began with; empty: this one
     depth: int = 0
     start: Start | None = None
 
@@ -51,6 +52,7 @@ class Order:
         """As it is stored: what says nothing is left out."""
         stored: dict[str, Any] = {"machine": self.machine, "input": self.input, "digest": self.digest}
         optional = {"bundle": self.bundle, "of": self.of, "by": self.by, "parent": self.parent, "depth": self.depth}
+        optional["family"] = self.family
         stored |= {name: value for name, value in optional.items() if value}
         if self.start is not None:
             stored["start"] = {"state": self.start.state, "context": self.start.context, "of": self.start.of}
@@ -67,6 +69,7 @@ def read_order(stored: Mapping[str, Any]) -> Order:
         of=stored.get("of", ""),
         by=stored.get("by", ""),
         parent=stored.get("parent"),
+        family=stored.get("family", ""),
         depth=stored.get("depth", 0),
         start=None if start is None else Start(start["state"], start["context"], start["of"]),
     )

@@ -28,7 +28,7 @@ from holdfast.machines.files import load_file
 from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_app, import_hooks, named_pair
 from holdfast.machines.layer import MachineLayer
-from holdfast.machines.orders import OWN_PROCESS, QUEUE, first_order
+from holdfast.machines.orders import OWN_PROCESS, OWN_QUEUES, QUEUE, first_order
 from holdfast.settings import Settings
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -85,11 +85,10 @@ async def _run(given: argparse.Namespace) -> int:
     try:
         if given.machine is not None:
             execution, bundle = await _enqueued(core, machines, given)
-            role = _HELPER if given.app is None else Role(until="empty", queues=_queues(core, bundle, given.queue))
+            role = _HELPER if given.app is None else role_of(core, bundle, given.queue)
             return await play_here(core, execution, role=role)
         execution, bundle = await _stored(core, machines, given)
-        queues = _queues(core, bundle, given.queue)
-        return await play_here(core, execution, role=Role(until="empty", queues=queues, capabilities=(OWN_PROCESS,)))
+        return await play_here(core, execution, role=role_of(core, bundle, given.queue))
     finally:
         await core.close()
 
@@ -108,16 +107,31 @@ def _program(given: argparse.Namespace) -> tuple[AgentsCore, Machines]:
     return core, machines
 
 
-def _queues(core: AgentsCore, bundle: Bundle, queue: str) -> tuple[str, ...]:
-    """The queues of an execution: its own, and those of the program's agents that its states ask."""
+def role_of(core: AgentsCore, bundle: Bundle, queue: str) -> Role:
+    """The worker that plays an execution: in its own queue, and in those of the agents that its states ask."""
     named = [
         machine.agents.get(state.agent, state.agent)
         for machine in bundle.machines.values()
         for state in machine.states.values()
         if state.agent is not None
     ]
-    asked = [core.defined[name].spec.queue for name in named if isinstance(name, str) and name in core.defined]
-    return (queue, *sorted({*asked} - {queue}))
+    asked = _agent_queues(core, [name for name in named if isinstance(name, str)])
+    own = (OWN_PROCESS,) if queue.startswith(OWN_QUEUES) else ()
+    return Role(until="empty", queues=(queue, *sorted(asked - {queue})), capabilities=own)
+
+
+def _agent_queues(core: AgentsCore, names: Sequence[str]) -> set[str]:
+    """Where the program's agents of these names run, their tools, and the agents that they call."""
+    found: set[str] = set()
+    left, seen = [*names], set[str]()
+    while left:
+        name = left.pop()
+        if name in core.defined and name not in seen:
+            seen.add(name)
+            spec = core.defined[name].spec
+            found |= {spec.queue, *(each.queue for each in (*spec.tools, *spec.agents))}
+            left += [each.name for each in spec.agents]
+    return found
 
 
 async def _enqueued(

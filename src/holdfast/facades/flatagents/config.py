@@ -11,7 +11,7 @@ from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBacke
 from holdfast.facades.flatagents.records import HEARTBEAT_INTERVAL
 from holdfast.facades.flatagents.redis_backends import DEFAULT_URL, RedisRegistrationBackend, RedisWorkBackend
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
-from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, Store, sqlite_url
+from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, BackendAddress, Store, sqlite_url
 from holdfast.facades.flatagents.work import HoldfastWorkBackend
 from holdfast.validation import did_you_mean
 
@@ -72,6 +72,27 @@ def create_backends(config: BackendConfig | Mapping[str, Any] | None = None) -> 
     store = Store(here)
     registration = HoldfastRegistrationBackend(store, heartbeat_interval=interval)
     return Backends(registration, _work(wanted.work, there, store if here == there else None))
+
+
+def config_from(backends: Backends) -> BackendConfig | None:
+    """The configuration that makes these again in another process; None: a class of yours is among them."""
+    registration, work = (_where(each) for each in backends)
+    if registration is None or work is None:
+        return None
+    interval = float(getattr(backends.registration, "heartbeat_interval", HEARTBEAT_INTERVAL))
+    return BackendConfig(
+        registration.kind,
+        work.kind,
+        registration_path=registration.url,
+        work_path=work.url,
+        heartbeat_interval=interval,
+    )
+
+
+def _where(backend: object) -> BackendAddress | None:
+    """Where one of ours is. A class that derives from ours may do more than another process would know of."""
+    ours = type(backend).__module__.startswith(f"{__package__}.")
+    return getattr(backend, "address", None) if ours else None
 
 
 def _work(kind: str, url: str, shared: Store | None) -> WorkBackend:

@@ -15,8 +15,13 @@ BACKENDS = "FLATAGENTS_BACKENDS"  # a configuration, as JSON
 
 def environment_config() -> BackendConfig | None:
     """The backends that the environment names, if it does."""
-    text = os.environ.get(BACKENDS)
+    text = named_backends()
     return None if text is None else config_of(json.loads(text))
+
+
+def named_backends() -> str | None:
+    """What the environment says of backends, as it is written there."""
+    return os.environ.get(BACKENDS)
 
 
 def child_environment(backends: Mapping[str, Any] | None) -> dict[str, str]:

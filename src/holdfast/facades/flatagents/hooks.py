@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from holdfast.facades.flatagents.config import BackendConfig, Backends, config_of, create_backends
+from holdfast.errors import UsageError
+from holdfast.facades.flatagents.config import BackendConfig, Backends, config_from, config_of, create_backends
 from holdfast.facades.flatagents.environment import environment_config
-from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvoker
+from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvoker, importable_name
 from holdfast.facades.flatagents.presence import OwnWorkers
 from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
 from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
 from holdfast.facades.flatagents.spawning import spawn
 from holdfast.facades.flatagents.work import acting
 from holdfast.machines.admission import LaunchLimit
-from holdfast.machines.graph import MachineGraph
+from holdfast.machines.graph import GraphSettings, MachineGraph
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.orders import OWN_QUEUES
 from holdfast.machines.program import playing
@@ -36,15 +37,23 @@ _STALE = 60.0  # seconds, for a registry that does not say
 class MachineHooks(PlainHooks):
     """Hooks with a registry of workers and pools of work.
 
-    Without `backends` they are those of the environment, or of the machine's `settings.backends`.
+    Without `backends` they are those of the environment, or of the machine's `settings.backends`. Processes that are
+    launched have the same. Those of your own classes are made by your class of hooks, in its `__init__`.
     """
 
     _backends: Backends | None = None
     _config: BackendConfig | None = None
+    _invoker: SubprocessInvoker | None = None
     _presence: OwnWorkers | None = None
     _making = threading.Lock()
 
-    def __init__(self, backends: Backends | BackendConfig | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        backends: Backends | BackendConfig | Mapping[str, Any] | None = None,
+        *,
+        invoker: SubprocessInvoker | None = None,
+    ) -> None:
+        self._invoker = invoker
         if isinstance(backends, Backends):
             self._backends = backends
         elif backends is not None:
@@ -74,13 +83,17 @@ class MachineHooks(PlainHooks):
     def on_attempt_start(self, execution_id: str, machine: MachineGraph, input: Mapping[str, Any]) -> None:
         """A machine with `heartbeat_interval` is a worker from now on."""
         settings = machine.settings
-        if self._backends is None and self._config is None and environment_config() is None and settings.backends:
-            self._config = config_of({"backends": settings.backends})
+        self.learn(settings)
         if settings.heartbeat_interval is None:
             return
         self._presence = self._presence or OwnWorkers()
         pool = settings.worker_pool or input.get("pool_id")
         self._presence.begin(self.registration_backend, execution_id, pool, settings.heartbeat_interval)
+
+    def learn(self, settings: GraphSettings) -> None:
+        """Use the backends of a machine's settings, if nobody has said which to use."""
+        if self._backends is None and self._config is None and environment_config() is None and settings.backends:
+            self._config = config_of({"backends": settings.backends})
 
     def on_attempt_end(self, execution_id: str, how: str) -> None:
         """It has ended, unless it only waits, and its process with it."""
@@ -104,6 +117,8 @@ class MachineHooks(PlainHooks):
 
     def admission(self, pool_id: str, most: int) -> LaunchLimit:
         """No more workers of a pool than `most`, and than there is work for."""
+        if type(self).on_launched is MachineHooks.on_launched:
+            _ = self.invoker  # what no process could find is refused before anything is stored
         work = work_of(self.work_backend.pool(pool_id))
         live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
         return LaunchLimit(f"{LAUNCHED}{pool_id}", min(work, most), live, self.gone)
@@ -120,6 +135,8 @@ class MachineHooks(PlainHooks):
     @property
     def invoker(self) -> SubprocessInvoker:
         """Starts processes with these hooks and backends, of the program that plays the machine."""
+        if self._invoker is not None:
+            return self._invoker
         program = playing.get()
         url, app = (None, None) if program is None else program
         return SubprocessInvoker(self._target(), url=url, app=app, backends=self._shared())
@@ -128,12 +145,22 @@ class MachineHooks(PlainHooks):
         """Where a process finds these hooks; those that were made by hand are not to be found."""
         kind = type(self)
         module = inspect.getmodule(kind)
-        named = f"{kind.__module__}:{kind.__qualname__}"
-        return named if module is not None and getattr(module, kind.__qualname__, None) is kind else SHIPPED_HOOKS
+        if module is None or getattr(module, kind.__qualname__, None) is not kind:
+            return SHIPPED_HOOKS
+        return f"{importable_name(module)}:{kind.__qualname__}"
 
     def _shared(self) -> Mapping[str, Any] | None:
-        _ = self.backends
-        return None if self._config is None else self._config.absolute()
+        """The backends, for a process that makes hooks of this class; None: the class knows itself."""
+        made = self.backends
+        config = self._config or config_from(made)
+        if config is not None:
+            return config.absolute()
+        if type(self).__init__ is MachineHooks.__init__:
+            raise UsageError(
+                f"a process that is launched cannot make {type(made.work).__name__} and "
+                f"{type(made.registration).__name__} again: derive a class of hooks that makes them in its __init__."
+            )
+        return None
 
 
 def _acted(method: Any) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents.environment import child_environment
 from holdfast.kernel.ids import new_id
+from holdfast.machines.run import WAITS
 
 log = logging.getLogger("holdfast.flatagents")
 
@@ -76,8 +79,17 @@ class SubprocessInvoker:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        threading.Thread(target=process.wait, name=f"end of {process.pid}", daemon=True).start()  # it leaves no zombie
+        ending = threading.Thread(target=_ended, args=(process, said), name=f"end of {process.pid}", daemon=True)
+        ending.start()  # it leaves no zombie
         log.info("process %d plays %s", process.pid, " ".join(said))
+
+
+def _ended(process: subprocess.Popen[bytes], said: Sequence[str]) -> None:
+    """What a machine fails with stands in the store. A process that could not even begin is only heard of here."""
+    code = process.wait()
+    if code not in (0, 1, WAITS):
+        called = shlex.join(["python", "-m", _RUN, *said])
+        log.warning("process %d has ended with %d; to see why, run it yourself: %s", process.pid, code, called)
 
 
 def found_machine(name: str) -> str:
@@ -87,6 +99,14 @@ def found_machine(name: str) -> str:
         if path.is_file():
             return str(path.absolute())
     raise UsageError(f"there is no machine {name!r}: give its file, or put {name}.yml here or into config/.")
+
+
+def importable_name(module: ModuleType) -> str:
+    """What another process imports this module as. The program itself is `__main__` only here."""
+    if module.__name__ != "__main__":
+        return module.__name__
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    return str(spec.name) if spec is not None else Path(file).stem if file else "__main__"
 
 
 def launch_machine(machine_name: str, input: Mapping[str, Any], **options: Any) -> str:

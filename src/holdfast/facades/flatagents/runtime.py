@@ -14,7 +14,8 @@ from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBacke
 
 @dataclass(frozen=True, slots=True)
 class SDKRuntimeWrapper:
-    """What machines of one runtime share."""
+    """What machines of one runtime share. `invoker` starts what they launch; without one, processes with the same
+    backends are started."""
 
     registration_backend: RegistrationBackend
     work_backend: WorkBackend
@@ -28,4 +29,5 @@ class SDKRuntimeWrapper:
 
     def hooks(self) -> DistributedWorkerHooks:
         """Hooks with these backends, for `hf.machine(…, hooks=…)`."""
-        return DistributedWorkerHooks(Backends(self.registration_backend, self.work_backend))
+        backends = Backends(self.registration_backend, self.work_backend)
+        return DistributedWorkerHooks(backends, invoker=self.invoker)

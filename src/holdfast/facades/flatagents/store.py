@@ -6,16 +6,24 @@ import os
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from holdfast.app import Holdfast, core_of
 from holdfast.kernel.database import Operation
+from holdfast.kernel.drivers import dialect_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_PATH = "./data/workers.sqlite"
 MEMORY = "sqlite://:memory:"
+
+
+class BackendAddress(NamedTuple):
+    """Where another process finds a backend: `kind` is sqlite, memory, postgres or redis."""
+
+    kind: str
+    url: str
 
 
 class Store:
@@ -51,6 +59,11 @@ class Stored:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._store.url!r})"
+
+    @property
+    def address(self) -> BackendAddress:
+        url = self._store.url
+        return BackendAddress("memory" if url == MEMORY else dialect_of(url), url)
 
     def close(self) -> None:
         """Close what calls without a loop have opened."""

@@ -139,6 +139,7 @@ class Triggers:
         `TickFailed`, when all that is done, if some of them failed."""
         core = core_of(self._app)
         await core.opened()
+        self._learn()
         moment = await core.runtime().transact(now)
         started: list[ExecutionHandle[Any]] = []
         for trigger in self.listed:
@@ -152,6 +153,12 @@ class Triggers:
         if failed:
             raise TickFailed([str(execution.id) for execution in started], failed)
         return [str(execution.id) for execution in started]
+
+    def _learn(self) -> None:
+        """The backends are those that the machines name, also for what was launched before this tick."""
+        for trigger in self.listed:
+            for graph in self._machine(trigger).bundle.machines.values():
+                self._hooks.learn(graph.settings)
 
     async def _played(self, execution: ExecutionHandle[Any]) -> RunFailed | None:
         """Play it here; what its machine fails with is no reason to leave out the others."""

@@ -28,7 +28,7 @@ log = logging.getLogger("holdfast.flatagents")
 
 acting: ContextVar[str | None] = ContextVar("holdfast_flatagents_worker", default=None)  # for whom code runs now
 
-_REMEMBERED = 10_000  # claims of one backend
+REMEMBERED = 10_000  # claims of one backend
 _PUSH_OPTIONS = {"max_retries"}
 
 
@@ -119,7 +119,7 @@ class HoldfastWorkPool:
         item = await self._store.transact(rows.claim, self.name, who, again=again)
         if item is not None:
             self._claims[item.id] = _held(item.fence or "")
-            while len(self._claims) > _REMEMBERED:
+            while len(self._claims) > REMEMBERED:
                 self._claims.popitem(last=False)
         return item
 

@@ -342,6 +342,15 @@ select seq, :name, :result, :signal, holdfast.now_us() from mine where true
 on conflict (job, name) do nothing
 returning name, cast(result as text) as result;
 
+-- name: raise_count :one
+-- A number that is kept as a step of a job, and raised by others too, so no lease is asked for. It goes when the job goes.
+insert into holdfast.step (job, name, result, stored_at)
+select j.seq, :name, :result, holdfast.now_us() from holdfast.job j where j.id = :id
+on conflict (job, name) do update
+set result = cast(cast(
+    cast(cast(step.result as text) as bigint) + cast(cast(excluded.result as text) as bigint) as text) as json)
+returning name, cast(result as text) as result;
+
 -- name: list_steps :many
 select name, result from holdfast.step where job = :seq order by stored_at, name;
 

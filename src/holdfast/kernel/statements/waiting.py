@@ -40,6 +40,7 @@ class WaitingSql(
     take_signal: One[Signal]
     hold: One[Fence]
     store_step: One[Step]
+    raise_count: One[Step]
     list_steps: Many[Step]
     last_step: One[LastStep]
     take_write_lock: Exec
