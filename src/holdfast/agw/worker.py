@@ -21,7 +21,6 @@ from typing import Any
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import Executed, execute, fitted
 from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link
-from holdfast.agw.processes import adopt_strays
 from holdfast.agw.stats import JobTally, platform_name, stats
 from holdfast.agw.tools import UnixTools
 from holdfast.clock import Ports
@@ -79,7 +78,6 @@ class AgwWorker:
         self._stopping.set()
 
     async def run(self) -> None:
-        adopt_strays()
         serving = asyncio.create_task(self._serve())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
