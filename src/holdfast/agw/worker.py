@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.execution import Executed, execute, fitted
-from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link
+from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link, LinkPatience
 from holdfast.agw.stats import JobTally, platform_name, stats
 from holdfast.agw.tools import UnixTools
 from holdfast.clock import Ports
@@ -31,6 +31,7 @@ from holdfast.version import VERSION
 log = logging.getLogger("holdfast.agw")
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+PATIENCE = LinkPatience(connect=10, reply=30)
 PASSING = (
     "TRYAGAIN",
     "ERR Worker not registered",
@@ -51,6 +52,7 @@ class WorkerOptions:
     drain_seconds: float = 300.0
     heartbeat_seconds: float | None = None  # None: as the gateway says
     pop_seconds: float = 5.0  # for which a pop waits, and so a drain
+    patience: LinkPatience = PATIENCE
 
 
 class AgwWorker:
@@ -143,7 +145,7 @@ class AgwWorker:
             await asyncio.gather(beating, pulling, return_exceptions=True)
 
     async def _open(self) -> Link:
-        link = await Link.open(self._options.address)
+        link = await Link.open(self._options.address, self._options.patience)
         try:
             await link.call("AUTH", self._options.worker_id, self._options.key)
             await link.call("CLIENT", "POPFORM", "BULK")
@@ -182,7 +184,9 @@ class AgwWorker:
             if not await self._a_slot():
                 return
             try:
-                popped = await link.call("BRPOP", *keys, str(self._options.pop_seconds))
+                popped = await link.call(
+                    "BRPOP", *keys, str(self._options.pop_seconds), waits=self._options.pop_seconds
+                )
             except BaseException:
                 self._free.release()
                 raise
