@@ -298,3 +298,18 @@ async def test_a_report_fits_into_a_request_however_much_the_tools_wrote(server:
     assert (done["status"], len(results)) == ("completed", 15)
     assert (results[0]["stdout"], results[0].get("stdout_truncated")) == ("\1" * 65_536, None)
     assert (results[-1]["stderr"], results[-1]["stderr_truncated"]) == ("", True)
+
+
+async def test_it_says_how_far_a_plan_is_while_it_runs(server: RespServer, connect: Connect) -> None:
+    submitter = await connect("submitter")
+    commands = (("printf", "a"), ("printf", "b"), ("sleep", "30"), ("printf", "c"))
+    tasks = [{"task_number": number, "command": name, "args": [arg]} for number, (name, arg) in enumerate(commands, 1)]
+    async with running(made(server.port, report_seconds=0.05, drain_seconds=0.1)):
+        (id,) = await submitted(submitter, plan={"plan_id": "four", "tasks": tasks})
+
+        async def told() -> bool:
+            shown = await status(submitter, id)
+            return (shown.get("current_task"), shown.get("progress_percent")) == (3, 50)
+
+        await eventually(told)
+        assert (await status(submitter, id))["status"] == "running"

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.agw import confinement
 from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.processes import Ran, ToolCall, adopt_strays, run_tool
+from holdfast.agw.processes import Ran, ToolCall, run_tool
 from holdfast.clock import SystemClock
 from tests.support.commands import environment, holdfast
 
@@ -98,7 +98,6 @@ async def test_a_tool_in_bubblewrap_has_no_network_and_one_folder_to_write_to(bw
 async def test_nothing_outlives_its_task_in_bubblewrap(bwrap: str | None) -> None:
     if bwrap is None:
         return
-    adopt_strays()
     done = await ran("sh", "-c", "setsid sleep 86399 >/dev/null 2>&1 & exit 0", limits=ProcessLimits(sandbox=bwrap))
     assert done.exit_code == 0, done.stderr
     assert not running("sleep", "86399")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,33 @@ class Executed:
         return "failed" if self.error else "completed"
 
 
-async def execute(plan: UnixPlan, input: object, toolbox: UnixTools, limits: ProcessLimits, clock: Clock) -> Executed:
-    """Run a plan. Whatever it, its input or a tool does wrong fails this job and nothing else."""
+@dataclass(slots=True)
+class PlanPlace:
+    """How far a plan is."""
+
+    task: int = 0  # the number of the one that runs; 0: none has begun
+    tasks: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def as_json(self) -> dict[str, int]:
+        """As JOB.STATUS shows it."""
+        return {"current_task": self.task, "progress_percent": 100 * (self.task - 1) // self.tasks} if self.task else {}
+
+
+async def execute(  # noqa: PLR0917  what a plan is run with
+    plan: UnixPlan,
+    input: object,
+    toolbox: UnixTools,
+    limits: ProcessLimits,
+    clock: Clock,
+    place: PlanPlace | None = None,
+) -> Executed:
+    """Run a plan. Whatever it, its input or a tool does wrong fails this job and nothing else.
+
+    `place` always says how far it is.
+    """
+    place = place or PlanPlace()
+    place.tasks = len(plan.tasks)
     try:
         commands = [(task, toolbox.path_of(task.command), task.arguments(input)) for task in plan.tasks]
     except UsageError as problem:  # before anything was run
@@ -44,6 +70,7 @@ async def execute(plan: UnixPlan, input: object, toolbox: UnixTools, limits: Pro
     outputs: dict[int, Ran] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-agw-", ignore_cleanup_errors=True) as folder:
         for task, path, args in commands:
+            place.task = task.number
             source = outputs.get(task.input_from) if task.input_from is not None else None
             if source is not None and source.stdout_cut:
                 return Executed(tuple(results), f"task {task.input_from} wrote more than {limits.output} bytes")

@@ -1,10 +1,15 @@
-"""A link to the gateway: requests out, replies in, one after the other. A reply that is an error raises."""
+"""A link to the gateway: requests out, replies in, one after the other. A reply that is an error raises.
+
+A gateway that does not answer is gone: every request has a time, after which the link is closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from typing import NamedTuple, TypeAlias
+
+from holdfast.resp.liveness import watch_peer
 
 Answer: TypeAlias = "int | bytes | str | list[Answer] | None"
 
@@ -21,24 +26,54 @@ class GatewayAddress(NamedTuple):
     tls: bool = False
 
 
+class LinkPatience(NamedTuple):
+    """For how many seconds somebody waits for a connection, and for a reply; None: for ever."""
+
+    connect: float | None = None
+    reply: float | None = None
+
+
+FOR_EVER = LinkPatience()
+
+
 class Link:
     """One connection. Only one request is under way at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER
+    ) -> None:
         self._reader, self._writer = reader, writer
+        self._patience = patience
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, address: GatewayAddress) -> Link:
+    async def open(cls, address: GatewayAddress, patience: LinkPatience = FOR_EVER) -> Link:
+        """`OSError` when nobody is there, or does not take the connection in time."""
         context = ssl.create_default_context() if address.tls else None
-        return cls(*await asyncio.open_connection(address.host, address.port, ssl=context, limit=_LONGEST_LINE))
+        opening = asyncio.open_connection(address.host, address.port, ssl=context, limit=_LONGEST_LINE)
+        try:
+            async with asyncio.timeout(patience.connect):
+                reader, writer = await opening
+        except TimeoutError:
+            raise TimeoutError("the gateway took no connection in time") from None
+        watch_peer(writer.transport)
+        return cls(reader, writer, patience)
 
-    async def call(self, *arguments: str | bytes) -> Answer:
-        """The reply to one request; `Refusal`, or `OSError` when the connection is gone."""
+    async def call(self, *arguments: str | bytes, waits: float = 0) -> Answer:
+        """The reply to one request; `GatewayRefusal`, or `OSError` when the connection is gone.
+
+        `waits`: how many seconds the gateway may take because it was asked to wait for something.
+        """
+        limit = None if self._patience.reply is None else self._patience.reply + waits
         async with self._turn:
-            self._writer.write(request(*arguments))
-            await self._writer.drain()
-            return await read_reply(self._reader)
+            try:
+                async with asyncio.timeout(limit):
+                    self._writer.write(request(*arguments))
+                    await self._writer.drain()
+                    return await read_reply(self._reader)
+            except TimeoutError:
+                self._writer.transport.abort()  # a reply that comes later would be taken for that of the next request
+                raise TimeoutError("the gateway did not answer in time") from None
 
     async def close(self) -> None:
         self._writer.close()

@@ -1,29 +1,27 @@
 """Processes: one tool, started without a shell, fed and read at the same time, and gone when it ends.
 
-It leads a process group, which gets TERM and then KILL. A process that leaves the group is found by a mark in its
-environment once it is ours again: on Linux this process adopts what its descendants leave behind.
+A tool runs under a keeper, a process that has whatever the tool leaves behind as its own and ends when all of it has
+ended. So nothing of a task outlives it, and nothing of another task is touched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.agw import keeper
 from holdfast.agw.confinement import PATH, ProcessLimits, confined
 from holdfast.clock import Clock
 
-MARK = "HOLDFAST_TASK"
 _CHUNK = 65_536
-_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE = 5.0  # seconds for a keeper to kill what is left; nobody can kill what has become another user's
 
 
 class Ran(NamedTuple):
@@ -49,18 +47,20 @@ class ToolCall(NamedTuple):
 
 
 async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
-    """Run it to its end, or to the end of its time; `OSError` if it is gone. Cancelled, it kills what it started."""
+    """Run it to its end, or to the end of its time; `OSError` if it is gone. Cancelled, it kills what it started.
+
+    The end is that of the tool itself: what it has left in the background is killed then.
+    """
     if not os.access(call.path, os.X_OK):
         raise FileNotFoundError(errno.ENOENT, f"{call.path} is no program any more")
-    mark = secrets.token_hex(16)
     begun = clock.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *confined(call.path, call.args, call.folder, call.timeout, limits),
+        *_kept(confined(call.path, call.args, call.folder, call.timeout, limits)),
         stdin=asyncio.subprocess.DEVNULL if call.stdin is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=call.folder,
-        env=_environment(call.folder, mark),
+        env=_environment(call.folder),
         start_new_session=True,
     )
     out, err = _Kept(limits.output), _Kept(limits.output)
@@ -74,19 +74,15 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
         timed_out = True
         await _terminate(process, limits.grace)
     finally:
-        _kill_group(process.pid)
-        _kill_strays(mark)
         await _settle(process, pumping)
     code = process.returncode if process.returncode is not None else -signal.SIGKILL
     duration = int((clock.monotonic() - begun) * 1_000)
     return Ran(code, bytes(out.data), bytes(err.data), duration, timed_out, out.cut, err.cut)
 
 
-def adopt_strays() -> None:
-    """Make this process the parent of what its descendants leave behind, where the system can."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def _kept(command: Sequence[str]) -> list[str]:
+    """The command that starts a keeper of this one."""
+    return [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), *command]
 
 
 class _Kept:
@@ -119,18 +115,21 @@ async def _drain(stream: asyncio.StreamReader | None, kept: _Kept) -> None:
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
-    _signal_group(process.pid, signal.SIGTERM)
+    _signal(process, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace):
             await process.wait()
 
 
 async def _settle(process: asyncio.subprocess.Process, pumping: asyncio.Future[tuple[None, None, None]]) -> None:
-    """Collect what is left in the pipes; somebody who still holds them open is not waited for."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(1):
+    """Kill what is left, and collect what is in the pipes; somebody who still holds them open is not waited for."""
+    _signal(process, signal.SIGQUIT)
+    try:
+        async with asyncio.timeout(_PATIENCE):
             await process.wait()
             await asyncio.shield(pumping)
+    except TimeoutError:
+        _signal(process, signal.SIGKILL)
     pumping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await pumping
@@ -138,30 +137,13 @@ async def _settle(process: asyncio.subprocess.Process, pumping: asyncio.Future[t
     transport.close()
 
 
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    """To the keeper, which knows what it means for the tool."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
-def _kill_group(pid: int) -> None:
-    _signal_group(pid, signal.SIGKILL)
-
-
-def _kill_strays(mark: str) -> None:
-    """Kill processes of this task that have left its group."""
-    if sys.platform != "linux":
-        return
-    wanted = f"{MARK}={mark}".encode()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
-                os.waitpid(int(folder.name), 0)
-
-
-def _environment(folder: Path, mark: str) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     """Nothing of ours: no key, no proxy, no locale but bytes."""
     return {
         "PATH": PATH,
@@ -169,5 +151,4 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
         "TMPDIR": str(folder),
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
-        MARK: mark,
     }

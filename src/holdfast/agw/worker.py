@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.execution import Executed, execute, fitted
-from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link
-from holdfast.agw.processes import adopt_strays
+from holdfast.agw.execution import Executed, PlanPlace, execute, fitted
+from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link, LinkPatience
 from holdfast.agw.stats import JobTally, platform_name, stats
 from holdfast.agw.tools import UnixTools
 from holdfast.clock import Ports
@@ -32,6 +31,7 @@ from holdfast.version import VERSION
 log = logging.getLogger("holdfast.agw")
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+PATIENCE = LinkPatience(connect=10, reply=30)
 PASSING = (
     "TRYAGAIN",
     "ERR Worker not registered",
@@ -52,6 +52,8 @@ class WorkerOptions:
     drain_seconds: float = 300.0
     heartbeat_seconds: float | None = None  # None: as the gateway says
     pop_seconds: float = 5.0  # for which a pop waits, and so a drain
+    patience: LinkPatience = PATIENCE
+    report_seconds: float = 1.0  # between two looks at how far a plan is
 
 
 class AgwWorker:
@@ -79,7 +81,6 @@ class AgwWorker:
         self._stopping.set()
 
     async def run(self) -> None:
-        adopt_strays()
         serving = asyncio.create_task(self._serve())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -145,7 +146,7 @@ class AgwWorker:
             await asyncio.gather(beating, pulling, return_exceptions=True)
 
     async def _open(self) -> Link:
-        link = await Link.open(self._options.address)
+        link = await Link.open(self._options.address, self._options.patience)
         try:
             await link.call("AUTH", self._options.worker_id, self._options.key)
             await link.call("CLIENT", "POPFORM", "BULK")
@@ -184,7 +185,9 @@ class AgwWorker:
             if not await self._a_slot():
                 return
             try:
-                popped = await link.call("BRPOP", *keys, str(self._options.pop_seconds))
+                popped = await link.call(
+                    "BRPOP", *keys, str(self._options.pop_seconds), waits=self._options.pop_seconds
+                )
             except BaseException:
                 self._free.release()
                 raise
@@ -214,7 +217,7 @@ class AgwWorker:
         try:
             await self._deliver(id, {"status": "running", "attempt": job.get("attempt")})
             begun = self._ports.clock.monotonic()
-            executed = await self._execute(job)
+            executed = await self._reported(job)
             took = int((self._ports.clock.monotonic() - begun) * 1_000)
             self._tally.add(executed.status, took)
             ended: dict[str, Any] = {"status": executed.status, "task_results": list(executed.results)}
@@ -229,7 +232,35 @@ class AgwWorker:
             del self._jobs[id]
             self._free.release()
 
-    async def _execute(self, job: Mapping[str, Any]) -> Executed:
+    async def _reported(self, job: Mapping[str, Any]) -> Executed:
+        """Run a job, and say now and then how far it is."""
+        place = PlanPlace()
+        reporting = asyncio.create_task(self._report(job, place))
+        try:
+            executed = await self._execute(job, place)
+            place.ended.set()
+            await reporting  # what it says comes before the result
+            return executed
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+
+    async def _report(self, job: Mapping[str, Any], place: PlanPlace) -> None:
+        told: dict[str, int] = {}
+        while not place.ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.report_seconds):
+                    await place.ended.wait()
+            if place.ended.is_set() or place.as_json() == told:
+                continue
+            told = place.as_json()
+            try:
+                await self._deliver(job["job_id"], {"status": "running", "attempt": job.get("attempt"), **told})
+            except GatewayRefusal as refusal:  # the result will say more
+                log.warning("progress of job %s is not wanted: %s", job["job_id"], refusal)
+                return
+
+    async def _execute(self, job: Mapping[str, Any], place: PlanPlace) -> Executed:
         if "plan" not in job:
             return Executed((), f"this worker runs plans, and a job of kind {job.get('kind')!r} has none")
         try:
@@ -237,7 +268,7 @@ class AgwWorker:
         except UsageError as problem:
             return Executed((), f"the plan cannot be run: {problem}")
         try:
-            return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock)
+            return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock, place)
         except Exception as problem:  # the edge of a job: it fails, and nothing else
             log.exception("job %s failed in the worker", job["job_id"])
             return Executed((), f"the worker failed: {type(problem).__name__}")

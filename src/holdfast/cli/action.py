@@ -61,7 +61,7 @@ def submit(  # noqa: PLR0913, PLR0917  the options of the command
         await database.transact(plans.submit_action, tenant, new)
         return await _results(app, tenant, [plans.public_id(job) for job in new.jobs]) if wait else id
 
-    answer = ask(url, store)
+    answer = ask(url, store, creates=True)
     if isinstance(answer, str):
         made = {"action_id": answer, "jobs": len(values)}
         print_json(made) if as_json else click.echo(f"action {answer} has {len(values)} jobs")

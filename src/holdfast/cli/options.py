@@ -38,9 +38,18 @@ set_option = click.option(
 )
 
 
-def ask(url: str | None, question: Callable[[Holdfast], Coroutine[Any, Any, T]], *, changes: bool = True) -> T:
-    """The answer of the store to one question. If the command is one that `changes` something, the audit has it."""
-    app = app_for(url)  # it may import the program, which may run an event loop of its own
+def ask(
+    url: str | None,
+    question: Callable[[Holdfast], Coroutine[Any, Any, T]],
+    *,
+    changes: bool = True,
+    creates: bool = False,
+) -> T:
+    """The answer of the store to one question. If the command is one that `changes` something, the audit has it; if it
+    is one that `creates` something, it makes the database too."""
+    app = (
+        target.app_that_creates(url) if creates else app_for(url)
+    )  # it may import the program, which may run an event loop of its own
 
     async def asking() -> T:
         async with app, recorded(app, changes=changes):

@@ -42,7 +42,7 @@ def submit(file: Path, tenant: str, url: str | None) -> None:
     async def store(app: Holdfast) -> bool:
         return await core_of(app).runtime().database.transact(plans.submit_plan, tenant, plan)
 
-    click.echo(f"plan {plan.id} is {'stored' if ask(url, store) else 'there already'}")
+    click.echo(f"plan {plan.id} is {'stored' if ask(url, store, creates=True) else 'there already'}")
 
 
 @command.command("show")

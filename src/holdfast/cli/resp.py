@@ -17,7 +17,7 @@ from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.cli.options import ask, json_option, print_json, url_option
 from holdfast.cli.tables import Column
-from holdfast.cli.target import find, settings_of
+from holdfast.cli.target import app_that_creates
 from holdfast.durations import duration
 from holdfast.errors import UsageError
 from holdfast.resp import keys, principals
@@ -83,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         pop_form=pop_form,
         dead_after=duration(dead_after),
     )
-    app = Holdfast(settings=settings_of(find(url)), embedded=False)
+    app = app_that_creates(url)
     asyncio.run(_serve(app, options))
 
 
@@ -137,7 +137,7 @@ def add(  # noqa: PLR0917  the options of the command
     async def store(app: Holdfast) -> None:
         await core_of(app).runtime().database.transact(keys.add_key, principal)
 
-    ask(url, store)
+    ask(url, store, creates=True)
     print_json({"name": name, "key": key}) if as_json else click.echo(key)
 
 

@@ -129,6 +129,11 @@ def app_for(url: str | None) -> Holdfast:
     return app
 
 
+def app_that_creates(url: str | None) -> Holdfast:
+    """An app without jobs of its own, for a command that writes: it makes the store if there is none."""
+    return Holdfast(settings=settings_of(find(url)), embedded=False)
+
+
 def file_is_there(settings: Settings) -> bool:
     """False for a file that opening would make."""
     if dialect_of(settings.url) != "sqlite":

@@ -112,6 +112,12 @@ async def _in_state(tx: Transaction, state: str, **wanted: Any) -> list[Seq]:
 
 
 @reading
+async def jobs_by_seq(tx: Transaction, seqs: Sequence[int]) -> list[JobRow]:
+    """These jobs as they stand, newest first; those that are gone are left out."""
+    return await tx.many(ListingSql.jobs_by_seq, seqs=seqs) if seqs else []
+
+
+@reading
 async def list_attempts(tx: Transaction, seq: int) -> list[AttemptRow]:
     return await tx.many(JobsSql.list_attempts, seq=seq)
 

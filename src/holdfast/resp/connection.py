@@ -17,6 +17,7 @@ from holdfast.resp.client import Client
 from holdfast.resp.dispatch import NOAUTH, dispatch, is_together, is_waiting
 from holdfast.resp.frames import BadFrame, Frames
 from holdfast.resp.gateway import INLET, RespGateway
+from holdfast.resp.liveness import watch_peer
 from holdfast.resp.replies import Failure, Reply, encode
 
 log = logging.getLogger("holdfast.resp")
@@ -50,6 +51,7 @@ class RespConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(_HIGH, _LOW)
+        watch_peer(transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.client.address = peer[0] if peer else ""

@@ -45,3 +45,8 @@ def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
     inside = b"".join(re.escape(bytes([low])) + b"-" + re.escape(bytes([high])) for low, high in ranges)
     empty = b"." if negated else b"(?!)"
     return (b"[" + b"^" * negated + inside + b"]" if inside else empty), at + 1
+
+
+def literal_begin(pattern: bytes) -> bytes:
+    """What everything begins with that matches."""
+    return re.split(rb"[*?\[\\]", pattern, maxsplit=1)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.resp import workers
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.endings import Write
-from holdfast.resp.plans import KIND, find_by_job, find_plan_job, kernel_id, public_id
+from holdfast.resp.plans import KIND, find_by_job, find_by_jobs, find_plan_job, kernel_id, public_id
 from holdfast.resp.rows import Epoch, PlanJobRow, WorkerEpoch
 from holdfast.resp.statuses import ENDED, MOVES, status_of
 from holdfast.resp.times import shown_time
@@ -179,10 +180,24 @@ async def _holder(tx: Transaction, job: JobRow) -> str | None:
 
 @reading
 async def describe(tx: Transaction, public: str, tenant: str) -> dict[str, Any] | None:
-    """A job's status, as JSON.STATUS shows it; None if there is no such job."""
+    """A job's status, as JOB.STATUS shows it; None if this tenant has no such job."""
     known = await find(tx, public, tenant)
-    if known is None:
-        return None
+    return None if known is None else _described(known, await _holder(tx, known.job))
+
+
+@reading
+async def describe_all(tx: Transaction, seqs: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """The statuses of jobs that nobody holds, by their numbers."""
+    rows = await queries.jobs_by_seq(tx, seqs)
+    planned = {row.job: row for row in await find_by_jobs(tx, [job.id for job in rows if job.kind == KIND])}
+    known = [
+        FoundJob(job, planned[job.id].id if job.id in planned else public_id(job.id), planned.get(job.id))
+        for job in rows
+    ]
+    return {each.job.seq: _described(each, None) for each in known}
+
+
+def _described(known: FoundJob, holder: str | None) -> dict[str, Any]:
     job, planned = known.job, known.planned
     progress = json.loads(job.progress or "{}")
     result = json.loads(job.result or "null")
@@ -197,7 +212,7 @@ async def describe(tx: Transaction, public: str, tenant: str) -> dict[str, Any] 
         "plan_id": planned.plan if planned is not None else None,
         "action_id": planned.action if planned is not None else None,
         "input_index": planned.place if planned is not None else None,
-        "worker_id": await _holder(tx, job) if running else said.get("worker_id"),
+        "worker_id": holder if running else said.get("worker_id"),
         "attempt": attempts + 1 if running else max(attempts, 0),
         "max_attempts": job.max_attempts,
         "retries": planned.retries if planned is not None else 0,

@@ -7,7 +7,7 @@ payload, so what was accepted can be run whatever becomes of the plan.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob
 from holdfast.resp.plan import UnixPlan, read_plan
-from holdfast.resp.rows import ActionJob, ActionRow, PlanJobRow, PlanRow, PlanUse
+from holdfast.resp.rows import ActionJob, ActionRow, PlanJobRow, PlanRow, PlanUse, RecentJob
 from holdfast.resp.statements import PlansSql
 from holdfast.resp.statuses import status_of
 
@@ -30,6 +30,8 @@ INPUT_CAP = 10 << 20
 MAX_ATTEMPTS = 3
 MOST_RETRIES = 10
 JOB_TIMEOUT_US = 3_600_000_000
+MOST_LOOKED = 1_000  # actions that are looked at for those with a status
+_BATCH = 100
 _JOB = "job_"
 
 
@@ -89,6 +91,12 @@ async def find_plan(tx: Transaction, tenant: str, id: str) -> tuple[PlanRow, Pla
 @reading
 async def list_plans(tx: Transaction, tenant: str, *, skipped: int, limit: int) -> list[PlanRow]:
     return await tx.many(PlansSql.list_plans, tenant=tenant, skipped=skipped, limit=limit)
+
+
+@reading
+async def plan_ids(tx: Transaction, tenant: str, *, limit: int) -> list[str]:
+    """The ids of the newest plans."""
+    return [row.id for row in await tx.many(PlansSql.plan_ids, tenant=tenant, limit=limit)]
 
 
 async def delete_plan(tx: Transaction, tenant: str, id: str) -> bool:
@@ -180,15 +188,33 @@ async def find_action(tx: Transaction, tenant: str, id: str) -> tuple[ActionRow,
 
 @reading
 async def list_actions(
-    tx: Transaction, tenant: str, *, skipped: int, limit: int
+    tx: Transaction, tenant: str, *, skipped: int, limit: int, status: str | None = None
+) -> list[tuple[ActionRow, Counter[str]]]:
+    """Actions, the newest first; with a status those that have it, among so many of the newest."""
+    if status is None:
+        return await _counted_actions(tx, tenant, skipped, limit)
+    found: list[tuple[ActionRow, Counter[str]]] = []
+    for begin in range(0, MOST_LOOKED, _BATCH):
+        some = await _counted_actions(tx, tenant, begin, _BATCH)
+        found += [pair for pair in some if action_status(pair[1]) == status]
+        if len(some) < _BATCH or len(found) >= skipped + limit:
+            break
+    return found[skipped : skipped + limit]
+
+
+async def _counted_actions(
+    tx: Transaction, tenant: str, skipped: int, limit: int
 ) -> list[tuple[ActionRow, Counter[str]]]:
     rows = await tx.many(PlansSql.list_actions, tenant=tenant, skipped=skipped, limit=limit)
-    return [(row, counted(await tx.many(PlansSql.action_jobs, tenant=tenant, action=row.id))) for row in rows]
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for each in await tx.many(PlansSql.count_action_jobs, tenant=tenant, actions=[row.id for row in rows]):
+        counts[each.action][status_of(each.state, each.spent, 1)] += each.jobs
+    return [(row, counts[row.id]) for row in rows]
 
 
 def counted(jobs: Sequence[ActionJob]) -> Counter[str]:
     """How many jobs are in each status."""
-    return Counter(status_of(job.state, job.attempts or 0, job.max_attempts or 0) for job in jobs)
+    return Counter(job.status for job in jobs)
 
 
 def action_status(counts: Counter[str]) -> str:
@@ -210,8 +236,26 @@ async def find_by_job(tx: Transaction, job: JobId) -> PlanJobRow | None:
 
 
 @reading
+async def find_by_jobs(tx: Transaction, jobs: Sequence[JobId]) -> list[PlanJobRow]:
+    return await tx.many(PlansSql.find_by_jobs, jobs=jobs) if jobs else []
+
+
+@reading
+async def names_of(tx: Transaction, jobs: Sequence[JobId]) -> dict[JobId, str]:
+    """The public ids of those that are jobs of actions."""
+    rows = await tx.many(PlansSql.names_of_jobs, jobs=jobs) if jobs else []
+    return {row.job: row.id for row in rows}
+
+
+@reading
 async def recent_jobs(tx: Transaction, tenant: str, *, skipped: int, limit: int) -> list[PlanJobRow]:
-    return await tx.many(PlansSql.recent_jobs, tenant=tenant, skipped=skipped, limit=limit)
+    return await tx.many(PlansSql.recent_jobs, tenant=tenant, skipped=skipped, limit=limit, look=skipped + limit)
+
+
+@reading
+async def recent_states(tx: Transaction, tenant: str, *, look: int) -> list[RecentJob]:
+    """The newest jobs of actions, and how they stand."""
+    return await tx.many(PlansSql.recent_states, tenant=tenant, look=look)
 
 
 async def retry_job(tx: Transaction, tenant: str, public: str, new: JobId) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, queries
 from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue as enqueue_jobs
-from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import JobRow, Lease, NewJob, Route
-from holdfast.kernel.states import State
+from holdfast.kernel.rows import Lease, NewJob, Route
+from holdfast.kernel.workers import list_routes
 from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.arguments import QUEUE, queue_of, space_of
@@ -27,11 +27,12 @@ from holdfast.resp.deliveries import Popped
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import PopWaiter
 from holdfast.resp.replies import Reply
-from holdfast.resp.rows import Epoch
+from holdfast.resp.rows import QueuePlace
 from holdfast.resp.statements import HoldersSql
 
 PROCESSING = b"queue:processing"
-_MOST = 1_000
+_MOST = 1_000  # jobs that LRANGE and PEEK see
+_LOOK = 10_000  # jobs that are looked at, of each set of capabilities, for those of a tenant
 
 
 async def waiter(call: CommandCall, queues: Sequence[str], count: int) -> PopWaiter:
@@ -62,26 +63,22 @@ async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float 
     return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
 
 
-async def public_of(call: CommandCall, lease: Lease) -> str:
-    """The public id of a job that was claimed. Only jobs of actions may have another than their own."""
-    if lease.kind != plans.KIND:
-        return plans.public_id(lease.id)
-    return await call.gateway.transact(jobs.public_name, lease.id)
-
-
 def check_processing(call: CommandCall, target: bytes) -> None:
     if target != PROCESSING:
         raise CallRefused(f"{call.command} moves a job of a queue to queue:processing, which is what the worker holds")
 
 
 async def enqueue(call: CommandCall) -> Reply:
-    """LPUSH: a plan, as JSON with its tasks, is a job for workers that have its tools; anything else is raw data."""
+    """LPUSH: a plan, as JSON with its tasks, is a job for workers that have its tools; anything else is raw data.
+
+    How many wait then is counted up to 10,000, so that a push costs the same however long the queue is.
+    """
     queue = queue_of(call, call.arguments[0])
     if call.arguments[0] == PROCESSING:
         raise CallRefused("queue:processing is what workers hold; it cannot be pushed to")
     made = [_job(call, queue, element) for element in call.arguments[1:]]
     await call.gateway.transact(enqueue_jobs, [job for job, _ in made], list({route for _, route in made}))
-    return await length(call)
+    return await length(call, call.arguments[0], most=_LOOK)
 
 
 def _job(call: CommandCall, queue: str, element: bytes) -> tuple[NewJob, Route]:
@@ -109,41 +106,64 @@ def _json(element: bytes) -> object:
         return None
 
 
-async def length(call: CommandCall) -> int:
-    if call.arguments[0] == PROCESSING:
-        return len(await call.gateway.transact(_held, call.client.worker_id, call.client.epoch))
-    return await call.gateway.transact(queue_length, queue_of(call, call.arguments[0]))
+async def length(call: CommandCall, key: bytes, *, most: int = queries.LOOK) -> int:
+    """How many jobs wait in a queue; of queue:processing, how many the worker holds."""
+    if key == PROCESSING:
+        return len(await call.gateway.transact(_held, _reporter(call)))
+    return await call.gateway.transact(queue_length, queue_of(call, key), space_of(call), most=most)
 
 
 @reading
-async def queue_length(tx: Transaction, queue: str) -> int:
-    row = await tx.one(HoldersSql.queue_length, queue=queue, most=queries.LOOK)
+async def queue_length(tx: Transaction, queue: str, tenant: str, *, most: int) -> int:
+    row = await tx.one(HoldersSql.queue_length, queue=queue, tenant=tenant, most=most)
     return row.jobs if row is not None else 0
 
 
+@reading
+async def queues_of(tx: Transaction, tenant: str) -> set[str]:
+    """The queues in which a tenant has jobs that wait."""
+    return {row.queue for row in await tx.many(HoldersSql.pending_of, tenant=tenant, cap=_LOOK) if row.jobs}
+
+
+def _reporter(call: CommandCall) -> jobs.Reporter:
+    return jobs.Reporter(call.client.worker_id, call.client.epoch, space_of(call))
+
+
 async def look(call: CommandCall, first: int, last: int) -> Reply:
-    """The jobs of a queue as their pops would reply them, those that come first at the right."""
-    if call.arguments[0] == PROCESSING:
-        leases = await call.gateway.transact(_held, call.client.worker_id, call.client.epoch)
-        found = [jobs.popped(lease, await public_of(call, lease)) for lease in leases]
-    else:
-        rows = await call.gateway.transact(_pending, queue_of(call, call.arguments[0]), limit=_MOST)
-        found = [shown for row in rows for shown in [await _shown(call, row.id)] if shown is not None]
+    """The jobs of a queue as JOB.STATUS shows them, those that come first at the right.
+
+    Those of queue:processing as they were popped.
+    """
     end = None if last == -1 else last + 1
-    return found[first:end]
+    if call.arguments[0] == PROCESSING:
+        leases = (await call.gateway.transact(_held, _reporter(call)))[first:end]
+        names = await call.gateway.transact(plans.names_of, [each.id for each in leases if each.kind == plans.KIND])
+        return [jobs.popped(each, names.get(each.id) or plans.public_id(each.id)) for each in leases]
+    queue = queue_of(call, call.arguments[0])
+    return await call.gateway.transact(_shown, queue, space_of(call), lambda found: found[::-1][first:end])
 
 
 async def peek(call: CommandCall, queue: str, count: int) -> Reply:
     """How the jobs stand that would be popped next, the first first."""
-    rows = await call.gateway.transact(_pending, queue, limit=_MOST)
-    shown = [await _shown(call, row.id) for row in rows[::-1][:count]]
-    return [each for each in shown if each is not None]
+    return await call.gateway.transact(_shown, queue, space_of(call), lambda found: found[:count])
 
 
-async def _shown(call: CommandCall, id: JobId) -> bytes | None:
-    public = await call.gateway.transact(jobs.public_name, id)
-    described = await call.gateway.transact(jobs.describe, public, space_of(call))
-    return None if described is None else json.dumps(described).encode()
+@reading
+async def _shown(tx: Transaction, queue: str, tenant: str, chosen: Callable[[list[int]], list[int]]) -> list[Reply]:
+    """Those that are chosen among the jobs that come next."""
+    seqs = chosen(await _next(tx, queue, tenant))
+    described = await jobs.describe_all(tx, seqs)
+    return [json.dumps(described[seq]).encode() for seq in seqs if seq in described]
+
+
+async def _next(tx: Transaction, queue: str, tenant: str) -> list[int]:
+    """What a tenant has waiting in a queue, the first first."""
+    found: list[QueuePlace] = []
+    for route in await list_routes(tx, since=0):
+        if route.queue == queue:
+            asked = {"route": route.id, "tenant": tenant, "look": _LOOK, "most": _MOST}
+            found += await tx.many(HoldersSql.next_on_route, **asked)
+    return [place.seq for place in sorted(found)[:_MOST]]
 
 
 async def acknowledge(call: CommandCall) -> Reply:
@@ -159,17 +179,14 @@ async def acknowledge(call: CommandCall) -> Reply:
     if sent is not None and await call.gateway.end(client, sent, lambda _: jobs.ending_of(sent.lease, Done(None))):
         return 1
     await call.gateway.endings.passed()  # a request before this one may be about the same element
-    who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
-    done = await call.gateway.transact(_complete, who, named, element)
+    done = await call.gateway.transact(_complete, _reporter(call), named, element)
     if done:
         call.gateway.pops.freed(client.worker_id)
     return int(done)
 
 
 async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element: bytes) -> bool:
-    for lease in await _held(tx, who.worker, who.epoch):
-        if lease.tenant != who.tenant:
-            continue
+    for lease in await _held(tx, who):
         if lease.kind == jobs.RAW:
             found = jobs.raw_bytes(json.loads(lease.payload)) == element
         else:
@@ -182,12 +199,7 @@ async def _complete(tx: Transaction, who: jobs.Reporter, named: object, element:
 
 
 @reading
-async def _held(tx: Transaction, worker: str, epoch: Epoch | None) -> list[Lease]:
-    row = await workers.current(tx, worker, epoch)
-    return [owned.lease for owned in await leases_of(tx, row.seq, limit=_MOST)]
-
-
-@reading
-async def _pending(tx: Transaction, queue: str, *, limit: int) -> list[JobRow]:
-    rows = await queries.list_jobs(tx, state=State.PENDING, queue=queue, limit=limit)
-    return sorted(rows, key=lambda row: (-row.priority, -row.seq))
+async def _held(tx: Transaction, who: jobs.Reporter) -> list[Lease]:
+    row = await workers.current(tx, who.worker, who.epoch)
+    held = [owned.lease for owned in await leases_of(tx, row.seq, limit=_MOST)]
+    return [lease for lease in held if lease.tenant == who.tenant]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held
+from holdfast.resp.statuses import status_of
 
 
 class Epoch(NamedTuple):
@@ -92,6 +93,33 @@ class ActionJob(NamedTuple):
     attempts: int | None
     max_attempts: int | None
 
+    @property
+    def status(self) -> str:
+        return status_of(self.state, self.attempts or 0, self.max_attempts or 0)
+
+
+class ActionCount(NamedTuple):
+    action: str
+    state: str | None
+    spent: int
+    jobs: int
+
+
+class RecentJob(NamedTuple):
+    id: str
+    plan: str
+    state: str | None
+    attempts: int | None
+    max_attempts: int | None
+
+    @property
+    def status(self) -> str:
+        return status_of(self.state, self.attempts or 0, self.max_attempts or 0)
+
+
+class PlanName(NamedTuple):
+    id: str
+
 
 class Holder(NamedTuple):
     seq: int
@@ -120,7 +148,16 @@ class WorkerEpoch(NamedTuple):
 
 class QueueBacklog(NamedTuple):
     route: int
+    queue: str
     jobs: int
+
+
+class QueuePlace(NamedTuple):
+    """Where a job stands among those that wait on a route."""
+
+    priority: int
+    slot: int
+    seq: int
 
 
 class QueueLength(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.kernel.flow_rows import QueueCount
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.resp.rows import (
+    ActionCount,
     ActionJob,
     ActionRow,
     Extent,
@@ -13,11 +15,14 @@ from holdfast.resp.rows import (
     LiveHolder,
     PartRow,
     PlanJobRow,
+    PlanName,
     PlanRow,
     PlanUse,
     PublicName,
     QueueBacklog,
     QueueLength,
+    QueuePlace,
+    RecentJob,
     RespKeyRow,
     StandingLease,
     ValueRow,
@@ -69,7 +74,11 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
     names_of_jobs: Many[PublicName]
     replace_job: Exec
     action_jobs: Many[ActionJob]
+    find_by_jobs: Many[PlanJobRow]
+    plan_ids: Many[PlanName]
+    count_action_jobs: Many[ActionCount]
     recent_jobs: Many[PlanJobRow]
+    recent_states: Many[RecentJob]
 
 
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
@@ -79,4 +88,7 @@ class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     held_leases: Many[HeldLease]
     standing_leases: Many[StandingLease]
     queue_length: One[QueueLength]
-    route_backlog: Many[QueueBacklog]
+    next_on_route: Many[QueuePlace]
+    pending_of: Many[QueueBacklog]
+    later_of: Many[QueueBacklog]
+    running_of: Many[QueueCount]

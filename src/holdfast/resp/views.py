@@ -8,21 +8,24 @@ from datetime import timedelta
 
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.queries import now as store_time
-from holdfast.resp import jobs, plans, workers
-from holdfast.resp.arguments import VIEWS, space_of
+from holdfast.kernel.states import State
+from holdfast.resp import jobs, plans, queued, workers
+from holdfast.resp.arguments import QUEUE, VIEWS, space_of
 from holdfast.resp.call import CommandCall
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.options import STATS_KEPT
 from holdfast.resp.replies import Members, Pairs, Reply
 
 _MICROSECOND = timedelta(microseconds=1)
+_NEWEST = 1_000  # jobs of actions, and plans, that are listed as keys
 
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """A value as it is now. `value` is None if there is none; text is a string, a dict a hash, a set a set."""
+    """A value as it is now. `value` is None if there is none; text is a string, a dict a hash, a set a set,
+    and an empty tuple a list, whose elements LRANGE shows."""
 
-    value: str | dict[str, str] | frozenset[str] | None = None
+    value: str | dict[str, str] | frozenset[str] | tuple[()] | None = None
     expires_us: int = -1  # microseconds from now; -1: it does not
 
     @property
@@ -34,6 +37,8 @@ class KeyView:
                 return "string"
             case dict():
                 return "hash"
+            case tuple():
+                return "list"
             case _:
                 return "set"
 
@@ -66,32 +71,73 @@ async def find(call: CommandCall, key: bytes) -> KeyView:
     parts = key.decode(errors="replace").split(":")
     match parts:
         case ["worker", id, ("metadata" | "alive" | "stats") as part]:
-            row = await call.gateway.transact(workers.find_worker, id)
+            row = await call.gateway.transact(workers.find_worker, id, space_of(call))
             return KeyView() if row is None else _of_worker(row, part)
         case ["capability", tool, "workers"]:
-            return KeyView(_able(await call.gateway.transact(workers.all_workers), tool))
+            return KeyView(_able(await call.gateway.transact(workers.all_workers, space_of(call)), tool))
         case ["job", id, ("worker" | "status") as part]:
             return await _of_job(call, id, part)
         case ["plan", id]:
             plan = await call.gateway.transact(plans.find_plan, space_of(call), id)
             return KeyView() if plan is None else KeyView(plan[0].body)
+        case ["queue", _, *_]:
+            return KeyView(()) if await _waits(call, key) else KeyView()
         case _:
             return KeyView()
 
 
-async def names(call: CommandCall) -> list[bytes]:
-    """The keys of workers and their capabilities. Those of jobs are read by their ids; JOBS.LIST has them."""
+async def _waits(call: CommandCall, key: bytes) -> bool:
+    try:
+        return await queued.length(call, key) > 0
+    except workers.NotRegistered:  # nobody without a worker holds something
+        return False
+
+
+async def names(call: CommandCall, begin: bytes = b"") -> list[bytes]:
+    """The keys that are there now and may begin so. Of jobs and plans the newest; JOBS.LIST and PLAN.LIST have all."""
+    families = {
+        ("worker:", "capability:"): _names_of_workers,
+        ("job:",): _names_of_jobs,
+        ("plan:",): _names_of_plans,
+        ("queue:",): _names_of_queues,
+    }
     found: set[str] = set()
-    for row in await call.gateway.transact(workers.all_workers):
+    for prefixes, listed in families.items():
+        if any(begin.startswith(each.encode()) or each.encode().startswith(begin) for each in prefixes):
+            found |= await listed(call)
+    return sorted(name.encode() for name in found)
+
+
+async def _names_of_workers(call: CommandCall) -> set[str]:
+    found: set[str] = set()
+    for row in await call.gateway.transact(workers.all_workers, space_of(call)):
         parts = [part for part in ("metadata", "alive", "stats") if _of_worker(row, part).value is not None]
         found |= {f"worker:{row.id}:{part}" for part in parts}
         if workers.is_alive(row):
             found |= {f"capability:{tool}:workers" for tool in tools_of(row)}
-    return sorted(name.encode() for name in found)
+    return found
+
+
+async def _names_of_jobs(call: CommandCall) -> set[str]:
+    rows = await call.gateway.transact(plans.recent_states, space_of(call), look=_NEWEST)
+    held = {f"job:{row.id}:worker" for row in rows if row.state == State.RUNNING}
+    return {f"job:{row.id}:status" for row in rows} | held
+
+
+async def _names_of_plans(call: CommandCall) -> set[str]:
+    return {f"plan:{id}" for id in await call.gateway.transact(plans.plan_ids, space_of(call), limit=_NEWEST)}
+
+
+async def _names_of_queues(call: CommandCall) -> set[str]:
+    assert call.client.principal is not None
+    found = await call.gateway.transact(queued.queues_of, space_of(call))
+    return {f"queue:{name}" for name in found if call.client.principal.may_use(name)}
 
 
 def kind_of(key: bytes) -> str:
     """The kind of a key that `names` has listed."""
+    if key.startswith(QUEUE):
+        return "list"
     return "set" if key.startswith(b"capability:") else "string"
 
 

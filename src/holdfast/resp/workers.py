@@ -23,6 +23,7 @@ from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.workers import Registration, list_workers, unregister
 from holdfast.resp.plans import KIND
+from holdfast.resp.principals import KeyPrincipal
 from holdfast.resp.rows import Epoch, HeldLease, WorkerEpoch
 from holdfast.resp.statements import HoldersSql
 
@@ -55,10 +56,11 @@ class Described(NamedTuple):
 
 
 async def register(
-    tx: Transaction, who: Described, principal: str, incarnation: str, *, ttl_us: int, release: bool
+    tx: Transaction, who: Described, principal: KeyPrincipal, incarnation: str, *, ttl_us: int, release: bool
 ) -> int:
-    """Begin an epoch; its number. `release`: what the worker holds goes back instead of passing to it."""
-    metadata = json.dumps({"registration": who.said})
+    """Begin an epoch; its number. `release`: what the worker holds goes back instead of passing to it. So does what it
+    holds of another tenant: its key had another one then."""
+    metadata = json.dumps({"registration": who.said, "tenant": principal.tenant})
     row = Registration(
         incarnation=incarnation,
         id=who.id,
@@ -69,14 +71,14 @@ async def register(
         capabilities=who.capabilities,
         queues=None,
         slots=who.slots,
-        principal=principal,
+        principal=principal.name,
         metadata=metadata,
     )
     try:
         made = await register_owner(tx, row, ttl_us=ttl_us, replace=True)
     except DuplicateWorker:
         raise StoreRefused("Worker ID already registered") from None
-    if made.before is not None and release:
+    if made.before is not None and (release or await _tenant_of(tx, made.before) != principal.tenant):
         while len(await release_by_worker(tx, made.before, limit=MOST)) == MOST:
             pass
     elif made.before is not None:
@@ -85,20 +87,35 @@ async def register(
     return made.seq
 
 
+async def _tenant_of(tx: Transaction, seq: int) -> str | None:
+    rows = await list_workers(tx, all=True, before=seq + 1, limit=1)
+    return tenant_of(rows[0]) if rows and rows[0].seq == seq else None
+
+
+def tenant_of(row: WorkerRow) -> str:
+    """Whose jobs a worker gets: those of the tenant of the key that registered it."""
+    tenant: str = json.loads(row.metadata or "{}").get("tenant", "")
+    return tenant
+
+
 @reading
-async def find_worker(tx: Transaction, id: str) -> WorkerRow | None:
-    """The latest epoch of a worker, whatever became of it; None if it was never here or has left."""
+async def find_worker(tx: Transaction, id: str, tenant: str | None = None) -> WorkerRow | None:
+    """The latest epoch of a worker, whatever became of it; None if this tenant never had it, or it has left."""
     rows = await list_workers(tx, all=True, id=id, limit=1)
-    return rows[0] if rows and rows[0].host == NOWHERE and rows[0].status != "stopped" else None
+    return rows[0] if rows and _is_shown(rows[0], tenant) else None
 
 
 @reading
-async def all_workers(tx: Transaction) -> list[WorkerRow]:
-    """The latest epoch of each worker that is here, or died."""
+async def all_workers(tx: Transaction, tenant: str) -> list[WorkerRow]:
+    """The latest epoch of each worker of a tenant that is here, or died."""
     latest: dict[str, WorkerRow] = {}
     for row in await list_workers(tx, all=True, limit=MOST):
         latest.setdefault(row.id, row)
-    return [row for row in latest.values() if row.host == NOWHERE and row.status != "stopped"]
+    return [row for row in latest.values() if _is_shown(row, tenant)]
+
+
+def _is_shown(row: WorkerRow, tenant: str | None) -> bool:
+    return row.host == NOWHERE and row.status != "stopped" and tenant in (None, tenant_of(row))
 
 
 def is_alive(row: WorkerRow) -> bool:
@@ -214,10 +231,14 @@ def takes(queue: str, capabilities: Collection[str]) -> Takes:
 
 
 @reading
-async def unroutable(tx: Transaction, routes: list[Route]) -> dict[int, int]:
-    """How many jobs wait on routes that no live worker serves, of any sort."""
+async def unserved(tx: Transaction, routes: list[Route], tenant: str) -> frozenset[int]:
+    """The routes whose jobs of this tenant no live worker can take, of any sort."""
     live = [row for row in await list_workers(tx, all=False, limit=MOST) if is_alive(row)]
-    served = [(row.host == NOWHERE, json.loads(row.queues), frozenset(json.loads(row.capabilities))) for row in live]
+    served = [
+        (row.host == NOWHERE, json.loads(row.queues), frozenset(json.loads(row.capabilities)))
+        for row in live
+        if row.host != NOWHERE or tenant_of(row) == tenant
+    ]
 
     def is_served(route: Route) -> bool:
         return any(
@@ -225,6 +246,4 @@ async def unroutable(tx: Transaction, routes: list[Route]) -> dict[int, int]:
             for here, queues, able in served
         )
 
-    lost = [route.id for route in routes if not is_served(route)]
-    rows = await tx.many(HoldersSql.route_backlog, routes=lost) if lost else []
-    return {row.route: row.jobs for row in rows}
+    return frozenset(route.id for route in routes if not is_served(route))

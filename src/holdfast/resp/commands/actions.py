@@ -14,7 +14,7 @@ from holdfast.resp.plan import PLAN_ID
 from holdfast.resp.plans import MOST_INPUTS, NewAction
 from holdfast.resp.replies import Reply, Simple
 from holdfast.resp.rows import ActionRow
-from holdfast.resp.statuses import STATUSES, status_of
+from holdfast.resp.statuses import STATUSES
 from holdfast.resp.times import shown_time
 
 _FIELDS = {"action_id", "plan_id", "inputs", "queue", "tags", "priority", "timeout_secs", "max_attempts"}
@@ -77,7 +77,7 @@ async def get(call: CommandCall) -> Reply:
         {
             "job_id": job.id,
             "input_index": job.place,
-            "status": status_of(job.state, job.attempts or 0, job.max_attempts or 0),
+            "status": job.status,
         }
         for job in jobs[skipped : skipped + limit]
     ]
@@ -90,9 +90,9 @@ async def listed(call: CommandCall) -> Reply:
     if wanted is not None and wanted not in STATUSES:
         raise CallRefused(f"status is one of {', '.join(STATUSES)}")
     skipped, limit = page(call, 1 if wanted else 0)
-    rows = await call.gateway.transact(plans.list_actions, space_of(call), skipped=skipped, limit=limit)
-    shown = [_shown(row, counts) for row, counts in rows]
-    return [json.dumps(each) for each in shown if wanted in (None, each["status"])]
+    tenant = space_of(call)
+    rows = await call.gateway.transact(plans.list_actions, tenant, skipped=skipped, limit=limit, status=wanted)
+    return [json.dumps(_shown(row, counts)) for row, counts in rows]
 
 
 def _shown(row: ActionRow, counts: Counter[str]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from holdfast.resp import jobs, plans
 from holdfast.resp.arguments import json_object, page, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import OK, Reply, Simple
-from holdfast.resp.statuses import STATUSES, status_of
+from holdfast.resp.statuses import STATUSES
+
+_LOOKED = 1_000  # jobs that a search looks at
 
 
 async def update(call: CommandCall) -> Reply:
@@ -51,9 +53,7 @@ async def listed(call: CommandCall) -> Reply:
     found = await call.gateway.transact(plans.find_action, space_of(call), call.text(0, "an action id"))
     if found is None:
         return []
-    return [
-        job.id for job in found[1] if wanted in (None, status_of(job.state, job.attempts or 0, job.max_attempts or 0))
-    ]
+    return [job.id for job in found[1] if wanted in (None, job.status)]
 
 
 async def retry(call: CommandCall) -> Reply:
@@ -74,18 +74,14 @@ async def all_listed(call: CommandCall) -> Reply:
 
 
 async def search(call: CommandCall) -> Reply:
-    """Jobs of actions with this status, and if given of this plan."""
+    """Jobs of actions with this status, and if given of this plan, among the newest."""
     wanted = call.text(0, "a status")
     if wanted not in STATUSES:
         raise CallRefused(f"status is one of {', '.join(STATUSES)}")
     plan = call.text(1, "a plan id") if len(call.arguments) > 1 else None
-    found: list[str] = []
-    rows = await call.gateway.transact(plans.recent_jobs, space_of(call), skipped=0, limit=1_000)
-    for row in rows:
-        known = await call.gateway.transact(jobs.find, row.id, space_of(call)) if plan in (None, row.plan) else None
-        if known is not None and known.status == wanted:
-            found.append(row.id)
-    return found[:100]
+    rows = await call.gateway.transact(plans.recent_states, space_of(call), look=_LOOKED)
+    found = [row for row in rows if plan in (None, row.plan) and wanted == row.status]
+    return [row.id for row in found[:100]]
 
 
 COMMANDS = (
@@ -95,5 +91,5 @@ COMMANDS = (
     Command("JOB.LIST", "action [status]", "List the jobs of an action.", listed),
     Command("JOB.RETRY", "id", "Enqueue a failed job again, under the same id.", retry, writes=True),
     Command("JOBS.LIST", "[offset limit]", "List jobs of actions, the newest first.", all_listed),
-    Command("JOBS.SEARCH", "status [plan]", "Find recent jobs by status and plan.", search),
+    Command("JOBS.SEARCH", "status [plan]", "Find jobs by status and plan, among the newest 1,000 of actions.", search),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
-from holdfast.resp.globs import glob
+from holdfast.resp.globs import glob, literal_begin
 from holdfast.resp.replies import Members, Reply, Simple
 
 _MOST = 10_000  # keys that KEYS answers with
@@ -82,7 +82,7 @@ async def smembers(call: CommandCall) -> Reply:
 
 async def keys(call: CommandCall) -> Reply:
     wanted = glob(call.arguments[0])
-    found = [key for key in await views.names(call) if wanted.fullmatch(key)]
+    found = [key for key in await views.names(call, literal_begin(call.arguments[0])) if wanted.fullmatch(key)]
     place = 0
     while True:
         rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=_PAGE)
@@ -96,11 +96,11 @@ async def keys(call: CommandCall) -> Reply:
 
 async def scan(call: CommandCall) -> Reply:
     cursor, rest = integer(call.arguments[0]), list(call.arguments[1:])
-    wanted, count, kind = None, 10, None
+    wanted, begin, count, kind = None, b"", 10, None
     while rest:
         option = rest.pop(0).upper()
         if option == b"MATCH" and rest:
-            wanted = glob(rest.pop(0))
+            wanted, begin = glob(rest[0]), literal_begin(rest.pop(0))
         elif option == b"COUNT" and rest:
             count = integer(rest.pop(0))
         elif option == b"TYPE" and rest:
@@ -109,17 +109,17 @@ async def scan(call: CommandCall) -> Reply:
             raise CallRefused("syntax error")
     if cursor < 0 or count < 1:
         raise CallRefused("syntax error" if count < 1 else "invalid cursor")
-    found, place = await _from(call, cursor, min(count, _PAGE))
+    found, place = await _from(call, begin, cursor, min(count, _PAGE))
     kept = [key for key, its in found if (wanted is None or wanted.fullmatch(key)) and kind in (None, its)]
     return [str(place), kept]
 
 
-async def _from(call: CommandCall, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
+async def _from(call: CommandCall, begin: bytes, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
     """Keys from a place on, with their kinds, and the place to continue at: 0 when there are no more."""
     rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=count + 1)
     end = rows[count].place if len(rows) > count else 1 << 48
     seen = [(row.key, row.kind) for row in rows if row.place < end]
-    for key in await views.names(call):
+    for key in await views.names(call, begin):
         if place <= keyspace.place_of(key) < end:
             seen.append((key, views.kind_of(key)))
     return seen, 0 if end == 1 << 48 else end

@@ -46,7 +46,7 @@ async def lpop(call: CommandCall) -> Reply:
 
 async def llen(call: CommandCall) -> Reply:
     if is_queue(call.arguments[0]):
-        return await queued.length(call)
+        return await queued.length(call, call.arguments[0])
     return await call.gateway.transact(keyspace.count, name_of(call), "list")
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from typing import Any
 
 from holdfast.kernel.database import Transaction, reading
-from holdfast.kernel.queues import queue_stats
+from holdfast.kernel.queues import CAP, list_queues
 from holdfast.kernel.workers import list_routes
 from holdfast.resp import queued, workers
-from holdfast.resp.arguments import QUEUE, integer, queue_of
+from holdfast.resp.arguments import QUEUE, integer, queue_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import Reply
+from holdfast.resp.statements import HoldersSql
 
 
 async def stats(call: CommandCall) -> Reply:
     wanted = queue_of(call, QUEUE + call.arguments[0].removeprefix(QUEUE)) if call.arguments else None
-    found = await call.gateway.transact(standing)
+    found = await call.gateway.transact(standing, space_of(call))
     if wanted is not None:
         return json.dumps(found.get(wanted, _empty(wanted)))
     assert call.client.principal is not None
@@ -30,20 +32,26 @@ def _empty(queue: str) -> dict[str, Any]:
 
 
 @reading
-async def standing(tx: Transaction) -> dict[str, dict[str, Any]]:
-    """Every queue: what waits, what runs, what nobody can do, and how many workers would be right."""
-    routes = await list_routes(tx, since=0)
-    lost = await workers.unroutable(tx, routes)
-    slots = [row.slots for row in await workers.all_workers(tx) if workers.is_alive(row)]
+async def standing(tx: Transaction, tenant: str) -> dict[str, dict[str, Any]]:
+    """The queues in which a tenant has jobs: what waits, what runs, what nobody can do, and how many workers would be
+    right. Each count stops at `CAP` for each set of capabilities."""
+    unserved = await workers.unserved(tx, await list_routes(tx, since=0), tenant)
+    slots = [row.slots for row in await workers.all_workers(tx, tenant) if workers.is_alive(row)]
     each = math.ceil(sum(slots) / len(slots)) if slots else 1
+    paused = {row.name for row in await list_queues(tx) if row.paused_at is not None}
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in await tx.many(HoldersSql.pending_of, tenant=tenant, cap=CAP):
+        counts[row.queue]["pending_jobs"] += row.jobs
+        counts[row.queue]["unroutable_jobs"] += row.jobs if row.route in unserved else 0
+    for row in await tx.many(HoldersSql.later_of, tenant=tenant, cap=CAP):
+        counts[row.queue]["scheduled_jobs"] += row.jobs
+    for running in await tx.many(HoldersSql.running_of, tenant=tenant):
+        counts[running.queue]["running_jobs"] += running.jobs
     found: dict[str, dict[str, Any]] = {}
-    for row in await queue_stats(tx):
-        name = row.queue.name
-        unroutable = sum(lost.get(route.id, 0) for route in routes if route.queue == name)
-        busy = row.pending + row.running
-        counts = {"pending_jobs": row.pending, "scheduled_jobs": row.later, "running_jobs": row.running}
-        desired = {"unroutable_jobs": unroutable, "desired_workers": math.ceil(busy / each)}
-        found[name] = {"queue": name, **counts, **desired, "paused": row.queue.paused_at is not None}
+    for name, jobs in sorted(counts.items()):
+        jobs["desired_workers"] = math.ceil((jobs["pending_jobs"] + jobs["running_jobs"]) / each)
+        if jobs.total():
+            found[name] = {**_empty(name), **jobs, "paused": name in paused}
     return found
 
 
@@ -56,8 +64,8 @@ async def peek(call: CommandCall) -> Reply:
 
 async def metrics(call: CommandCall) -> Reply:
     assert call.client.principal is not None
-    may_use, found = call.client.principal.may_use, await call.gateway.transact(standing)
-    rows = await call.gateway.transact(workers.all_workers)
+    may_use, found = call.client.principal.may_use, await call.gateway.transact(standing, space_of(call))
+    rows = await call.gateway.transact(workers.all_workers, space_of(call))
     alive = [row for row in rows if workers.is_alive(row)]
     return json.dumps(
         {
@@ -69,7 +77,9 @@ async def metrics(call: CommandCall) -> Reply:
 
 
 COMMANDS = (
-    Command("QUEUE.STATS", "[queue]", "Count what waits, runs, and what no worker can do.", stats),
+    Command(
+        "QUEUE.STATS", "[queue]", "Count what waits, runs, and what no worker can do, of the tenant's jobs.", stats
+    ),
     Command("QUEUE.PEEK", "queue [count]", "Show the jobs that come next.", peek),
     Command("METRICS", "", "Show queues, workers and counters of this server.", metrics),
 )

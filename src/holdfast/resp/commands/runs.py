@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast import events
+from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.lists import AgentsList, RunsList
 from holdfast.agents.api.run import Run
 from holdfast.errors import ResultTimeout, RunFailed
@@ -26,10 +27,16 @@ async def start(call: CommandCall) -> Reply:
     agent, prompt = call.text(0, "an agent"), call.text(1, "a text")
     options = _options(call.arguments[2:], _KEYS)
     session, key = ((each.decode(errors="replace") if (each := options.get(name)) else None) for name in _KEYS)
-    core, tenant = call.gateway.core, space_of(call) or None
-    found = core.defined.get(agent) or await AgentsList(core, tenant)[agent].load()
-    run = await found.enqueue(prompt, session=session, key=key)
+    run = await (await _agent(call, agent)).enqueue(prompt, session=session, key=key, tenant=space_of(call))
     return str(run.id)
+
+
+async def _agent(call: CommandCall, name: str) -> Agent[Any]:
+    """One of the program or one in the store, that belongs to the tenant or to nobody."""
+    core, tenant = call.gateway.core, space_of(call)
+    agents, defined = AgentsList(core, tenant), core.defined.get(name)
+    is_foreign = defined is not None and defined.tenant not in ("", tenant)
+    return await (agents[name].load() if is_foreign else agents.named(name))
 
 
 async def result(call: CommandCall) -> Reply:
@@ -83,7 +90,7 @@ def _type(event: events.Event) -> str:
 
 
 def _run(call: CommandCall) -> Run[Any]:
-    return RunsList(call.gateway.core, space_of(call) or None)[call.text(0, "a run id")]
+    return RunsList(call.gateway.core, space_of(call))[call.text(0, "a run id")]
 
 
 def _block(call: CommandCall, at: int) -> float:

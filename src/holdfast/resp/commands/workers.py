@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
-from holdfast.resp import keys, plans, workers
+from holdfast.resp import plans, workers
 from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
@@ -32,16 +32,14 @@ async def register(call: CommandCall) -> Reply:
     principal, client = call.client.principal, call.client
     assert principal is not None
     if not principal.may_register(who.id):
-        taken = await call.gateway.transact(workers.find_worker, who.id)
+        taken = await call.gateway.transact(workers.find_worker, who.id, principal.tenant)
         if taken is not None and workers.is_alive(taken):
             raise CallRefused("Worker ID already registered")
         raise CallRefused(
             f"{_INVALID}: this key may register {', '.join(principal.workers) or 'nothing: AUTH <id> <key>'}"
         )
     ttl_us, incarnation = call.gateway.dead_after_us, new_id(call.gateway.core.ports)
-    number = await call.gateway.transact(
-        workers.register, who, principal.name, incarnation, ttl_us=ttl_us, release=release
-    )
+    number = await call.gateway.transact(workers.register, who, principal, incarnation, ttl_us=ttl_us, release=release)
     client.worker, client.epoch = who.id, Epoch(number, incarnation)
     call.gateway.pops.introduce(who.id, Identity(client.epoch, frozenset(who.capabilities)))
     return Simple(
@@ -115,8 +113,8 @@ async def verify(call: CommandCall) -> Reply:
     """Let a worker show that it has what it says: a job that only this worker can take runs the command."""
     id, body = call.text(0, "a worker id"), json_object(call, 1, "Invalid challenge")
     queue_of(call, QUEUE + plans.QUEUE.encode())
-    row = await call.gateway.transact(workers.find_worker, id)
-    if row is None or not workers.is_alive(row) or await _tenant_of(call, row) != space_of(call):
+    row = await call.gateway.transact(workers.find_worker, id, space_of(call))
+    if row is None or not workers.is_alive(row):
         raise CallRefused(f"Worker not registered: {id[:64]}")
     job = new_id(call.gateway.core.ports)
     task = {"task_number": 1, "command": body.get("command"), "args": body.get("args", []), "timeout_secs": 60}
@@ -129,14 +127,8 @@ async def verify(call: CommandCall) -> Reply:
     return Simple(f"OK job_id={plans.public_id(job)}")
 
 
-async def _tenant_of(call: CommandCall, row: WorkerRow) -> str:
-    """Whose jobs a worker gets: those of the key that registered it."""
-    known = (*call.gateway.options.principals, *await call.gateway.transact(keys.list_keys, all=False))
-    return next((each.tenant for each in known if each.name == row.principal), "")
-
-
 async def listed(call: CommandCall) -> Reply:
-    rows = await call.gateway.transact(workers.all_workers)
+    rows = await call.gateway.transact(workers.all_workers, space_of(call))
     rows.sort(key=lambda row: -row.heartbeat_at)
     return [json.dumps(shown(row)) for row in rows if workers.is_alive(row) or call.arguments]
 
@@ -161,7 +153,7 @@ async def search(call: CommandCall) -> Reply:
     """Workers whose tools or cards have every one of these words, by how often they have them."""
     words = call.text(0, "the words").lower().split()
     found: list[tuple[int, dict[str, Any]]] = []
-    for row in await call.gateway.transact(workers.all_workers):
+    for row in await call.gateway.transact(workers.all_workers, space_of(call)):
         said = json.loads(row.metadata or "{}").get("registration", {})
         text = json.dumps([said.get("capabilities"), said.get("descriptions")]).lower()
         if words and workers.is_alive(row) and all(word in text for word in words):

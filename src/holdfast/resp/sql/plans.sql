@@ -65,6 +65,37 @@ select p.id, p.place, p.retries, j.state, j.attempts + j.rescues as attempts, j.
 from holdfast.plan_job p left join holdfast.job_now j on j.id = p.job
 where p.tenant = :tenant and p.action = :action order by p.place;
 
+-- name: find_by_jobs :many
+select :columns from holdfast.plan_job where job = any(cast(:jobs as uuid[]));
+
+-- name: plan_ids :many
+select id from holdfast.plan where tenant = :tenant order by created_at desc, id limit :limit;
+
+-- name: count_action_jobs :many
+-- How many jobs of each action are in each state; `spent`: they have no attempts left.
+select p.action, j.state, case when j.attempts + j.rescues >= j.max_attempts then 1 else 0 end as spent, count(*) as jobs
+from holdfast.plan_job p left join holdfast.job_now j on j.id = p.job
+where p.tenant = :tenant and p.action = any(cast(:actions as text[]))
+group by 1, 2, 3;
+
 -- name: recent_jobs :many
-select :columns from holdfast.plan_job where tenant = :tenant order by created_at desc, place desc
-limit :limit offset :skipped;
+-- By way of their actions: an index has these in the order of time. An action has a job at least, so no more actions are
+-- needed than jobs.
+select :columns(p)
+from (select a.id, a.created_at from holdfast.action a where a.tenant = :tenant
+    order by a.created_at desc, a.id limit :look) as newest
+join holdfast.plan_job p on p.tenant = :tenant and p.action = newest.id
+order by newest.created_at desc, newest.id, p.place desc limit :limit offset :skipped;
+
+-- name: recent_states :many
+-- As `recent_jobs`; then how each of them stands.
+select p.id, p.plan, j.state, j.attempts + j.rescues as attempts, j.max_attempts
+from (
+    select p.id, p.plan, p.job, newest.created_at, newest.id as action, p.place
+    from (select a.id, a.created_at from holdfast.action a where a.tenant = :tenant
+        order by a.created_at desc, a.id limit :look) as newest
+    join holdfast.plan_job p on p.tenant = :tenant and p.action = newest.id
+    order by newest.created_at desc, newest.id, p.place desc limit :look
+) as p
+left join holdfast.job_now j on j.id = p.job
+order by p.created_at desc, p.action, p.place desc;

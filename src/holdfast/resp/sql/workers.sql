@@ -41,10 +41,35 @@ where l.seq = any(cast(:seqs as bigint[])) and l.lease_until > holdfast.now_us()
     and w.heartbeat_at + w.ttl_us > holdfast.now_us();
 
 -- name: queue_length :one
--- What waits in a queue to be popped, and no more of it than is asked for.
+-- What a tenant has in a queue to be popped. No more jobs are looked at than is asked for.
 select count(*) as jobs from (
-    select 1 from holdfast.ready k where k.route in (select r.id from holdfast.route r where r.queue = :queue) limit :most
-) as waiting;
+    select k.seq from holdfast.ready k where k.route in (select r.id from holdfast.route r where r.queue = :queue)
+    limit :most
+) as waiting
+where (select j.tenant from holdfast.job j where j.seq = waiting.seq) = :tenant;
 
--- name: route_backlog :many
-select r.route, count(*) as jobs from holdfast.ready r where r.route = any(cast(:routes as bigint[])) group by r.route;
+-- name: next_on_route :many
+-- What a tenant has on a route, in the order in which it is popped. No more jobs are looked at than is asked for: those
+-- before it may be of others.
+select waiting.priority, waiting.slot, waiting.seq from (
+    select k.priority, k.slot, k.seq from holdfast.ready k where k.route = :route
+    order by k.priority, k.slot, k.seq limit :look
+) as waiting
+where (select j.tenant from holdfast.job j where j.seq = waiting.seq) = :tenant
+order by waiting.priority, waiting.slot, waiting.seq limit :most;
+
+-- name: pending_of :many
+-- What a tenant has waiting on each route, among so many of the route.
+select r.id as route, r.queue, (select count(*) from (select k.seq from holdfast.ready k where k.route = r.id limit :cap)
+    as c where (select j.tenant from holdfast.job j where j.seq = c.seq) = :tenant) as jobs
+from holdfast.route r;
+
+-- name: later_of :many
+select r.id as route, r.queue, (select count(*) from (select t.seq from holdfast.later t
+        where t.route = r.id and t.state in ('scheduled', 'waiting') limit :cap)
+    as c where (select j.tenant from holdfast.job j where j.seq = c.seq) = :tenant) as jobs
+from holdfast.route r;
+
+-- name: running_of :many
+select l.queue, count(*) as jobs from holdfast.lease l join holdfast.job j on j.seq = l.seq
+where j.tenant = :tenant group by l.queue;
