@@ -11,10 +11,11 @@ import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from holdfast.announced_intake import AnnouncedIntake
+from holdfast.changes import Recorder
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
@@ -95,8 +96,13 @@ class Core:
         self.policies: dict[str, Queue] = {}
         self.doubts: list[str] = []  # about what the program declares, until a worker tells them
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what layers have open on the running loop
+        self.recorder: Recorder | None = None  # the audit, which is above this
         self._own = self.binding = Binding(settings, ports, embedded=embedded)
         self._threading = threading.Lock()  # callers without a loop may come on several threads
+
+    def recording(self, action: str, subject: str, by: str) -> AbstractAsyncContextManager[None]:
+        """Around a change of this program: it is written into the audit, if this app has one."""
+        return nullcontext() if self.recorder is None else self.recorder(action, subject, by)
 
     @property
     def settings(self) -> Settings:

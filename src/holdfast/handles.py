@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from holdfast import tallies, validation
+from holdfast.changes import changing
 from holdfast.core import Core
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
@@ -137,6 +138,7 @@ class Jobs(View):
         """Why one worker, or any worker, does not run the job; empty when nothing holds it back."""
         return [reason_of(each) for each in await self._ask(why, self[id].id, worker=worker)]
 
+    @changing("jobs cancel")
     async def cancel(
         self,
         *,
@@ -184,16 +186,19 @@ class Jobs(View):
             raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")
         return CancelFilter(queue, kind, tenant, LIVE if state is None else (state,), tuple(sorted(kept)))
 
+    @changing("jobs retry")
     async def retry(self, id: str) -> Job[Any]:
         """Enqueue an ended job again, as a new one that names it: same kind, queue, payload, metadata and limits."""
         accepted = await self._ask(rerun.retry, self[id].id, new_id(self._app.runtime().ports))
         return Job(self._app, accepted.id, None)
 
+    @changing("jobs retry")
     async def retry_once(self, id: str) -> Job[Any] | None:
         """`retry`, unless this call has been made for that job before: then None."""
         accepted = await self._ask(rerun.retry, self[id].id, derived_id("retry", self[id].id))
         return Job(self._app, accepted.id, None) if accepted.fresh else None
 
+    @changing("jobs retry")
     async def retry_some(
         self,
         *,
@@ -217,6 +222,7 @@ class Jobs(View):
                 refused[job.id] = str(problem)
         return Bulk(matched=len(page), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
 
+    @changing("jobs cancel")
     async def cancel_some(
         self,
         *,
@@ -264,10 +270,12 @@ class Workers(View):
         """The jobs it holds a lease on."""
         return [change_of(each) for each in await self._ask(watch.held_by, worker.seq)]
 
+    @changing("workers drain")
     async def drain(self, id: str) -> None:
         """Ask a live worker to drain and exit."""
         await self._ask(workers.ask_to_drain, id)
 
+    @changing("workers forget")
     async def forget(self, id: str) -> None:
         """Remove a worker that has left or died from the lists now; later it goes by itself. Refused while it lives."""
         await self._ask(workers.forget, id)
@@ -310,10 +318,12 @@ class Queues(View):
         rows = await self._ask(queues.list_lanes, queue=queue, after=last, limit=validation.page(limit))
         return page_of(rows, limit, lane_of, lambda row: (row.name,))
 
+    @changing("queues pause")
     async def pause(self, name: str, *, reason: str = "") -> None:
         """Pause the queue: no worker claims its jobs any more; running jobs continue."""
         await self._ask(queues.pause_queue, name, reason=reason)
 
+    @changing("queues resume")
     async def resume(self, name: str) -> bool:
         """Resume the queue; False when it was not paused."""
         return await self._ask(queues.resume_queue, name)
@@ -330,18 +340,22 @@ class Schedules(View):
     async def get(self, name: str) -> ScheduleRecord:
         return schedule_of(await self._ask(schedules.find_schedule, name))
 
+    @changing("schedules pause")
     async def pause(self, name: str) -> None:
         await self._ask(schedules.pause_schedule, name)
 
+    @changing("schedules resume")
     async def resume(self, name: str) -> datetime:
         """Resume with the next tick, without the ticks missed during the pause. Returns the time of that tick."""
         return moment(await self._ask(schedules.resume_schedule, name, next_tick))
 
+    @changing("schedules run")
     async def run(self, name: str) -> Job[Any]:
         """Enqueue its job once, now, in addition to its ticks."""
         id = await self._ask(schedules.run_now, name, new_id(self._app.runtime().ports))
         return Job(self._app, id, None)
 
+    @changing("schedules delete")
     async def delete(self, name: str) -> None:
         """Delete a schedule. A worker whose program still declares it writes it again when it starts."""
         if not await self._ask(schedules.delete_schedule, name):

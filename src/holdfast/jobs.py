@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from holdfast import durations
+from holdfast.changes import changing
 from holdfast.core import Core
 from holdfast.durations import Duration
 from holdfast.errors import RunFailed, UsageError
@@ -120,6 +121,7 @@ class Job(Generic[R]):
         self.state = cast(StateName, ended.state)
         return self._unpack(ended)
 
+    @changing("jobs cancel")
     async def cancel(self, reason: str = "cancelled by its owner") -> StateName:
         """Cancel the job and its family; returns its state now. `running` means that its worker was asked to stop it.
 

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast
-from holdfast.access.principals import Principal
+from holdfast.access.logins import IDLE_US
+from holdfast.access.principals import Principal, os_user
+from holdfast.access.tokens import hashed
 from holdfast.app import core_of
 from holdfast.errors import NotFound, RequestConflict, UsageError
+from tests.http.test_api import guide
 from tests.support.apps import MakeApp
 
 ANN = Principal("ann", "admin")
@@ -105,3 +108,75 @@ async def test_the_same_request_again_gets_the_same_answer(hf: Holdfast) -> None
     assert await requests.take("other tenant", "k", "other") is None
     await requests.free("other tenant", "k")
     assert await requests.take("other tenant", "k", "digest") is None
+
+
+async def test_a_login_that_nobody_has_used_for_long_is_not_live(hf: Holdfast) -> None:
+    """Neither for a request nor for a stream that it began."""
+    old, new = [await hf.access.logins.begin(ANN) for _ in range(2)]
+    await tamper(hf, f"update holdfast.login set seen_at = seen_at - {IDLE_US} where hash = '{hashed(old)}'")
+    assert await hf.access.logins.live([old, new]) == {new}
+    assert await hf.access.logins.principal(old) is None
+    assert await hf.access.logins.principal(new) == ANN
+
+
+async def audited(hf: Holdfast) -> list[tuple[str, str, str, str]]:
+    rows = await hf.access.audit.list()
+    return [(row.actor, row.action, row.subject, row.phase) for row in reversed(rows)]
+
+
+async def test_what_a_program_changes_is_in_the_audit_by_the_name_of_its_user(hf: Holdfast) -> None:
+    user = f"{os_user()} (python)"
+    run = await guide(hf).enqueue("Hello")
+    assert await audited(hf) == [], "to start a run is work"
+    await hf.queues.pause("default", reason="a release")
+    await hf.runs[run.id].cancel()
+    token = await hf.access.tokens.create("ci", by="bob")
+    assert await audited(hf) == [
+        (user, "queues pause", "default", "intent"),
+        (user, "queues pause", "default", "outcome"),
+        (user, "runs cancel", run.id, "intent"),
+        (user, "runs cancel", run.id, "outcome"),
+        ("bob", "tokens create", "ci", "intent"),
+        ("bob", "tokens create", "ci", "outcome"),
+    ]
+    assert token.secret not in str(await hf.access.audit.list())
+    with pytest.raises(NotFound):
+        await hf.schedules.pause("nothing")
+    assert (await hf.access.audit.list(limit=1))[0].detail == {"error": "NotFound"}
+    assert (await hf.access.audit.verify()).broken is None
+
+
+async def test_many_changes_of_one_call_are_one_entry(hf: Holdfast) -> None:
+    agent = guide(hf)
+    for n in range(3):
+        await agent.enqueue(f"n{n}")
+    assert (await hf.runs.cancel_some(agent="guide", dry_run=True)).matched == 3
+    assert await audited(hf) == []
+    assert (await hf.runs.cancel_some(agent="guide")).changed == 3
+    assert [each[1:] for each in await audited(hf)] == [
+        ("runs cancel", "agent=guide", "intent"),
+        ("runs cancel", "agent=guide", "outcome"),
+    ]
+
+
+async def test_a_program_may_say_who_asked_for_a_change(hf: Holdfast) -> None:
+    async with hf.access.audit.recording("ann", "release", "v2"):
+        await hf.queues.pause("default")
+        await hf.queues.resume("default")
+    assert [each[:2] for each in await audited(hf)] == [("ann", "release")] * 2
+
+
+async def test_what_a_worker_changes_is_not_in_the_audit(hf: Holdfast) -> None:
+    """Handlers pause, cancel and approve as part of their work, on threads too."""
+
+    @hf.job
+    async def close_down() -> None:
+        await hf.queues.pause("other")
+
+    @hf.job
+    def open_up() -> None:
+        hf.sync(hf.queues.resume("other"))
+
+    await close_down.run()
+    await open_up.run()
+    assert await audited(hf) == []

@@ -47,10 +47,10 @@ async def test_many_readers_of_one_run_cost_one_reading(make_app: MakeApp, serve
     readers = [asyncio.create_task(read(port, f"{API}/runs/{run.id}/stream")) for _ in range(15)]
 
     async def all_read() -> bool:
-        return run.id in gate.live.channels.open and gate.live.channels.open[run.id].readers == 15
+        return [each.readers for each in gate.live.channels.open.values()] == [15]
 
     await eventually(all_read)
-    channel = gate.live.channels.open[run.id]
+    (channel,) = gate.live.channels.open.values()
     async with working(hf):
         hold.set()
         seen = await asyncio.gather(*readers)
@@ -94,7 +94,7 @@ async def test_who_falls_out_of_what_is_kept_is_let_go_and_comes_back(
         await run.result()
 
         async def read_on() -> bool:
-            return shared.open[run.id].ended
+            return shared.of(run.id).ended
 
         await eventually(read_on)  # the channel has; this reader has not
     with pytest.raises(StoreUnavailable, match="come back with its last number"):
@@ -229,7 +229,7 @@ async def test_what_waits_for_a_reader_leaves_in_one_write(make_app: MakeApp) ->
             await run.result()
 
             async def read_on() -> bool:
-                return shared.open[run.id].ended
+                return shared.of(run.id).ended
 
             await eventually(read_on)
         rest = await anext(frames)

@@ -17,5 +17,6 @@ class Access:
         self.tokens = Tokens(app)
         self.logins = Logins(app)
         self.audit = Audit(app)
+        app.recorder = self.audit.by_program
         self.requests = Requests(app)
         self.webhooks = Webhooks()

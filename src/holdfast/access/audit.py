@@ -7,15 +7,16 @@ afterwards breaks the chain, and `verify` names the first row that does not fit.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from holdfast import validation
-from holdfast.access.principals import Principal
+from holdfast.access.principals import Principal, os_user
 from holdfast.access.rows import AuditHead, AuditRow
 from holdfast.access.statements import AuditSql
+from holdfast.changes import unnoted
 from holdfast.errors import HoldfastError
 from holdfast.handles import View
 from holdfast.kernel import codec
@@ -103,13 +104,18 @@ class Audit(View):
         intent = await self.add(who, action, subject, phase="intent", detail=detail)
         said: dict[str, str] = {"error": "Interrupted"}
         try:
-            yield
+            with unnoted():
+                yield
             said = {}
         except Exception as problem:
             said = {"error": type(problem).__name__}
             raise
         finally:
             await self.add(who, action, subject, phase="outcome", about=intent, detail=said)
+
+    def by_program(self, action: str, subject: str, by: str) -> AbstractAsyncContextManager[None]:
+        """Around a change that a program makes by itself: by whom it says, or else the user who runs it."""
+        return self.recording(by or f"{os_user()} (python)", action, subject)
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> Page[AuditRecord]:
         """The newest first."""

@@ -101,7 +101,7 @@ async def find_login(tx: Transaction, hash: str) -> LoginRow | None:
 
 @reading
 async def live_logins(tx: Transaction, hashes: Sequence[str]) -> list[LoginRow]:
-    return await tx.many(LoginsSql.live_logins, hashes=hashes)
+    return await tx.many(LoginsSql.live_logins, hashes=hashes, idle_us=IDLE_US)
 
 
 async def see_login(tx: Transaction, hash: str) -> None:

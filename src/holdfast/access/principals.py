@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
@@ -44,6 +45,14 @@ class Principal:
     def may(self, role: Role) -> bool:
         """Whether this one may do what that role may."""
         return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def os_user() -> str:
+    """Who runs this process, by the name that the system has for them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        return "somebody"
 
 
 class WebAccess(TypedDict, total=False):

@@ -17,6 +17,7 @@ from holdfast import durations, validation
 from holdfast.access.principals import API, Principal, Role
 from holdfast.access.rows import TokenRow
 from holdfast.access.statements import LoginsSql, TokensSql
+from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
 from holdfast.handles import View
@@ -64,6 +65,7 @@ class NewToken(TokenRecord):
 class Tokens(View):
     """`hf.access.tokens`."""
 
+    @changing("tokens create")
     async def create(
         self,
         name: str,
@@ -103,6 +105,7 @@ class Tokens(View):
     async def get(self, id: str) -> TokenRecord:
         return token_of(await self._ask(find_token, id))
 
+    @changing("tokens rotate")
     async def rotate(self, id: str, *, overlap: Duration = "1h", by: str = "") -> NewToken:
         """A token like this one in its place. The old one lasts for `overlap`, so that programs can change over."""
         old = await self.get(id)
@@ -113,6 +116,7 @@ class Tokens(View):
         await self._ask(end_token, id, durations.microseconds(overlap))
         return new
 
+    @changing("tokens revoke")
     async def revoke(self, id: str) -> TokenRecord:
         """End a token now, with the logins that were made with it. Doing it again does nothing."""
         return token_of(await self._ask(revoke_token, id))

@@ -14,6 +14,13 @@ class TenantName(NamedTuple):
     tenant: str
 
 
+class RunsHad(NamedTuple):
+    """How many runs a session has had so far."""
+
+    id: str
+    runs: int
+
+
 class HeldStretch(NamedTuple):
     """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
 

@@ -196,6 +196,12 @@ async def list_tenants(tx: Transaction, *, after: str = "", limit: int = 100) ->
 
 
 @reading
+async def runs_had(tx: Transaction, sessions: Sequence[str]) -> dict[str, int]:
+    """How many runs each of these sessions has had; a session that is gone is left out."""
+    return {row.id: row.runs for row in await tx.many(SessionsSql.runs_had, ids=list(sessions))}
+
+
+@reading
 async def list_sessions(
     tx: Transaction,
     *,

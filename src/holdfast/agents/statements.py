@@ -10,7 +10,7 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, TenantName
+from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, RunsHad, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -113,6 +113,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     list_sessions: Many[SessionRow]
     count_sessions: One[RowCount]
     count_sessions_of: One[RowCount]
+    runs_had: Many[RunsHad]
     metadata_values: Many[ValueCount]
     list_tenants: Many[TenantName]
     update_session: One[SessionRow]

@@ -5,14 +5,13 @@ One list of such commands, kept by the one function through which commands reach
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import click
 
-from holdfast.access.principals import Principal
+from holdfast.access.principals import Principal, os_user
 from holdfast.app import Holdfast
 
 CHANGING = frozenset(
@@ -65,11 +64,7 @@ _LEFT_OUT = frozenset(
 
 def caller() -> Principal:
     """Who types: a command may do all that the user may do who opens the database."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        name = "somebody"
-    return Principal(f"{name} (command)", "admin")
+    return Principal(f"{os_user()} (command)", "admin")
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -78,15 +78,12 @@ async def show_demo(crew: DemoCrew, journal: str, port: int) -> None:
 
 def _server(crew: DemoCrew) -> uvicorn.Server:
     try:
-        import uvicorn
-
         from holdfast.http.app import served
         from holdfast.http.security.gate import WebOptions
+        from holdfast.http.server import server_for
     except ModuleNotFoundError:
         raise MissingExtra("http", "`holdfast demo --web`") from None
-    options: dict[str, Any] = {"lifespan": "off", "log_level": "warning", "timeout_graceful_shutdown": 1}
-    web = served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew))
-    return uvicorn.Server(uvicorn.Config(web, **options))
+    return server_for(served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew)), timeout_graceful_shutdown=1)
 
 
 async def _feed(journal: str) -> None:

@@ -15,7 +15,6 @@ from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.http.security import caps
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 from holdfast.http.security.prefixes import Prefixed
 
@@ -61,7 +60,7 @@ async def _serve(  # noqa: PLR0913  options of the command
     **options: Any,
 ) -> None:
     try:
-        import uvicorn
+        from holdfast.http.server import server_for
     except ModuleNotFoundError:
         raise MissingExtra("http", "`holdfast serve`") from None
     if (tls_cert is None) != (tls_key is None):
@@ -71,22 +70,12 @@ async def _serve(  # noqa: PLR0913  options of the command
         check_bind(bind, login=not no_login, protected=protected, tokens=tokens)
         names = {*LOCAL, bind.shown, *hosts}
         web = app.web(who=(lambda _: _LOCAL_USER) if no_login else None, hosts=names, **options)
-        config = uvicorn.Config(
-            _behind(web, proxies, prefix),
-            lifespan="off",
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,  # `_behind` believes them
-            ssl_certfile=tls_cert,
-            ssl_keyfile=tls_key,
-            timeout_graceful_shutdown=_LAST_WORDS,
-            h11_max_incomplete_event_size=caps.HEADERS,
-        )
+        tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key}
+        server = server_for(_behind(web, proxies, prefix), timeout_graceful_shutdown=_LAST_WORDS, **tls)
         family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
         with listen_on(bind, family) as listener:
             place = f"{'https' if tls_cert else 'http'}://{bind.shown}:{listener.getsockname()[1]}"
             await _greet(app, place + prefix.rstrip("/"), no_login)
-            server = uvicorn.Server(config)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))

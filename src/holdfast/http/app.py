@@ -5,7 +5,6 @@ The app needs no lifespan and works under any path: what it opens, it opens at t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import cache
 from typing import Any
@@ -37,8 +36,6 @@ from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
 from holdfast.kernel.bounds import READS, bound
 from holdfast.version import VERSION
-
-log = logging.getLogger("holdfast.http")
 
 
 def web(
@@ -160,13 +157,8 @@ def _add_descriptions(app: FastAPI, gate: Gate) -> None:
         return json_response({"ok": True})
 
     async def ready(_: Request) -> Response:
-        try:
-            with bound(READS):
-                await gate.hf.queues.list(limit=1)
-        except HoldfastError as problem:
-            log.warning("not ready: %s", problem)
-            return json_response({"ok": False}, 503)
-        return json_response({"ok": True})
+        fit = await gate.readiness.is_ready()
+        return json_response({"ok": fit}, 200 if fit else 503)
 
     async def measured(request: Request) -> Response:
         """For Prometheus: a principal with the scope metrics, and no tenant."""

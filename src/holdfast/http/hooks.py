@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from holdfast.access.principals import Principal
 from holdfast.app import core_of
+from holdfast.changes import unnoted
 from holdfast.errors import HoldfastError
 from holdfast.http.api.answers import json_response
 from holdfast.http.api.problems import status_of
@@ -24,8 +25,8 @@ async def take_delivery(request: Request, gate: Gate) -> Response:
     """Take a signed delivery for the webhook of this name: 202, and 200 for one that was delivered before."""
     gate.deliveries.take(address_of(request))
     hook = gate.hf.access.webhooks.find(request.path_params["name"])
-    if hook is None or gate.options.tenant not in (None, hook.tenant):
-        raise absent()
+    if hook is None or gate.options.tenant not in (None, hook.tenant) or gate.options.metadata:
+        raise absent()  # what it enqueues belongs to no session, so it is not there where metadata are pinned
     if gate.options.read_only:
         raise forbidden("this is read-only.", "Use another server to change something.")
     raw = await _body(request)
@@ -64,7 +65,8 @@ async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Requ
     intent = await audit.add(by, HOOK.name, path, phase="intent", detail=detail)
     status = 500
     try:
-        taken = await hook.take(delivery)
+        with unnoted():
+            taken = await hook.take(delivery)
         status = 202
     except HoldfastError as problem:
         status = status_of(problem)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from holdfast.changes import unnoted
 from holdfast.clock import Ports
 from holdfast.crons import next_tick
 from holdfast.durations import microseconds
@@ -171,9 +172,10 @@ class Worker:
         await self._database.listen(self._hints.take)
         self._lifeline.start(self._compose, self._on_beat)
         loops = {"tick": self._tick, "poll": self._polling.run, "claim": self._claim, "duties": self._tend}
-        for name, loop in loops.items():
-            life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
-            self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
+        with unnoted():  # what handlers change is work
+            for name, loop in loops.items():
+                life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
+                self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
         self._loops.append(asyncio.create_task(attended(self._registry.layers, self._capabilities(), self.warmed)))
 
     async def run(self, started: Callable[[], None] = unheeded) -> None:

@@ -17,7 +17,8 @@ where hash = :hash and kind = 'session' and expires_at > holdfast.now_us() and s
 -- name: live_logins :many
 -- Of these, those that have not ended.
 select :columns from holdfast.login
-where hash = any(cast(:hashes as text[])) and kind = 'session' and expires_at > holdfast.now_us();
+where hash = any(cast(:hashes as text[])) and kind = 'session' and expires_at > holdfast.now_us()
+    and seen_at > holdfast.now_us() - :idle_us;
 
 -- name: see_login :exec
 update holdfast.login set seen_at = holdfast.now_us() where hash = :hash and kind = 'session';

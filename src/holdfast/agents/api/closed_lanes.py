@@ -6,6 +6,7 @@ from holdfast.agents import lanes
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.lanes import let_through, list_lanes
 from holdfast.agents.values.lanes import ClosedLaneRecord, closed_lane_of
+from holdfast.changes import changing
 from holdfast.errors import NotFound
 from holdfast.validation import did_you_mean
 from holdfast.values.page import Page, part_of
@@ -22,6 +23,7 @@ class LanesList(Reaching):
         rows = await self._transact(list_lanes)
         return part_of([closed_lane_of(row) for row in rows], limit, after, lambda lane: lane.name)
 
+    @changing("lanes open")
     async def open(self, name: str) -> int:
         """Open a lane for all workers; returns how many runs it has woken. `NotFound` when it is not closed."""
         closed = {lane.name for lane in await self._transact(list_lanes)}

@@ -1,4 +1,4 @@
-"""What runs have done, counted or listed for all of them: `hf.runs.stats()`, `.failures()` and `.calls()`."""
+"""What runs have done, counted or listed for all of them: `hf.runs.stats()`, `.failures()`, `.calls()`, `.call()`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, Unpack
 
 from holdfast import tallies, validation
+from holdfast.agents import queries
 from holdfast.agents.api.options import moment_us
 from holdfast.agents.call_pages import call_page
 from holdfast.agents.core import Reaching
@@ -14,6 +15,7 @@ from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.states import CALL
 from holdfast.agents.values.runs import CallRecord, call_of
 from holdfast.durations import Duration
+from holdfast.errors import NotFound
 from holdfast.values.page import Page, cursor, place
 from holdfast.values.tallies import FailureRecord, StatRecord
 
@@ -58,6 +60,14 @@ class CountedRuns(Reaching):
         return await tallies.failures(
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
+
+    async def call(self, id: str) -> CallRecord:
+        """One tool call; `NotFound` when there is none, or it is another tenant's."""
+        found = await self._transact(queries.find_call, id)
+        run = None if found is None else await self._transact(queries.find_run, found.run)
+        if found is None or run is None or self._tenant not in (None, run.tenant):
+            raise NotFound(f"there is no tool call {id} in this database.")
+        return call_of(found)
 
     async def calls(
         self,

@@ -35,8 +35,9 @@ from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.states import RUN, RunState, RunStateName
 from holdfast.agents.values.agents import AgentRecord, VersionRecord, agent_of, version_of
-from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
+from holdfast.agents.values.runs import RunRecord, run_of
 from holdfast.agents.values.sessions import SessionRecord, session_of
+from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec
@@ -107,8 +108,7 @@ class RunsList(Collection, CountedRuns):
         where = {"session": session, "agent": agent, "parent": parent, "tenant": tenant}
         wanted = await self._filters(**where, state=state, mode=mode, since=since, until=until)
         found = await self._transact(run_page, wanted, before=newest_first(after), limit=validation.page(limit))
-        further = None if found.place is None else cursor(*found.place)
-        return Page(map(run_of, found.rows), next=further, looked=found.looked)
+        return Page(map(run_of, found.rows), next=found.place and cursor(*found.place), looked=found.looked)
 
     async def count(self, **choice: Any) -> int:
         """How many runs `list` would give with these filters, among the newest 10,000 that it looks at."""
@@ -127,6 +127,7 @@ class RunsList(Collection, CountedRuns):
         row = await self.get(id)
         return below(row, [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _TREE)])
 
+    @changing("runs retry")
     async def retry(self, id: str, *, key: str | None = None) -> Run[Any]:
         """Enqueue an ended run again: the same prompt and options, in the same session; `retry_of` names the old one.
 
@@ -134,6 +135,7 @@ class RunsList(Collection, CountedRuns):
         """
         return await run_again(self._app, await self.get(id), key=key)
 
+    @changing("runs retry")
     async def retry_some(self, *, dry_run: bool = False, **choice: Unpack[RunChoice]) -> Bulk:
         """`retry` for a page of runs that have ended, each once however often it is called; failed ones by default.
 
@@ -142,6 +144,7 @@ class RunsList(Collection, CountedRuns):
         choice.setdefault("state", RunState.FAILED.value)
         return await change_some(self.list, choice, self._once_more, ended=True, dry_run=dry_run)
 
+    @changing("runs cancel")
     async def cancel_some(self, *, dry_run: bool = False, reason: str = "", **choice: Unpack[RunChoice]) -> Bulk:
         """Cancel a page of runs that have not ended. With `dry_run` it only counts."""
 
@@ -163,14 +166,6 @@ class RunsList(Collection, CountedRuns):
         """Play a run again from its record, in a copy, without key, network or its tools; says what was different."""
         id, its_own = (run, None) if isinstance(run, str) else (run.id, run.tenant)
         return await replay(self._app, id, its_own if self._tenant is None else self._tenant)
-
-    async def call(self, id: str) -> CallRecord:
-        """One tool call."""
-        found = await self._transact(queries.find_call, id)
-        if found is None:
-            raise NotFound(f"there is no tool call {id} in this database.")
-        await self.get(found.run)
-        return call_of(found)
 
     async def as_completed(self, runs: Iterable[Run[T]]) -> AsyncIterator[Run[T]]:
         """Each run as it ends, whatever its outcome; its `state` says how."""
@@ -255,10 +250,12 @@ class SessionsList(Collection):
         """Other metadata for a session, by its id or its key, or another policy for messages during a run."""
         return await self[id].update(metadata=metadata, during=during)
 
+    @changing("sessions delete")
     async def delete(self, id: str) -> None:
         """Remove a session, by its id or its key, with its messages and runs."""
         await self._transact(queries.delete_session, (await self.get(id)).id)
 
+    @changing("sessions prune")
     async def prune(self, *, older_than: Duration, progress: Callable[[int], None] | None = None) -> int:
         """Remove the sessions in which nothing has happened for so long; returns how many it removed.
 
@@ -441,6 +438,7 @@ class Tenant(Rulings):
         self.jobs = TenantJobs(app, id)
         self.budgets = BudgetsList(app, id)
 
+    @changing("tenants erase")
     async def erase(self, *, within: Duration = "2m", progress: Progress | None = None) -> Erased:
         """Remove everything of this tenant: what is open is cancelled first; returns how many of each are gone.
 

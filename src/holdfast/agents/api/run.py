@@ -33,6 +33,7 @@ from holdfast.agents.runs.why import why
 from holdfast.agents.states import RunState, RunStateName
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
 from holdfast.agents.values.sessions import Message
+from holdfast.changes import changing
 from holdfast.clock import Clock
 from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, NotFound, RunFailed
@@ -147,6 +148,7 @@ class Run(Reaching, Generic[T]):
             return replace(event, result=result_of(row, self._decode, used))
         return replace(event, error=row.error or "", error_type=row.error_type or "")
 
+    @changing("runs cancel")
     async def cancel(self, reason: str = "cancelled by its owner") -> RunStateName:
         """Cancel the run, its tool calls and every run below it; returns its state now."""
         await self.check()
@@ -163,6 +165,7 @@ class Run(Reaching, Generic[T]):
         blocks = codec.encode(blocks_of(prompt), what="the message", cap=settings.prompt_cap)
         await self._transact(inbox.steer, self.id, new_id(ports), blocks)
 
+    @changing("runs interrupt")
     async def interrupt(self, by: str = "its owner") -> None:
         """End the run where it is: keep what the model has written as a cut-off answer, and cancel its tools."""
         await self.check()

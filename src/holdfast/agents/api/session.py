@@ -25,6 +25,7 @@ from holdfast.agents.runs.create import SessionWish, open_session
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import RunRecord, run_of
 from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord, compaction_of, session_of
+from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
@@ -233,6 +234,7 @@ class Session(Reaching):
         id = message.id if isinstance(message, Message) else message
         await self._transact(commit.preserve, self.id, id, preserved=preserved)
 
+    @changing("sessions retire")
     async def retire(self, message: Message | str) -> None:
         """Retire all messages of the run that this message belongs to: models no longer see them.
 
@@ -252,6 +254,7 @@ class Session(Reaching):
         text = None if metadata is None else codec.encode(given, what="metadata", cap=cap)
         return session_of(await self._transact(queries.update_session, self.id, text, during))
 
+    @changing("sessions delete")
     async def delete(self) -> None:
         """Remove the session with its messages and runs. Refused while one of its runs is active."""
         await self._row()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.agents.events.readership import Readership
 from holdfast.agents.retention.gaps import with_gaps
@@ -27,6 +27,7 @@ from holdfast.slow_waits import SlowWaits
 
 _PAGE = 500
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+_STILL_THERE = 5.0  # seconds between two looks whether the runs that are read are still there
 ENDED = RUN.final
 
 
@@ -80,6 +81,10 @@ class _EventReader:
             self.rows.put_nowait(row)
         return bool(events)
 
+    def fail(self, problem: Exception) -> None:
+        with contextlib.suppress(asyncio.QueueFull):  # it reads first, and is told so at the next look
+            self.rows.put_nowait(problem)
+
 
 class Streams:
     def __init__(
@@ -97,6 +102,7 @@ class Streams:
         self._awaited: defaultdict[str, list[_Waiter]] = defaultdict(list)
         self._looking: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
+        self._checked = ports.clock.monotonic()
         self._listening = False
         self._readership = Readership(database, ports)
         self._slow = SlowWaits(ports, "run", ask)
@@ -195,13 +201,35 @@ class Streams:
         await self._readership.keep()
         found = False
         readers = [reader for reader in self._readers if reader.rows.qsize() < _PAGE]
+        now = self._ports.clock.monotonic()
+        checking, self._checked = (True, now) if now >= self._checked + _STILL_THERE else (False, self._checked)
         for bounds in {reader.bounds for reader in readers}:
-            with bound(bounds):
-                found |= await self._look_for_events([reader for reader in readers if reader.bounds == bounds])
+            mine = [reader for reader in readers if reader.bounds == bounds]
+            found |= await self._within(bounds, self._look_for_events(mine))
+            if checking:
+                await self._within(bounds, self._look_for_gone(mine))
         for bounds in {waiter.bounds for waiters in self._awaited.values() for waiter in waiters}:
-            with bound(bounds):
-                found |= await self._look_for_ends(bounds)
+            found |= await self._within(bounds, self._look_for_ends(bounds))
         return found
+
+    async def _within(self, bounds: Bounds | None, look: Coroutine[Any, Any, bool]) -> bool:
+        """One look. What is refused within these bounds, such as to one tenant, ends the waits within them alone."""
+        try:
+            with bound(bounds):
+                return await look
+        except Unavailable:
+            raise
+        except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
+            self._refuse(bounds, problem)
+            return False
+
+    async def _look_for_gone(self, readers: Sequence[_EventReader]) -> bool:
+        """A run that is removed has no last event: who reads it is told so."""
+        there = {row.id for row in await self._database.transact(run_states, sorted({each.run for each in readers}))}
+        for reader in readers:
+            if reader.run not in there:
+                reader.fail(NotFound(f"there is no run {reader.run} in this database any more."))
+        return False
 
     async def _look_for_events(self, readers: Sequence[_EventReader]) -> bool:
         lowest: dict[str, int] = {}
@@ -245,10 +273,15 @@ class Streams:
         return any(given)
 
     def _give_up(self, problem: Exception) -> None:
+        everybodys = {reader.bounds for reader in self._readers}
+        for bounds in everybodys | {each.bounds for waiters in self._awaited.values() for each in waiters}:
+            self._refuse(bounds, problem)
+
+    def _refuse(self, bounds: Bounds | None, problem: Exception) -> None:
         for reader in self._readers:
-            with contextlib.suppress(asyncio.QueueFull):
-                reader.rows.put_nowait(problem)
-        for waiters in list(self._awaited.values()):
+            if reader.bounds == bounds:
+                reader.fail(problem)
+        for waiters in self._awaited.values():
             for waiter in waiters:
-                if not waiter.ended.done():
+                if waiter.bounds == bounds and not waiter.ended.done():
                     waiter.ended.set_exception(problem)

@@ -17,6 +17,7 @@ from holdfast.agents.money.money_rows import BudgetRow, BudgetState, UsedRow
 from holdfast.agents.money.statements import BudgetsSql
 from holdfast.agents.money.usage import TimeSpan, usage_of_all
 from holdfast.agents.queries import find_session
+from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, NotFound, UsageError
 from holdfast.kernel import codec
@@ -87,6 +88,7 @@ class BudgetsList(Reaching):
         self._app = app
         self._tenant = tenant  # None: of everybody
 
+    @changing("budgets set")
     async def set(
         self,
         cost: str | Decimal,
@@ -182,6 +184,7 @@ class BudgetsList(Reaching):
         found = await self._transact(list_budgets, "tenant" if tenant is not None else None, tenant)
         return [_budget(row) for row in found]
 
+    @changing("budgets delete")
     async def delete(self, id: str) -> None:
         """Delete a budget, with what was spent of it."""
         if self._tenant is not None and not await self._is_ours(id, self._tenant):

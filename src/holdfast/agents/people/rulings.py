@@ -17,6 +17,7 @@ from holdfast.agents.people.schema_fit import misfit
 from holdfast.agents.statements import AgentsSql, RunsSql
 from holdfast.agents.states import INQUIRY, InquiryState
 from holdfast.agents.tools import Tool
+from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, NotFound, UsageError
 from holdfast.kernel.database import Transaction, reading
@@ -39,6 +40,7 @@ class Rulings(Reaching):
     _app: AgentsCore
     _tenant: str | None = None
 
+    @changing("runs approve")
     async def approve(
         self, id: str, *, digest: str | None = None, by: str = "", input: dict[str, Any] | None = None
     ) -> Inquiry:
@@ -68,10 +70,12 @@ class Rulings(Reaching):
         if problem is not None:
             raise UsageError(f"these arguments do not fit {TOOL_KIND}{row.name}: {problem.removesuffix('.')}.")
 
+    @changing("runs deny")
     async def deny(self, id: str, *, digest: str | None = None, by: str = "", message: str = "") -> Inquiry:
         """Deny a call, and tell the model why; or end a run that asked to continue."""
         return await self._decide(Ruling(id, InquiryState.DENIED, by, digest, message=message))
 
+    @changing("runs answer")
     async def answer(self, id: str, answer: Any, *, digest: str | None = None, by: str = "") -> Inquiry:
         """Answer a question, provide the result of a call, or tell a cut-off run how to continue."""
         return await self._decide(Ruling(id, InquiryState.ANSWERED, by, digest, answer=answer))

@@ -42,6 +42,10 @@ select count(*) as n from (select s.parent, s.metadata from holdfast.session s w
     order by s.tenant desc, s.created_at desc, s.id desc limit :look) as f
 where (cast(:parent as text) is null or f.parent = :parent) and json_contains(f.metadata, :metadata);
 
+-- name: runs_had :many
+-- For all sessions that a process follows, in one look.
+select id, runs from holdfast.session where id = any(cast(:ids as text[]));
+
 -- name: metadata_values :many
 -- What most sessions have comes first. A page begins behind a count and a value.
 select json_value(metadata, :key) as value, count(*) as n from holdfast.session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.agents.values.runs import CallRecord
+from holdfast.errors import NotFound
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Sight
@@ -31,5 +32,6 @@ async def list_tool_calls(
 async def show_call(seen: Sight, id: str) -> CallRecord:
     """Show one tool call."""
     call = await seen.runs.call(id)
-    await seen.run(call.run)
+    if seen.pinned and not await seen.shows((await seen.runs.get(call.run)).session):
+        raise NotFound(f"there is no tool call {id} in this database.")
     return call

@@ -42,8 +42,7 @@ async def list_inquiries(
     found = await seen.inquiries.list(state=state or None, run=run, tenant=seen.chosen(tenant), **page.place)
     if not seen.pinned:
         return found
-    shown = [each for each in found if await seen.shows(each.session_id)]
-    return Page(shown, next=found.next, looked=found.looked)
+    return Page([each for each in found if await seen.shows(each.session_id)], next=found.next)
 
 
 async def _find(seen: Seen, id: str) -> Inquiry:

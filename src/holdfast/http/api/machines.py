@@ -76,8 +76,11 @@ def _own(seen: Seen, name: str) -> str:
 async def _find(seen: Seen, id: str) -> JobRecord:
     """By its id, or by the name that it was started with."""
     job = execution_job(id if is_id(id) else _own(seen, id))
-    found = await (seen.hf.jobs if seen.part is None else seen.part.jobs).get(job)
-    if not executions.is_execution(found):
+    try:
+        found = await (seen.hf.jobs if seen.part is None else seen.part.jobs).get(job)
+    except NotFound:
+        found = None
+    if found is None or not executions.is_execution(found):
         raise NotFound(f"there is no execution {id[:80]} in this database.")
     return found
 

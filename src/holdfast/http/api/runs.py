@@ -20,13 +20,14 @@ from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 from holdfast.agents.values.sessions import Message
-from holdfast.errors import ResultTimeout
+from holdfast.errors import NotFound, ResultTimeout
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response, told_to
 from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel import stored_json
+from holdfast.kernel.ids import is_id
 from holdfast.values import Page, as_json
 from holdfast.values.bulk import Bulk
 
@@ -113,11 +114,21 @@ async def list_runs(
     chosen = seen.chosen(tenant)
     where: dict[str, Any] = {"agent": agent, "session": session, "parent": parent, "tenant": chosen}
     how: dict[str, Any] = {"state": state, "mode": mode, "since": since, "until": until}
+    if seen.pinned:
+        await _check_named(seen, session, parent)
     found = await seen.runs.list(**where, **how, **page.place)
     if not seen.pinned:
         found.total = await seen.runs.count(**where, **how) if count else None
         return found
-    return Page([run for run in found if await seen.shows(run.session)], next=found.next, looked=found.looked)
+    return Page([run for run in found if await seen.shows(run.session)], next=found.next)
+
+
+async def _check_named(seen: Seen, session: str | None, parent: str | None) -> None:
+    """`NotFound` for what a filter names and is not there for this principal."""
+    if session is not None:
+        await seen.find_session(session)
+    if parent is not None:
+        await seen.run(parent)
 
 
 async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:
@@ -143,8 +154,11 @@ async def create_run(seen: Sight, new: NewRunBody) -> RunRecord:
 
 async def _pinned_session(seen: Seen, key: str | None) -> Any:
     """A session that has what is pinned: a new one, or one that has it already."""
+    if key is not None and is_id(key):
+        return await seen.session(key)
     made = await (seen.part or seen.hf).session(key, metadata=seen.with_pinned(None))
-    await seen.find_session(made.id)
+    if not await seen.shows(made.id):
+        raise NotFound(f"there is no session {key} in this database.")
     return made
 
 

@@ -71,6 +71,8 @@ async def list_sessions(
     """List sessions, newest first. `metadata` is a JSON object that theirs contain."""
     wanted = seen.with_pinned(_object(metadata, "metadata"))
     chosen = seen.chosen(tenant)
+    if seen.pinned and parent is not None:
+        await seen.find_session(parent)
     found = await seen.sessions.list(metadata=wanted, parent=parent, tenant=chosen, **page.place)
     if count:
         found.total = await seen.sessions.count(metadata=wanted, parent=parent, tenant=chosen, cap=MOST_COUNTED)

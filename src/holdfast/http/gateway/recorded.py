@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast.access.audit import Audit
 from holdfast.access.principals import Principal
+from holdfast.changes import unnoted
 from holdfast.errors import HoldfastError
 from holdfast.facades.universal_agent.gateway_values import AgentEvent, GatewayRequest, GatewaySession
 from holdfast.facades.universal_agent.in_process import InProcessGateway
@@ -57,7 +58,8 @@ class RecordedGateway:
         intent = await self._audit.add(self._by, action, self._path, phase="intent", detail=detail)
         status = 500
         try:
-            result = await change()
+            with unnoted():
+                result = await change()
             status = 200
         except HoldfastError as problem:
             status = status_of(problem)

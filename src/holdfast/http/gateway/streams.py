@@ -26,8 +26,9 @@ from holdfast.http.api.routes import Endpoint
 from holdfast.http.gateway.recorded import RecordedGateway
 from holdfast.http.gateway.routes import ROOT, narrowed
 from holdfast.http.live.responses import SLOWEST_SEND
+from holdfast.http.live.vigil import WatchedStream
 from holdfast.http.security.denials import Denied
-from holdfast.http.security.gate import Gate, watched
+from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
 from holdfast.kernel.bounds import Bounds, bound
 from holdfast.shown_text import shown
@@ -40,10 +41,10 @@ NOT_A_TEXT, LATER = 1003, 1013  # of the WebSocket standard: data of the wrong k
 class Socket:
     """A WebSocket as a conversation needs it. Who takes more than five seconds for a message is let go."""
 
-    def __init__(self, socket: WebSocket, gate: Gate, principal: Principal) -> None:
+    def __init__(self, socket: WebSocket, gate: Gate, name: str) -> None:
         self._socket = socket
         self._gate = gate
-        self._principal = principal
+        self._name = name
 
     async def accept(self) -> None:
         """It is open already."""
@@ -51,7 +52,7 @@ class Socket:
     async def receive(self) -> str | None:
         try:
             text = await self._socket.receive_text()
-            self._gate.rate.take(self._principal.name)
+            self._gate.rate.take(self._name)
         except (WebSocketDisconnect, RuntimeError):  # gone, or closed by us
             return None
         except KeyError:
@@ -113,9 +114,10 @@ async def _watched(socket: WebSocket, gate: Gate, principal: Principal, part: Re
     clock, id = core_of(gate.hf).ports.clock, str(socket.path_params["id"])
     tenant = gate.tenant_of(principal)
     bounds = None if tenant is None else Bounds(reads=False, tenant=tenant)
-    with gate.live.counts.one(principal.name), gate.live.watch(watched(socket, principal)) as dismissed:
+    watched: WatchedStream = socket.state.watched
+    with gate.live.counts.one(watched.name), gate.live.watch(watched) as dismissed:
         with bound(bounds):
-            talking = asyncio.create_task(converse(part, id, Socket(socket, gate, principal), clock))
+            talking = asyncio.create_task(converse(part, id, Socket(socket, gate, watched.name), clock))
         over: asyncio.Future[Any] = asyncio.ensure_future(dismissed.wait())
         try:
             await asyncio.wait({talking, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,12 +147,9 @@ def add_gateway(app: FastAPI, gate: Gate, gateway: InProcessGateway) -> None:
 
     async def healthy(_: Request) -> Response:
         """As /readyz: whether the database answers, for everybody."""
-        try:
-            await gate.hf.queues.list(limit=1)
-        except HoldfastError as problem:
-            log.warning("not ready: %s", problem)
-            return json_response({"status": "unhealthy"}, 503)
-        return json_response({"status": "healthy"})
+        if await gate.readiness.is_ready():
+            return json_response({"status": "healthy"})
+        return json_response({"status": "unhealthy"}, 503)
 
     app.router.add_websocket_route(f"{ROOT}/sessions/{{id:path}}/stream", stream)
     app.router.add_route(f"{ROOT}/health", healthy, methods=["GET"], include_in_schema=False)

@@ -16,10 +16,13 @@ from holdfast.agents.api.run import Run
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.events import Event, EventsPruned, RunEnded
 from holdfast.http.live.frames import frame_of
+from holdfast.kernel.bounds import Bounds, bounds_now
 
 KEPT_BYTES = 1_048_576
 _KEPT_BEFORE = 200  # events before the present one with which a channel begins
 _PAGE = 500
+
+ChannelPlace = tuple[str, Bounds | None]  # a run, and the bounds of those who follow it
 
 
 class Channel:
@@ -80,15 +83,23 @@ class Channel:
 
 
 class Channels:
-    """The channels of one event loop, by run."""
+    """The channels of one event loop, by run and by the bounds of those who follow it.
+
+    What is refused to one tenant ends the streams of that tenant alone.
+    """
 
     def __init__(self, run_of: Callable[[str], Run[Any]]) -> None:
         self._run_of = run_of
-        self.open: dict[str, Channel] = {}
+        self.open: dict[ChannelPlace, Channel] = {}
+
+    def of(self, run: str) -> Channel:
+        """The channel that follows a run within the present bounds."""
+        return self.open[run, bounds_now()]
 
     async def follow(self, run: str, after: int) -> AsyncGenerator[bytes, None]:
         """The frames of a run behind an event, as many at once as there are, until the run has ended."""
-        channel = await self._join(run, after)
+        place = run, bounds_now()
+        channel = await self._join(place, after)
         caught_up = False
         try:
             while True:
@@ -111,15 +122,15 @@ class Channels:
             if channel.problem is not None:
                 raise channel.problem
         finally:
-            await self._leave(run, channel)
+            await self._leave(place, channel)
 
-    async def _join(self, run: str, after: int) -> Channel:
-        channel = self.open.get(run)
+    async def _join(self, place: ChannelPlace, after: int) -> Channel:
+        run, channel = place[0], self.open.get(place)
         if channel is None or (channel.ended and channel.problem is not None):
             now = await self._run_of(run).refresh()
-            channel = self.open.get(run)
+            channel = self.open.get(place)
             if channel is None or channel.problem is not None:
-                channel = self.open[run] = Channel(
+                channel = self.open[place] = Channel(
                     self._run_of(run), min(max(after, now.events - _KEPT_BEFORE), now.events)
                 )
         channel.readers += 1
@@ -131,11 +142,11 @@ class Channels:
         last = max((_last_of(event) for event in events), default=upto)
         return last, b"".join(map(frame_of, events))
 
-    async def _leave(self, run: str, channel: Channel) -> None:
+    async def _leave(self, place: ChannelPlace, channel: Channel) -> None:
         channel.readers -= 1
         if not channel.readers:
-            if self.open.get(run) is channel:
-                del self.open[run]
+            if self.open.get(place) is channel:
+                del self.open[place]
             await channel.close()
 
 

@@ -13,13 +13,13 @@ from holdfast.http.live.channels import Channels
 from holdfast.http.live.frames import frame
 from holdfast.http.live.responses import LiveResponse
 from holdfast.http.live.sampler import Sample, Sampler
+from holdfast.http.live.session_news import SessionNews
 from holdfast.http.live.vigil import Vigil, WatchedStream
 from holdfast.http.live.wanted import EventFilter
 from holdfast.http.security.caps import StreamCounts
 from holdfast.values import as_json
 
 _ID = re.compile(rb"^id: (\d+)$", re.M)
-_NEXT_RUN = 0.5  # seconds between two looks for the next run of a session
 
 
 class Live:
@@ -27,6 +27,7 @@ class Live:
         self._hf = hf
         self._clock = core_of(hf).ports.clock
         self.channels = Channels(lambda id: hf.runs[id])
+        self.news = SessionNews(hf)
         self.sampler = Sampler(hf)
         self.counts = StreamCounts()
         self._vigil = Vigil(hf.access, self._clock)
@@ -47,9 +48,10 @@ class Live:
         ordinal, seq = after
         following = ordinal - 1 if seq else ordinal
         while True:
-            run = await session.run_after(following)
+            now = await session.refresh()
+            run = await session.run_after(following) if now.runs > following else None
             if run is None:
-                await self._clock.sleep(_NEXT_RUN)
+                await self.news.more_than(now.runs, now.id)
                 continue
             begin = seq if run.ordinal == ordinal else 0
             marked = b"id: %d.\\1" % run.ordinal

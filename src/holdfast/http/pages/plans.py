@@ -54,6 +54,7 @@ async def show_one_plan(seen: Sight, id: str) -> PlanView:
 @pages.action("/plans/{id}/apply", like="POST /actions")
 async def apply_plan(seen: Sight, id: str, form: Filled) -> Go:
     inputs = [line.strip() for line in form.get("inputs", "").splitlines() if line.strip()]
+    await show_plan(seen, id)  # 404 for who does not have it
     made = await submit_action(seen, NewActionBody(plan=id, inputs=inputs))
     return Go("/actions", made["id"])
 

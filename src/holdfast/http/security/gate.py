@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,11 +18,13 @@ from starlette.responses import Response
 
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
+from holdfast.changes import unnoted
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
 from holdfast.http.api.seen import Seen
 from holdfast.http.live.live import Live
+from holdfast.http.live.readiness import Readiness
 from holdfast.http.live.vigil import WatchedStream
 from holdfast.http.security.browser import SAFE, is_forged
 from holdfast.http.security.caps import RateCap
@@ -71,6 +74,7 @@ class Gate:
         self.hf = hf
         self.options = options
         self.live = Live(hf)
+        self.readiness = Readiness(hf)
         clock = core_of(hf).ports.clock
         self.rate = RateCap(clock, burst=200, a_second=50, what="requests")
         self.deliveries = RateCap(clock, burst=200, a_second=50, what="deliveries")
@@ -87,7 +91,7 @@ class Gate:
         request.state.live = self.live
         request.state.gateway = self.options.gateway
         request.state.doomed = self.options.doomed
-        request.state.watched = watched(request, principal)
+
         if request.method in SAFE:
             check_texts(request, b"")
             return await within(Bounds(reads=True, tenant=seen.tenant), answer)(request)
@@ -102,12 +106,13 @@ class Gate:
 
     async def known(self, connection: HTTPConnection) -> Principal:
         """Who asks; `Denied` for a stranger. Both may ask so often."""
-        principal = await self.principal(connection)
-        if principal is None:
+        watched = await self._watched(connection)
+        if watched is None:
             self.logins.take(address_of(connection))
             raise unknown()
-        self.rate.take(principal.name)
-        return principal
+        self.rate.take(watched.name)
+        connection.state.watched = watched  # by what a stream of this connection is held open
+        return watched.principal
 
     def check(self, principal: Principal, rule: Rule | None) -> None:
         """`Denied` unless the table lets this principal do this."""
@@ -148,14 +153,19 @@ class Gate:
             raise absent()
         return Seen(self.hf, principal, self.tenant_of(principal), self.options.metadata)
 
-    async def principal(self, connection: HTTPConnection) -> Principal | None:
-        """Who asks: by a token, by a login, or as the host app says."""
+    async def _watched(self, connection: HTTPConnection) -> WatchedStream | None:
+        """Who asks, and how that is known: by a token, by a login, or because the host app says so."""
         secret = bearer_of(connection)
         if secret is not None:
-            return await self.hf.access.tokens.principal(secret)
+            shown = await self.hf.access.tokens.principal(secret)
+            return None if shown is None else WatchedStream(shown, shown.token)
         cookie = connection.cookies.get(cookie_name(connection))
         if cookie is not None and (found := await self.hf.access.logins.principal(cookie)) is not None:
-            return found
+            return WatchedStream(found, found.token, cookie)
+        said = await self._of_host(connection)
+        return None if said is None else WatchedStream(said, again=lambda: self._of_host(connection))
+
+    async def _of_host(self, connection: HTTPConnection) -> Principal | None:
         if self.options.who is None:
             return None
         said = self.options.who(connection)
@@ -167,7 +177,7 @@ class Gate:
         digest = hashlib.sha256(body).hexdigest()
         key = request.headers.get("idempotency-key") if endpoint.creates else None
         asked = f"{request.method} {request.url.path}?{request.url.query}"
-        owner = self.tenant_of(by) or ""
+        owner = self._owner(by)
         if key is not None:
             if not 1 <= len(key) <= 255 or not key.isprintable():
                 raise UsageError("an Idempotency-Key has 1 to 255 printable characters.")
@@ -183,6 +193,14 @@ class Gate:
             await self.hf.access.requests.free(owner, key)
         return response
 
+    def _owner(self, by: Principal) -> str:
+        """Whose keys these are: who sees another part of a tenant is another."""
+        tenant = self.tenant_of(by) or ""
+        if not self.options.metadata:
+            return tenant
+        pinned = json.dumps([tenant, dict(self.options.metadata)], sort_keys=True, default=str)
+        return f"sha256:{hashlib.sha256(pinned.encode(errors='replace')).hexdigest()}"
+
     async def _recorded(
         self, request: Request, by: Principal, endpoint: RuledRoute, answer: Answering, detail: Mapping[str, Any]
     ) -> Response:
@@ -191,7 +209,8 @@ class Gate:
         intent = await audit.add(by, endpoint.name, path, phase="intent", detail=detail)
         status = 500
         try:
-            response = await answer(request)
+            with unnoted():
+                response = await answer(request)
             status = response.status_code
         except HoldfastError as problem:
             response = response_to(problem)
@@ -215,12 +234,6 @@ def within(bounds: Bounds | None, answer: Answering) -> Answering:
             return await answer(request)
 
     return answered
-
-
-def watched(connection: HTTPConnection, principal: Principal) -> WatchedStream:
-    """By what a stream of this principal is held open."""
-    cookie = None if bearer_of(connection) is not None else connection.cookies.get(cookie_name(connection))
-    return WatchedStream(principal.name, principal.token, cookie)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:

@@ -1,0 +1,115 @@
+"""The server under `holdfast serve`: uvicorn, with the limits that it lacks.
+
+A client that sends its headers byte by byte, or says nothing, keeps a connection for some seconds and no longer. What a
+client does not take is dropped some seconds after the connection is closed. h11 reads requests, also where a faster
+parser is installed: that one has no cap on headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from holdfast.asgi import AsgiApp
+from holdfast.http.security import caps
+
+_FILES = 16_384  # connections, at least: far more than streams, so that the one too many is told so
+
+
+class PunctualProtocol(H11Protocol):
+    """A connection of which nothing is expected for long: neither headers, nor a body that nobody reads any more."""
+
+    _late: asyncio.TimerHandle | None = None
+    _upgraded = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._plain = transport
+        self.transport = _LimitedTransport(transport, self.loop)  # type: ignore[assignment]
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_waiting:
+            self._expect()
+        else:
+            self._relax()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._upgraded = True
+        self._relax()
+        self.transport = self._plain  # the protocol of WebSockets closes it in time
+        super().handle_websocket_upgrade(event)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the client has to say something before anything is done for it."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return not self._upgraded and (cycle is None or cycle.response_complete)
+
+    def _expect(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(caps.HEADER_SECONDS, self._give_up)
+
+    def _relax(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self._is_waiting:
+            self.transport.abort()
+
+
+class _LimitedTransport:
+    """A transport that is gone some seconds after it is closed, whatever it still had to write."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.close()
+            self._loop.call_later(caps.LINGER_SECONDS, self._transport.abort)
+
+
+def server_for(app: AsgiApp, **options: Any) -> uvicorn.Server:
+    """A server for this app; `options` are uvicorn's."""
+    _make_room()
+    config = uvicorn.Config(
+        app,
+        http=PunctualProtocol,
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # who is believed is decided elsewhere
+        h11_max_incomplete_event_size=caps.HEADERS,
+        ws_max_size=caps.BODY,
+        **options,
+    )
+    return uvicorn.Server(config)
+
+
+def _make_room() -> None:
+    """Let this process have more files open, as far as it may: each connection is one."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
