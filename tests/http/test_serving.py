@@ -55,7 +55,6 @@ def test_connections_send_at_once() -> None:
 
 
 def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
-    assert holdfast("migrate", "--url", place.url).code == 0
     secret = holdfast("tokens", "create", "ci", "--role", "operator", "--url", place.url).lines[0]
     with serving(place.url) as line:
         base, _, link = line.partition("/login?link=")
@@ -77,13 +76,11 @@ def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
 
 
 def test_without_a_login_everybody_on_loopback_is_in(place: Place) -> None:
-    assert holdfast("migrate", "--url", place.url).code == 0
     with serving(place.url, "--no-login", "--read-only") as line:
         assert ask(f"{line.split()[0]}api/v1/system")[1]["you"]["name"] == "local"
 
 
 def test_a_server_has_a_gateway_if_it_is_told_who_answers(place: Place) -> None:
-    assert holdfast("migrate", "--url", place.url).code == 0
     with serving(place.url, "--no-login", "--gateway", "support") as line:
         base = f"{line.split()[0]}gateway/api/v1"
         assert ask(f"{base}/health")[:2] == (200, {"status": "healthy"})

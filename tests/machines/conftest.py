@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import Labs
-from holdfast.testing.databases import PostgresServer, SqliteFiles
-from tests.support.postgres import Cluster
+from tests.testing.conftest import databases, labs, server
+
+__all__ = ["databases", "labs", "server"]
 
 
 class WriteMachine(Protocol):
@@ -38,18 +36,3 @@ def write(tmp_path: Path) -> WriteMachine:
 @pytest.fixture
 def hf(tmp_path: Path) -> Holdfast:
     return Holdfast(f"sqlite:///{tmp_path}/unused.db")
-
-
-@pytest.fixture(scope="session")
-def server(cluster: Cluster) -> Iterator[PostgresServer]:
-    server = PostgresServer(cluster.url())
-    yield server
-    asyncio.run(server.close())
-
-
-@pytest.fixture
-def labs(dialect: str, request: pytest.FixtureRequest) -> Iterator[Labs]:
-    databases = request.getfixturevalue("server") if dialect == "postgres" else SqliteFiles()
-    labs = Labs(databases)
-    yield labs
-    labs.close()

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
+from tests.conftest import fresh_file
 from tests.support.apps import MakeApp, settings_with
 from tests.support.postgres import Cluster
 from tests.support.stores import SharedDatabase
@@ -40,10 +41,9 @@ def postgres(callers_database: SharedDatabase) -> str:
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path) -> str:
+def sqlite(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """The URL of an empty SQLite database."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    await Holdfast(url).migrate()
+    url = fresh_file(tmp_path, request).url
     connection = file_connection(url)
     connection.execute("create table ledger (note text)")
     connection.close()
