@@ -101,6 +101,7 @@ class Connection:
 
     async def send(self, method: str, path: str, body: bytes = b"") -> None:
         kind = "content-type: application/json\r\n" if body else ""
+        kind += "" if "/api/" in path else "accept: text/html\r\n"
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{kind}content-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
 
@@ -114,12 +115,19 @@ def _port(order: Order) -> int:
     return order.slot
 
 
+def _named(path: str, names: dict[str, str]) -> str:
+    for name, value in names.items():
+        path = path.replace(name, value)
+    return path
+
+
 async def look(order: Order) -> None:
     """Ask each of the paths `n` times, one after the other; milliseconds of each."""
     line = await Connection.to(_port(order))
     _, listed = await line.ask("GET", f"{API}/runs?limit=1")
-    run = json.loads(listed)["items"][0]["id"]
-    paths = [path.replace("{run}", run).replace("{session}", SESSION) for path in json.loads(order.what)]
+    newest = json.loads(listed)["items"][0]
+    named = {"{run}": newest["id"], "{agent}": newest["agent"], "{session}": SESSION}
+    paths = [_named(path, named) for path in json.loads(order.what)]
     await async_gate()
     taken: list[list[float]] = []
     for path in paths:
