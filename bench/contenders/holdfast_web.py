@@ -19,6 +19,7 @@ from bench.contenders.protocol import Order, async_gate, main, say
 from bench.run_filling import copy_message, copy_run
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
+from holdfast.agents.tallies import count
 from holdfast.app import core_of
 from holdfast.cli.serve import listen_on
 from holdfast.http.security.binds import Bind
@@ -43,7 +44,10 @@ def _use(order: Order) -> None:
 
 
 async def prepare(order: Order) -> None:
-    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many."""
+    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many.
+
+    What has ended is counted, as a worker does within minutes.
+    """
     _use(order)
     await hf.migrate()
     if not order.n:
@@ -56,9 +60,12 @@ async def prepare(order: Order) -> None:
     await asked.result()
     message = (await hf.sessions[SESSION].messages(limit=1))[0].id
     await worker.stop()
-    await hf.close()
     copy_run(order.url, run.id, order.n)
     copy_message(order.url, message, order.ahead)
+    database = await core_of(hf).opened()
+    while await database.transact(count, hf.settings):
+        pass
+    await hf.close()
 
 
 async def serve(order: Order) -> None:
@@ -101,6 +108,7 @@ class Connection:
 
     async def send(self, method: str, path: str, body: bytes = b"") -> None:
         kind = "content-type: application/json\r\n" if body else ""
+        kind += "" if "/api/" in path else "accept: text/html\r\n"
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{kind}content-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
 
@@ -114,12 +122,19 @@ def _port(order: Order) -> int:
     return order.slot
 
 
+def _named(path: str, names: dict[str, str]) -> str:
+    for name, value in names.items():
+        path = path.replace(name, value)
+    return path
+
+
 async def look(order: Order) -> None:
     """Ask each of the paths `n` times, one after the other; milliseconds of each."""
     line = await Connection.to(_port(order))
     _, listed = await line.ask("GET", f"{API}/runs?limit=1")
-    run = json.loads(listed)["items"][0]["id"]
-    paths = [path.replace("{run}", run).replace("{session}", SESSION) for path in json.loads(order.what)]
+    newest = json.loads(listed)["items"][0]
+    named = {"{run}": newest["id"], "{agent}": newest["agent"], "{session}": SESSION}
+    paths = [_named(path, named) for path in json.loads(order.what)]
     await async_gate()
     taken: list[list[float]] = []
     for path in paths:

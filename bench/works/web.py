@@ -21,7 +21,8 @@ from bench.works.agents import TALK
 SQLITE = "holdfast, SQLite"
 BARE = "a bare FastAPI route"
 PART = "holdfast_web"
-API = "/ops/api/v1"
+MOUNT = "/ops"
+API = f"{MOUNT}/api/v1"
 TENANT = "tenant%207"
 # Lists and aggregates, by what they are called on the page.
 PATHS = {
@@ -48,6 +49,40 @@ PATHS = {
     "usage by day": "/usage?by=day",
     "usage by tenant": "/usage?by=tenant",
 }
+# What a browser asks for, by what the page is called.
+PAGES = {
+    "now": "/",
+    "the doctor": "/now/health",
+    "inbox": "/inbox",
+    "runs": "/runs",
+    "runs that failed": "/runs?state=failed",
+    "runs of a tenant": f"/runs?tenant={TENANT}",
+    "a run": "/runs/{run}",
+    "events of a run": "/runs/{run}/events",
+    "sessions": "/sessions",
+    "a chat": "/sessions/{session}",
+    "agents": "/agents",
+    "an agent": "/agents/{agent}",
+    "tools": "/tools",
+    "calls": "/calls",
+    "jobs": "/jobs",
+    "jobs that failed": "/jobs?state=failed",
+    "a job": "/jobs/{run}",
+    "why": "/why?id={run}",
+    "queues": "/queues",
+    "a queue": "/queues/default",
+    "workers": "/workers",
+    "schedules": "/schedules",
+    "batches": "/batches",
+    "pools": "/pools",
+    "machines": "/machines",
+    "plans": "/plans",
+    "money": "/money",
+    "money by tenant": "/money?by=tenant",
+    "audit": "/audit",
+    "settings": "/settings",
+    "search": "/find?q=guide",
+}
 
 
 def _looked(title: str) -> Subject:
@@ -55,23 +90,25 @@ def _looked(title: str) -> Subject:
 
 
 LOOKS = {title: _looked(title) for title in PATHS}
+SHOWN = {title: _looked(f"page: {title}") for title in PAGES}
 WORST = Subject("web.worst", "the slowest of them, p95", "ms", more_is_better=False)
+WORST_PAGE = Subject("web.worst_page", "the slowest page, p95", "ms", more_is_better=False)
 LAG = Subject("web.lag", "readers of one run at 30 pieces a second, p99 of the lag", "ms", more_is_better=False)
 ALONE = Subject("web.alone", "CPU of the worker with one reader", "s", more_is_better=False)
 CROWD = Subject("web.crowd", "CPU of the worker with all of them", "s", more_is_better=False)
 POST = Subject("web.post", "POST /runs, 8 connections", "requests/s")
 GET = Subject("web.get", "GET /runs/{id}, 8 connections", "requests/s")
-KEYS = (*(each.key for each in LOOKS.values()), *(each.key for each in (WORST, LAG, ALONE, CROWD, POST, GET)))
+KEYS = tuple(each.key for each in (*LOOKS.values(), WORST, *SHOWN.values(), WORST_PAGE, LAG, ALONE, CROWD, POST, GET))
 CALLERS = 8
 WARM = 5
 
 HOW = """
 A server of one process, with default settings, over a store with as many runs that have ended as the note says, of a
 hundred tenants, and one session with many messages. A client on one connection asks for the first page of each list,
-and for each aggregate, one after the other. Then one run says 30 pieces a second; a client in another process has as
-many readers of it as the note says. The lag is from the moment a piece is said to the moment a reader has it. The
-worker's CPU is compared with that for one reader. Requests a second are those of the API, with its gate, its audit and
-its commit, beside a route of the same process that returns what it is given.
+and for each aggregate, one after the other, and then for each page as a browser does. Then one run says 30 pieces a
+second; a client in another process has as many readers of it as the note says. The lag is from the moment a piece is
+said to the moment a reader has it. The worker's CPU is compared with that for one reader. Requests a second are those
+of the API, with its gate, its audit and its commit, beside a route of the same process that returns what it is given.
 """
 
 
@@ -107,19 +144,25 @@ def _look(session: Session, contender: Contender, name: str) -> None:
     runs = session.scale.web_runs
     session.progress.show(f"web: lists of {runs:,} runs, {contender.store}")
     with _served(session, contender, runs) as order:
-        paths = json.dumps([API + path for path in PATHS.values()])
-        asking = replace(order, what=paths, n=session.scale.web_looks, warm=WARM)
-        with crew([Player.of(contender, "look", asking, limit=session.scale.limit, part=PART)]) as (client,):
-            client.expect("ready")
-            before = meter.read()
-            client.go()
-            taken = client.expect("done")["times"]
-            lap = meter.lap(before, meter.read())
-    found = {title: percentile(times, 0.95) for title, times in zip(PATHS, taken, strict=True)}
-    for title, value in found.items():
-        session.record(LOOKS[title], name, Sample.of(value, lap), note=f"{runs:,} runs")
-    slowest = max(found, key=lambda title: found[title])
-    session.record(WORST, name, Sample.of(found[slowest], lap), note=slowest)
+        for titles, prefix, subjects, worst in ((PATHS, API, LOOKS, WORST), (PAGES, MOUNT, SHOWN, WORST_PAGE)):
+            found, lap = _asked(session, contender, order, [prefix + path for path in titles.values()])
+            named = dict(zip(titles, found, strict=True))
+            for title, value in named.items():
+                session.record(subjects[title], name, Sample.of(value, lap), note=f"{runs:,} runs")
+            slowest = max(named, key=lambda title: named[title])
+            session.record(worst, name, Sample.of(named[slowest], lap), note=slowest)
+
+
+def _asked(session: Session, contender: Contender, order: Order, paths: list[str]) -> tuple[list[float], meter.Lap]:
+    """The p95 of each path, in milliseconds, and what the machine did meanwhile."""
+    asking = replace(order, what=json.dumps(paths), n=session.scale.web_looks, warm=WARM)
+    with crew([Player.of(contender, "look", asking, limit=session.scale.limit, part=PART)]) as (client,):
+        client.expect("ready")
+        before = meter.read()
+        client.go()
+        taken = client.expect("done")["times"]
+        lap = meter.lap(before, meter.read())
+    return [percentile(times, 0.95) for times in taken], lap
 
 
 def _streams(session: Session, contender: Contender, name: str) -> None:

@@ -424,7 +424,8 @@ class Holdfast(Renamed):
 
         `who` is given a request and returns a `Principal`, or None for nobody; without it, tokens and logins count.
         `tenant` binds all who come to one tenant, `metadata` to sessions that have these. `read_only` refuses changes.
-        `gateway` is the agent, or an `InProcessGateway`, that answers at `/gateway`. Needs the extra `http`.
+        `gateway` is the agent, or an `InProcessGateway`, that answers at `/gateway`. Lists show the
+        keys of metadata in `columns`, and one chooses by those in `filters`. Needs the extra `http`.
         """
         try:
             from holdfast.http.app import web

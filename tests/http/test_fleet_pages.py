@@ -207,7 +207,7 @@ async def test_a_queue_is_paused_with_a_reason_and_resumed(hf: Holdfast) -> None
 async def test_a_schedule_is_run_paused_and_its_next_ticks_are_told(hf: Holdfast) -> None:
     await filled(hf)
     client = browser(hf, "operator")
-    assert len(re.findall(r"03:00:00 UTC</span>", await text(client, "/schedules/tidy"))) == 5
+    assert len(re.findall(r"03:00:00 UTC</time>", await text(client, "/schedules/tidy"))) == 5
     run = await send(client, "/schedules/tidy/run")
     assert re.fullmatch(r"/jobs/[0-9a-f-]{36}", run.headers["location"])
     assert (await send(client, "/schedules/tidy/pause")).status == 303

@@ -64,3 +64,5 @@ class WebAccess(TypedDict, total=False):
     read_only: bool
     gateway: Any  # an InProcessGateway, or the name of the agent that answers
     hosts: Collection[str] | None
+    columns: Collection[str]  # keys of metadata that lists show
+    filters: Collection[str]  # keys of metadata that lists are narrowed by

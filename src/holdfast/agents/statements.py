@@ -10,7 +10,18 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, RunsHad, TenantName
+from holdfast.agents.listing_rows import (
+    CallPlace,
+    EndedAt,
+    HeldStretch,
+    JobOf,
+    OpenBelow,
+    RunOfSession,
+    RunPlace,
+    RunsHad,
+    TenantName,
+    TurnOfRun,
+)
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -226,6 +237,22 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     list_messages: Many[MessageRow]
     latest_messages: Many[MessageRow]
     blocks_of: Many[BlockRow]
+
+
+class MarkedRunsSql(Statements, package=_PACKAGE, file="marked_runs.sql", types={"metadata": "jsonb"}):
+    marked: Many[RunPlace]
+    end_of_marked: One[RunPlace]
+    marked_of_tenant: Many[RunPlace]
+    end_of_marked_of_tenant: One[RunPlace]
+    mark_values: Many[ValueCount]
+    mark_values_of_tenant: Many[ValueCount]
+
+
+class GlancesSql(Statements, package=_PACKAGE, file="glances.sql", rows={"turns": TurnOfRun, "runs": RunOfSession}):
+    calls_of_turns: Many[CallId]
+    open_below: One[OpenBelow]
+    last_words: Many[MessageRow]
+    messages_of_run: Many[MessageRow]
 
 
 class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"output": "json", "body": "json"}):

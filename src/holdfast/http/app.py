@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
 from holdfast.http.api.answers import answering, json_response, model_of, other_answers, success_of
@@ -38,7 +38,7 @@ from holdfast.kernel.bounds import READS, bound
 from holdfast.version import VERSION
 
 
-def web(
+def web(  # noqa: PLR0913  how it is served
     hf: Holdfast,
     *,
     who: Who | None = None,
@@ -47,13 +47,16 @@ def web(
     read_only: bool = False,
     gateway: InProcessGateway | str | None = None,
     hosts: Collection[str] | None = None,
+    columns: Collection[str] = (),
+    filters: Collection[str] = (),
 ) -> AsgiApp:
     """The pages and the JSON API as an ASGI app: `app.mount("/ops", hf.web(who=current_user))`.
 
     `who` is given a request and returns a `Principal`, or None for nobody; without it only tokens and logins count.
     `tenant` binds everybody who comes here to one tenant, `metadata` to sessions that have these. `read_only` refuses
     every change. `gateway` serves Universal Agent's gateway at `/gateway`: one of yours, or the name of the agent that
-    answers. `hosts` are the names under which it answers; None leaves that to the app around it.
+    answers. `hosts` are the names under which it answers; None leaves that to the app around it. `columns` are keys of
+    metadata that lists of runs and sessions show in a column of their own, `filters` keys that one can choose by there.
     """
     allowed = None if hosts is None else tuple(hosts)
     options = WebOptions(
@@ -63,8 +66,16 @@ def web(
         read_only=read_only,
         hosts=allowed,
         gateway=InProcessGateway(hf, agent=gateway, confined=True) if isinstance(gateway, str) else gateway,
+        columns=_keys(columns, "columns"),
+        filters=_keys(filters, "filters"),
     )
     return served(hf, options)
+
+
+def _keys(given: Collection[str], what: str) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(given):
+        raise UsageError(f'{what}= is a list of keys of metadata: {what}=("customer",).')
+    return tuple(dict.fromkeys(given))
 
 
 def served(hf: Holdfast, options: WebOptions) -> AsgiApp:

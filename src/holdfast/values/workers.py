@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.broker_rows import NOWHERE, WorkerRow
 from holdfast.kernel.rows import DutyRow
 from holdfast.kernel.workers import slots_of
 from holdfast.values.rows import Stored, value_of
@@ -29,7 +29,8 @@ class WorkerRecord:
     `seq` is the number by which jobs and duties name it. `queues` is None for a worker that serves every queue.
     `presence` says whether the store notices its death at once, `leases` how many jobs it holds, `lines` its slots by
     their group. `now` is the store's clock when the worker was read. `silent`: it has sent no heartbeat for
-    longer than its `ttl`, so it is probably dead, and no worker has declared it lost yet.
+    longer than its `ttl`, so it is probably dead, and no worker has declared it lost yet. `remote`: it is no process
+    of ours and reaches the store through the Redis protocol, by the key that `principal` names.
     """
 
     seq: int
@@ -54,6 +55,8 @@ class WorkerRecord:
     code: int | None
     lines: dict[str, LineSlots]
     silent: bool
+    principal: str | None
+    remote: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ class DutyRecord:
 
 def worker_of(row: WorkerRow) -> WorkerRecord:
     lines = {name: LineSlots(slots=slots, active=active) for name, (slots, active) in slots_of(row).items()}
-    return value_of(WorkerRecord, row, ttl=timedelta(microseconds=row.ttl_us), lines=lines)
+    return value_of(WorkerRecord, row, ttl=timedelta(microseconds=row.ttl_us), lines=lines, remote=row.host == NOWHERE)
 
 
 def duty_of(row: DutyRow) -> DutyRecord:

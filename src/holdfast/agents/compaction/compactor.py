@@ -28,7 +28,7 @@ from holdfast.agents.compaction.partition import HistoryMessage, Partition, Prun
 from holdfast.agents.compaction.partition import read as read_history
 from holdfast.agents.compaction.statements import CompactionsSql
 from holdfast.agents.compaction.summary import SummaryTask, said_in, summarize, summary_block, summary_request
-from holdfast.agents.definition import AgentSpec
+from holdfast.agents.compaction.window_use import config_of, model_of, spec_of
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.trees import is_limited
 from holdfast.agents.rows import LoadedRun
@@ -213,9 +213,9 @@ class Compactor:
     ) -> Judged:
         """Read a session and measure it; near a limit, the provider counts."""
         read = await store.transact(look, session)
-        spec = _spec_of(read.run)
-        teller = Teller(_model_of(read.run, spec), spec) if asking is None else asking.teller
-        config = _config_of(spec) if config is None else config
+        spec = spec_of(read.run)
+        teller = Teller(model_of(read.run, spec), spec) if asking is None else asking.teller
+        config = config_of(spec) if config is None else config
         history = read_history(read.rows)
         parts = partition(history, config, None if asking is None else asking.run)
         size = measure(teller, history, read.usage, () if asking is None else asking.prompt)
@@ -247,7 +247,7 @@ class Compactor:
 
     async def config_of(self, store: Transacting, session: str) -> Compaction:
         """How a session is compacted where nothing else is said: as its last agent has it, or the defaults."""
-        return _config_of(_spec_of((await store.transact(look, session)).run))
+        return config_of(spec_of((await store.transact(look, session)).run))
 
     async def stats(self, store: Transacting, session: str, config: Compaction | None) -> CompactionStats:
         judged = await self.judge(store, session, config)
@@ -431,17 +431,3 @@ def _check_ours(config: Compaction) -> None:
             'strategy "provider" is the provider\'s own, inside the calls of an agent: hf.agent(…, compaction=…). '
             'By hand, use "hybrid" or "summarize".'
         )
-
-
-def _spec_of(run: LastRun | None) -> AgentSpec | None:
-    return None if run is None else AgentSpec.parse(run.definition)
-
-
-def _config_of(spec: AgentSpec | None) -> Compaction:
-    return Compaction.of(spec.compaction) if spec is not None and spec.compaction else Compaction()
-
-
-def _model_of(run: LastRun | None, spec: AgentSpec | None) -> str:
-    if run is None or spec is None:
-        return ""
-    return str(codec.decode(run.options).get("model") or spec.model)

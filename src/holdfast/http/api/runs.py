@@ -20,9 +20,10 @@ from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 from holdfast.agents.values.sessions import Message
-from holdfast.errors import NotFound, ResultTimeout
+from holdfast.errors import NotFound, ResultTimeout, UsageError
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response, told_to
+from holdfast.http.api.marked_runs import list_marked
 from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
@@ -108,15 +109,24 @@ async def list_runs(
     mode: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    metadata: str | None = None,
     count: Count = False,
 ) -> Page[RunRecord]:
-    """List runs, newest first. `agent` is a name or an id, `session` a key or an id."""
+    """List runs, newest first. `agent` is a name or an id, `session` a key or an id.
+
+    `metadata` is a JSON object that theirs contain, among the newest 10,000.
+    """
     chosen = seen.chosen(tenant)
     where: dict[str, Any] = {"agent": agent, "session": session, "parent": parent, "tenant": chosen}
     how: dict[str, Any] = {"state": state, "mode": mode, "since": since, "until": until}
     if seen.pinned:
         await _check_named(seen, session, parent)
-    found = await seen.runs.list(**where, **how, **page.place)
+    if metadata:
+        if count:
+            raise UsageError("runs are not counted by their metadata: leave count out.")
+        found = await list_marked(seen, page, metadata, where, how)
+    else:
+        found = await seen.runs.list(**where, **how, **page.place)
     if not seen.pinned:
         found.total = await seen.runs.count(**where, **how) if count else None
         return found

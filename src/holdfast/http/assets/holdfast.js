@@ -37,8 +37,20 @@
     }
     for (const each of $$("[data-since]")) put(each, span((now() - Date.parse(each.dataset.since)) / 1000));
   };
+  // A whole time in UTC and in the zone of this browser; the one that a person chose comes first.
+  const whole = (at) => {
+    const date = new Date(at), utc = `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+    const mine = date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+    return root.dataset.zone === "local" ? [mine, utc] : [utc, mine];
+  };
   const local = () => {
-    for (const each of $$("time[title$='UTC']")) each.title = `${each.title} · ${new Date(each.dateTime).toLocaleString()}`;
+    for (const each of $$("time[datetime]")) {
+      const [first, second] = whole(each.dateTime);
+      each.title = `${first} · ${second}`;
+      if (each.hasAttribute("data-clock")) put(each, first);
+    }
+    const name = $("[data-zone-name]");
+    if (name) put(name, root.dataset.zone === "local" ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC");
   };
   setInterval(() => { if (!document.hidden) tick(); }, 1000);
 
@@ -59,6 +71,7 @@
       remember("theme", dark ? "light" : "dark");
       return;
     }
+    if (to("[data-zone-switch]")) { remember("zone", root.dataset.zone === "local" ? "utc" : "local"); local(); return; }
     if (to("[data-density]") && to("button")) { remember("density", root.dataset.density === "dense" ? "roomy" : "dense"); return; }
     const copier = to("[data-copy]");
     if (copier) { copy(copier.dataset.copy, copier); event.preventDefault(); return; }
@@ -77,7 +90,7 @@
   const openPalette = () => { closeAll(); palette?.showModal(); const field = $("input", palette); field.value = ""; narrow(""); field.focus(); };
   const narrow = (text) => {
     const wanted = text.trim().toLowerCase();
-    for (const each of $$("#places li", palette)) each.hidden = wanted !== "" && !each.textContent.toLowerCase().includes(wanted);
+    for (const each of $$("#places li, #saved-views li", palette)) each.hidden = wanted !== "" && !each.textContent.toLowerCase().includes(wanted);
     if (!wanted) $("#found", palette).replaceChildren();
     choose(0);
   };
@@ -172,13 +185,16 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       setClock(page.documentElement.dataset.now);
-      for (const part of parts) { const fresh = page.getElementById(part.id); if (fresh) morph(part, fresh, all); }
+      for (const part of parts) {
+        const fresh = page.getElementById(part.id);
+        if (fresh) { morph(part, fresh, all); window.htmx?.process(part); }
+      }
       const inbox = $(".nav .count", page), shown = $(".nav .count");
       if (inbox && shown) put(shown, inbox.textContent);
       failing = 0;
       away(false);
     } catch { failing += 1; if (failing > 1) away(true); }
-    finally { busy = false; tick(); }
+    finally { busy = false; tick(); local(); }
   };
   const morph = (part, fresh, all) => {
     if (!("Idiomorph" in window)) { part.replaceChildren(...fresh.childNodes); return; }
@@ -198,7 +214,7 @@
     callbacks: {
       beforeAttributeUpdated: (name, node) => !(
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
-        name === "checked"),
+        name === "checked" || (name === "width" && node.classList?.contains("wf"))),
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
     },
   });
@@ -273,6 +289,8 @@
     const form = event.target.closest("[data-compose]");
     if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); }
   });
+  const asked = document.getElementById(location.hash.slice(1));
+  if (asked?.nodeName === "DIALOG") asked.showModal();
   tick();
   local();
 })();

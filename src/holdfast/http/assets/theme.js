@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
   try {
-    for (const name of ["theme", "density"]) {
+    for (const name of ["theme", "density", "zone"]) {
       const chosen = new URLSearchParams(location.search).get(name) || localStorage.getItem(`holdfast.${name}`);
       if (chosen) root.dataset[name] = chosen;
     }

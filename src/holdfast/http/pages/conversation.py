@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ class ConversationPart:
     live: bool = True
     preserved: bool = False
     retired: bool = False
+    depth: int = 0
 
 
 def parts_of(messages: Sequence[Message], calls: Iterable[CallRecord] = ()) -> list[ConversationPart]:
@@ -42,6 +43,17 @@ def parts_of(messages: Sequence[Message], calls: Iterable[CallRecord] = ()) -> l
         if block.get("type") == "tool_result"
     }
     return [part for message in messages for part in _parts(message, records, results)]
+
+
+def flattened(
+    parts: Iterable[ConversationPart], below: Mapping[str, Sequence[ConversationPart]]
+) -> list[ConversationPart]:
+    """With what was said in the runs that calls started, each behind its call."""
+    found: list[ConversationPart] = []
+    for part in parts:
+        child = None if part.call is None else part.call.child
+        found += [part, *(replace(each, depth=part.depth + 1) for each in below.get(child or "", ()))]
+    return found
 
 
 def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, Any]) -> Iterator[ConversationPart]:
@@ -63,7 +75,7 @@ def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, 
 def _tool(message: Message, block: Any, records: dict[str, CallRecord], results: dict[str, Any]) -> ConversationPart:
     id = str(block.get("id"))
     result, call = results.get(id), records.get(id)
-    output = None if result is None else _told(result.get("content"))
+    output = None if result is None else told(result.get("content"))
     if output is None and call is not None:
         output = call.output
     return _part(
@@ -78,7 +90,7 @@ def _tool(message: Message, block: Any, records: dict[str, CallRecord], results:
     )
 
 
-def _told(content: Any) -> Any:
+def told(content: Any) -> Any:
     """What a tool returned: text where it is text."""
     if isinstance(content, list) and all(isinstance(each, dict) and each.get("type") == "text" for each in content):
         return "\n".join(str(each.get("text", "")) for each in content)

@@ -28,6 +28,10 @@ class Chip:
     value: str
     without: Mapping[str, str]
 
+    def beside(self, others: Mapping[str, str]) -> Chip:
+        """The same, where these filters are on too."""
+        return Chip(self.name, self.value, {**self.without, **others})
+
 
 def now_of(seen: Seen) -> datetime:
     return moment(core_of(seen.hf).ports.clock.wall_us())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.agents.glances import calls_named, said_in_runs
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import InquiryState
 from holdfast.agents.values.runs import RunRecord
-from holdfast.errors import NotFound, UsageError
+from holdfast.agents.values.sessions import Message
+from holdfast.app import core_of
+from holdfast.errors import UsageError
 from holdfast.http.api.inquiries import (
     AnswerBody,
     Approval,
@@ -37,6 +41,7 @@ TABS = (
     Tab(InquiryState.WITHDRAWN, "Withdrawn"),
 )
 _LAST_WORDS = 3  # parts of the conversation that stand before the question
+_LOOKED_AT = 8  # messages in which they are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +66,29 @@ class InboxView:
 async def show_inbox(seen: Sight, page: Paged, state: str | None = None) -> InboxView:
     few = page._replace(limit=min(page.limit, 25))
     found = await list_inquiries(seen, few, state=state or InquiryState.OPEN.value)
-    return InboxView([await _with_run(seen, each) for each in found], found, TABS, state or "")
+    return InboxView(await _told(seen, found), found, TABS, state or "")
 
 
-async def _with_run(seen: Seen, inquiry: Inquiry) -> InquiryCard:
-    try:
-        handle = await seen.run(inquiry.run_id)
-        run = await handle.refresh()
-        calls = await handle.calls(limit=100)
-        said = parts_of(await handle.messages(limit=100))
-    except NotFound:
-        return InquiryCard(inquiry, None, "", [])
-    mine = [call for call in calls if inquiry.call is not None and call.id == inquiry.call.id]
-    words = [part for part in said if part.kind in ("user", "assistant")]
-    return InquiryCard(inquiry, run, mine[0].effect if mine else "", words[-_LAST_WORDS:])
+async def _told(seen: Seen, found: Sequence[Inquiry]) -> list[InquiryCard]:
+    """Each with its run, what the call may change, and what was said last before it."""
+    transact = core_of(seen.hf).runtime().transact
+    said = await transact(said_in_runs, [each.run_id for each in found], _LOOKED_AT)
+    calls = await transact(calls_named, [each.call.id for each in found if each.call is not None])
+    effects = {call.id: call.effect for call in calls}
+    return [
+        InquiryCard(
+            inquiry=each,
+            run=said.runs.get(each.run_id),
+            effect=effects.get(each.call.id, "") if each.call else "",
+            words=_last_words(said.words.get(each.run_id, ())),
+        )
+        for each in found
+    ]
+
+
+def _last_words(messages: Sequence[Message]) -> list[ConversationPart]:
+    words = [part for part in parts_of(messages) if part.kind in ("user", "assistant")]
+    return words[-_LAST_WORDS:]
 
 
 @pages.action("/inquiries/{id}/approve")
@@ -109,5 +123,7 @@ def _changed(form: Form) -> dict[str, Any] | None:
 
 
 def _back(form: Form) -> Go:
-    run = form.text("run")
-    return Go("/inbox") if run is None else Go("/runs", run)
+    for name, path in (("session", "/sessions"), ("run", "/runs")):
+        if (place := form.text(name)) is not None:
+            return Go(path, place)
+    return Go("/inbox")

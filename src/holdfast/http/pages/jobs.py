@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from holdfast.errors import NotFound
+from fastapi import Query
+
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.http.api.jobs import (
     ManyJobs,
     cancel_job,
@@ -22,7 +24,7 @@ from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
-from holdfast.http.pages.forms import Filled
+from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.values import Page
@@ -42,6 +44,7 @@ TABS = (
     Tab(State.CANCELLED, "Cancelled"),
 )
 _SHOWN = 100
+Ticked = Annotated[list[str], Query(default_factory=list)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,13 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class BulkJobsView:
+    """Many jobs that are to be changed, or were: `done` says which. `ids` are those that were ticked."""
+
     verb: str
     found: Bulk
     choice: dict[str, str | None]
     done: bool
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +101,59 @@ async def show_jobs(
 
 
 @pages.page("/jobs/retry", "bulk_jobs.html", like="POST /jobs/retry")
-async def ask_retry(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
+async def ask_retry(
+    seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
+) -> BulkJobsView:
+    if id:
+        return await _asked_for(seen, "retry", id)
     return await _bulk(seen, "retry", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
 @pages.page("/jobs/cancel", "bulk_jobs.html", like="POST /jobs/cancel")
-async def ask_cancel(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
+async def ask_cancel(
+    seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
+) -> BulkJobsView:
+    if id:
+        return await _asked_for(seen, "cancel", id)
     return await _bulk(seen, "cancel", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
 @pages.action("/jobs/retry", template="bulk_jobs.html")
 async def retry_many(seen: Sight, form: Filled) -> BulkJobsView:
+    if form.all("id"):
+        return await _selected(seen, "retry", form)
     return await _bulk(seen, "retry", {name: form.text(name) for name in ("state", "queue", "kind", "after")})
 
 
 @pages.action("/jobs/cancel", template="bulk_jobs.html")
 async def cancel_many(seen: Sight, form: Filled) -> BulkJobsView:
+    if form.all("id"):
+        return await _selected(seen, "cancel", form)
     choice = {name: form.text(name) for name in ("state", "queue", "kind")}
     return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
+
+
+async def _asked_for(seen: Seen, verb: str, ids: Sequence[str]) -> BulkJobsView:
+    """What will happen to those that were ticked."""
+    known = [(await show_job(seen, each)).id for each in ids[:_SHOWN]]
+    found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
+    return BulkJobsView(verb, found, {}, done=False, ids=tuple(known))
+
+
+async def _selected(seen: Seen, verb: str, form: Form) -> BulkJobsView:
+    """Those that were ticked; one that cannot be changed does not stop the others."""
+    ids = form.all("id")[:_SHOWN]
+    why = ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}")
+    refused: dict[str, str] = {}
+    for id in ids:
+        try:
+            await (retry_job(seen, id) if verb == "retry" else cancel_job(seen, id, why))
+        except HoldfastError as problem:
+            refused[id] = str(problem)
+    changed = len(ids) - len(refused)
+    return BulkJobsView(
+        verb, Bulk(matched=len(ids), changed=changed, refused=refused, next=None, dry_run=False), {}, done=True
+    )
 
 
 async def _bulk(

@@ -12,6 +12,7 @@ from holdfast.app import core_of
 from holdfast.errors import HoldfastError
 from holdfast.http.api.seen import Seen
 from holdfast.http.pages.links import links_of
+from holdfast.http.pages.palette_actions import ACTIONS, PaletteAction
 from holdfast.http.security.denials import Denied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
@@ -57,6 +58,7 @@ class PageLayout:
     """What the base template shows. `inbox` counts what waits for a person, up to a hundred."""
 
     places: tuple[NavigationEntry, ...]
+    actions: tuple[PaletteAction, ...]
     current: str
     you: str
     role: str
@@ -75,6 +77,7 @@ async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> di
     current = max((each.path for each in shown if _is_at(below, each.path)), key=len, default="")
     layout = PageLayout(
         places=shown,
+        actions=tuple(each for each in ACTIONS if may(each.rule)),
         current=current,
         you=seen.principal.name,
         role=seen.principal.role,

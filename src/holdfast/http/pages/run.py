@@ -8,12 +8,15 @@ from typing import Any
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.events.reader import ENDED
+from holdfast.agents.glances import calls_said_in, open_below
+from holdfast.agents.listing_rows import OpenBelow
 from holdfast.agents.people.inquiry import Inquiry
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.agents.values.runs import RunRecord, Turn
+from holdfast.app import core_of
 from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import Forking, ReasonBody, cancel_run, fork_run, list_events, retry_run
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.conversation import ConversationPart, parts_of
 from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.forms import Filled
@@ -26,7 +29,7 @@ from holdfast.values.jobs import ReasonRecord
 
 pages = Pages()
 
-_SHOWN = 200  # messages, turns and calls on one page
+_SHOWN = 200  # messages and turns on one page
 _LOOK_BACK = 1_000  # events
 
 
@@ -38,7 +41,7 @@ class RunView:
     said: list[ConversationPart]
     more_said: str | None
     turns: Page[Turn]
-    calls: Page[CallRecord]
+    calls: int
     inquiries: Page[Inquiry]
     family: Sequence[RunRecord]
     waterfall: Waterfall
@@ -48,6 +51,13 @@ class RunView:
     open_runs: int
     open_calls: int
     written_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaidView:
+    run: RunRecord
+    said: list[ConversationPart]
+    more_said: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +87,45 @@ async def compare(seen: Sight, a: str, b: str) -> ComparisonView:
 async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     handle = await seen.run(id)
     run = await handle.refresh()
-    calls = await handle.calls(limit=_SHOWN)
-    messages = await handle.messages(after=after, limit=_SHOWN)
+    said, more_said = await _said(seen, handle, after)
     family = await seen.runs.tree(run.id)
-    laid = lay_out(await handle.waterfall(), now_of(seen))
+    spans = await handle.waterfall()
+    laid = lay_out(spans, now_of(seen))
+    ended = run.state in ENDED
+    living = OpenBelow(0, 0) if ended else await core_of(seen.hf).runtime().transact(open_below, [run.id])
     return RunView(
         run=run,
-        ended=run.state in ENDED,
+        ended=ended,
         reasons=seen.reasons(await handle.reasons()),
-        said=parts_of(messages, calls),
-        more_said=messages.next,
+        said=said,
+        more_said=more_said,
         turns=await handle.turns(limit=_SHOWN),
-        calls=calls,
+        calls=sum(span.kind == "call" for span in spans),
         inquiries=await handle.inquiries(limit=_SHOWN),
         family=[each for each in family if each.id != run.id],
         waterfall=laid,
         drawing=draw(laid),
         usage=await handle.usage(),
         origin=await handle.forked_from(),
-        open_runs=len([each for each in family if each.state not in ENDED]),
-        open_calls=len([each for each in calls if each.finished_at is None]),
-        written_after=run.events if run.state in ENDED else await _turn_began(handle, run.events),
+        open_runs=living.runs,
+        open_calls=living.calls,
+        written_after=run.events if ended else await _turn_began(handle, run.events),
     )
+
+
+async def _said(seen: Seen, run: Run[Any], after: str | None) -> tuple[list[ConversationPart], str | None]:
+    """What was said, and where it continues."""
+    messages = await run.messages(after=after, limit=_SHOWN)
+    calls = await core_of(seen.hf).runtime().transact(calls_said_in, messages)
+    return parts_of(messages, calls), messages.next
+
+
+@pages.page("/runs/{id}/said", "said.html", like="GET /runs/{id}/messages")
+async def show_said(seen: Sight, id: str, after: str | None = None) -> SaidView:
+    """What was said in a run, as a part of the page of the run above it."""
+    handle = await seen.run(id)
+    said, more_said = await _said(seen, handle, after)
+    return SaidView(await handle.refresh(), said, more_said)
 
 
 async def _turn_began(run: Run[Any], last: int) -> int:

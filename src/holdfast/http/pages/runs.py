@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
+from fastapi import Query
+
+from holdfast.agents.glances import open_below
+from holdfast.agents.listing_rows import OpenBelow
 from holdfast.agents.states import RunState
 from holdfast.agents.values.runs import RunRecord
+from holdfast.app import core_of
 from holdfast.errors import HoldfastError
+from holdfast.http.api.marked_runs import list_mark_values
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ManyRuns, cancel_runs, list_runs, retry_runs
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
+from holdfast.http.pages.metadata_filters import MOST_VALUES, DropDown, ShownMetadata
 from holdfast.http.pages.routes import Pages
 from holdfast.values import Page
 from holdfast.values.bulk import Bulk
@@ -20,6 +30,7 @@ from holdfast.values.bulk import Bulk
 pages = Pages()
 
 Verb = Literal["retry", "cancel"]
+Ticked = Annotated[list[str], Query(default_factory=list)]
 _MOST_SELECTED = 200
 
 TABS = (
@@ -36,28 +47,39 @@ TABS = (
 
 @dataclass(frozen=True, slots=True)
 class RunsView:
+    """`bulk_fits`: all runs that fit can be changed at once, because nothing else narrows the list."""
+
     runs: Page[RunRecord]
     states: tuple[Tab, ...]
     state: str
     narrowed: tuple[Chip, ...]
     filters: dict[str, str | None]
+    columns: tuple[str, ...]
+    drop_downs: Sequence[DropDown]
+    bulk_fits: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BulkView:
-    """Many runs that are to be changed, or were: `done` says which."""
+    """Many runs that are to be changed, or were: `done` says which.
+
+    `ids` are those that were ticked, and `below` what ends with them.
+    """
 
     verb: str
     found: Bulk
     choice: dict[str, str | None]
     done: bool
     reason: str = ""
+    ids: tuple[str, ...] = ()
+    below: OpenBelow | None = None
 
 
 @pages.page("/runs", "runs.html")
 async def show_runs(
     seen: Sight,
     page: Paged,
+    metadata: ShownMetadata,
     agent: str | None = None,
     session: str | None = None,
     state: str | None = None,
@@ -71,22 +93,41 @@ async def show_runs(
         "tenant": tenant or None,
         "mode": mode or None,
     }
-    found = await list_runs(seen, page, state=state or None, since=from_when(seen, since), **wanted)
+    marks = json.dumps(metadata.wanted) if metadata.chosen else None
+    found = await list_runs(seen, page, state=state or None, since=from_when(seen, since), metadata=marks, **wanted)
     filters = {**wanted, "since": since or None}
-    return RunsView(found, TABS, state or "", chips(filters), filters)
+    narrowed = (*(each.beside(metadata.asked) for each in chips(filters)), *metadata.chips(filters))
+    return RunsView(
+        runs=found,
+        states=TABS,
+        state=state or "",
+        narrowed=narrowed,
+        filters={**filters, **metadata.asked},
+        columns=metadata.columns,
+        drop_downs=[] if seen.pinned else await metadata.drop_downs(partial(_values, seen)),
+        bulk_fits=not (tenant or mode or since or metadata.chosen),
+    )
+
+
+async def _values(seen: Seen, key: str) -> Sequence[tuple[Any, int]]:
+    return await list_mark_values(seen, key, MOST_VALUES)
 
 
 @pages.page("/runs/retry", "bulk.html", like="POST /runs/retry")
 async def ask_retry(
-    seen: Sight, agent: str | None = None, session: str | None = None, state: str | None = None
+    seen: Sight, id: Ticked, agent: str | None = None, session: str | None = None, state: str | None = None
 ) -> BulkView:
+    if id:
+        return await _asked_for(seen, "retry", id)
     return await _bulk(seen, "retry", {"agent": agent, "session": session, "state": state}, dry_run=True)
 
 
 @pages.page("/runs/cancel", "bulk.html", like="POST /runs/cancel")
 async def ask_cancel(
-    seen: Sight, agent: str | None = None, session: str | None = None, state: str | None = None
+    seen: Sight, id: Ticked, agent: str | None = None, session: str | None = None, state: str | None = None
 ) -> BulkView:
+    if id:
+        return await _asked_for(seen, "cancel", id)
     return await _bulk(seen, "cancel", {"agent": agent, "session": session, "state": state}, dry_run=True)
 
 
@@ -100,6 +141,14 @@ async def cancel_many(seen: Sight, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "cancel", form)
     return await _bulk(seen, "cancel", _choice(form), reason=form.text("reason") or "")
+
+
+async def _asked_for(seen: Seen, verb: Verb, ids: Sequence[str]) -> BulkView:
+    """What will happen to those that were ticked."""
+    known = [(await seen.run(each)).id for each in ids[:_MOST_SELECTED]]
+    found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
+    below = await core_of(seen.hf).runtime().transact(open_below, known)
+    return BulkView(verb, found, {}, done=False, ids=tuple(known), below=below)
 
 
 def _choice(form: Form) -> dict[str, str | None]:

@@ -1,62 +1,91 @@
-"""The palette: what fits a few letters or an id, as a list that the search field shows."""
+"""The palette: what begins like a few letters or is an id, as a list that the search field shows."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.http.api.jobs import show_job
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.system import search
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel.ids import is_id
 
 pages = Pages()
 
+_EACH = 5  # of each noun
+_SHORTEST, _LONGEST = 2, 255
+
+
+class Noun(NamedTuple):
+    """Where what was found is shown: the path before its id, or the one page that has it, and which icon it has."""
+
+    path: str
+    icon: str
+    within: str = ""  # before the id in the page that shows all of them
+
+
+NOUNS = {
+    "run": Noun("/runs", "play"),
+    "session": Noun("/sessions", "messages-square"),
+    "call": Noun("/calls", "wrench"),
+    "inquiry": Noun("/inbox", "inbox", "#q-"),
+    "agent": Noun("/agents", "bot"),
+    "job": Noun("/jobs", "list-checks"),
+    "queue": Noun("/queues", "layers"),
+    "worker": Noun("/workers", "cpu"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What was found: its kind, its name, and where it is."""
+    """What was found: its noun, its name, and where it is."""
 
     kind: str
     name: str
-    path: str
     key: str
+    path: str
     icon: str
+    within: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundView:
+    """`waiting` is the id of a run or a job that one may ask about: why does it wait?"""
+
     hits: list[Hit]
     wanted: str
+    waiting: str
 
 
 @pages.page("/find", "found.html", like="GET /system")
 async def find(seen: Sight, q: str = "") -> FoundView:
-    wanted = q.strip()
-    if not wanted:
-        return FoundView([], "")
-    return FoundView(await (_by_id(seen, wanted) if is_id(wanted) else _by_name(seen, wanted)), wanted)
+    wanted = q.strip()[:_LONGEST]
+    if len(wanted) < _SHORTEST:
+        return FoundView([], "", "")
+    hits = await (_within_pinned(seen, wanted) if seen.pinned else _everywhere(seen, wanted))
+    waiting = next((each.key for each in hits if each.kind in ("run", "job")), "")
+    return FoundView(hits, wanted, waiting if waiting == wanted.lower() else "")
 
 
-async def _by_id(seen: Seen, id: str) -> list[Hit]:
+async def _everywhere(seen: Seen, text: str) -> list[Hit]:
+    found = await search(seen, text, _EACH)
+    return [_hit(each["noun"], each["id"], each["name"]) for each in found if each["noun"] in NOUNS]
+
+
+async def _within_pinned(seen: Seen, text: str) -> list[Hit]:
+    """Who sees some sessions alone finds a run or a session by its whole id or key."""
     hits = []
-    for kind, path, icon in (("run", "/runs", "play"), ("session", "/sessions", "messages-square")):
-        try:
-            await (seen.run(id) if kind == "run" else seen.find_session(id))
-            hits.append(Hit(kind, id, path, id, icon))
-        except NotFound:
-            continue
-    if not seen.pinned:
+    if is_id(text):
         with contextlib.suppress(NotFound):
-            hits.append(Hit("job", (await show_job(seen, id)).kind, "/jobs", id, "list-checks"))
-    return hits
-
-
-async def _by_name(seen: Seen, name: str) -> list[Hit]:
-    """Agents by the beginning of their name, a session by its key."""
-    agents = [each for each in await seen.agents.list(limit=1_000) if name.lower() in each.name.lower()]
-    hits = [Hit("agent", each.name, "/agents", each.id, "bot") for each in agents[:8]]
+            hits.append(_hit("run", (await seen.run(text)).id, ""))
     with contextlib.suppress(HoldfastError):
-        hits.append(Hit("session", name, "/sessions", (await seen.find_session(name)).id, "messages-square"))
+        session = await seen.find_session(text)
+        hits.append(_hit("session", session.id, session.key or ""))
     return hits
+
+
+def _hit(noun: str, id: str, name: str) -> Hit:
+    where = NOUNS[noun]
+    return Hit(noun, name or id, id, where.path, where.icon, where.within)

@@ -7,22 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.agents.definition import TOOL_KIND
+from holdfast.agents.states import CallState
 from holdfast.agents.tool_list import ToolRecord
 from holdfast.agents.values.runs import CallRecord
-from holdfast.http.api.calls import show_call
-from holdfast.http.api.jobs import list_jobs
+from holdfast.http.api.calls import list_tool_calls, show_call
 from holdfast.http.api.paging import Paged, Paging
 from holdfast.http.api.seen import Sight
 from holdfast.http.api.tools import list_offered_tools, show_tool
+from holdfast.http.pages.conversation import told
+from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.routes import Pages
+from holdfast.kernel.failure_groups import pattern
 from holdfast.values import Page
-from holdfast.values.jobs import JobRecord
 
 pages = Pages()
 
 _LOOKED = Paging(None, 500)
 _FEW = Paging(None, 20)
+TABS = (Tab("", "Ended"), *(Tab(each.value, each.value.capitalize()) for each in CallState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,15 @@ class ToolsView:
 @dataclass(frozen=True, slots=True)
 class ToolView:
     tool: dict[str, Any]
-    failed: Sequence[JobRecord]
-    recent: Sequence[JobRecord]
+    failed: Sequence[CallRecord]
+    recent: Sequence[CallRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
-    """Calls of one tool that failed in the same way."""
+class FailedAlike:
+    """Calls of one tool that failed in the same way, apart from numbers and ids."""
 
     tool: str
-    type: str
     message: str
     count: int
     last_at: datetime | None
@@ -51,15 +52,18 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class CallsView:
-    groups: Sequence[Failing]
+    groups: Sequence[FailedAlike]
     looked: int
-    recent: Sequence[JobRecord]
+    recent: Page[CallRecord]
+    states: tuple[Tab, ...]
+    state: str
+    filters: dict[str, str | None]
+    narrowed: tuple[Chip, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallView:
     call: CallRecord
-    job: JobRecord | None
 
 
 @pages.page("/tools", "tools.html")
@@ -69,36 +73,36 @@ async def show_tools(seen: Sight, page: Paged, tenant: str | None = None) -> Too
 
 @pages.page("/tools/{name}", "tool.html")
 async def show_one_tool(seen: Sight, name: str) -> ToolView:
-    tool, kind = await show_tool(seen, name), TOOL_KIND + name
+    tool = await show_tool(seen, name)
     if seen.pinned:
         return ToolView(tool, (), ())
-    failed = await list_jobs(seen, _FEW, state="failed", kind=kind)
-    return ToolView(tool, failed, await list_jobs(seen, _FEW, kind=kind))
+    failed = await list_tool_calls(seen, _FEW, name=name, state=CallState.FAILED)
+    return ToolView(tool, failed, await list_tool_calls(seen, _FEW, name=name))
 
 
-@pages.page("/calls", "calls.html", like="GET /jobs")
-async def show_calls(seen: Sight) -> CallsView:
-    failed = await list_jobs(seen, _LOOKED, state="failed")
-    recent = await list_jobs(seen, Paging(None, 200))
-    return CallsView(_grouped(failed), len(failed), [each for each in recent if each.kind.startswith(TOOL_KIND)][:50])
+@pages.page("/calls", "calls.html")
+async def show_calls(
+    seen: Sight, page: Paged, name: str | None = None, state: str | None = None, since: str | None = None
+) -> CallsView:
+    begin = from_when(seen, since)
+    failed = await list_tool_calls(seen, _LOOKED, name=name or None, state=CallState.FAILED, since=begin)
+    recent = await list_tool_calls(seen, page, name=name or None, state=state or None, since=begin)
+    filters = {"name": name or None, "since": since or None}
+    return CallsView(_alike(failed), len(failed), recent, TABS, state or "", filters, chips(filters))
 
 
-def _grouped(jobs: Sequence[JobRecord]) -> list[Failing]:
-    """Failures of tools that have the same type and begin with the same words; the most frequent first."""
-    groups: dict[tuple[str, str, str], list[JobRecord]] = {}
-    for job in jobs:
-        if job.kind.startswith(TOOL_KIND):
-            error = job.error if isinstance(job.error, dict) else {}
-            first = str(error.get("message", "")).partition("\n")[0][:80]
-            groups.setdefault((job.kind.removeprefix(TOOL_KIND), str(error.get("type", "")), first), []).append(job)
+def _alike(calls: Sequence[CallRecord]) -> list[FailedAlike]:
+    """The most frequent first; within a group, the calls are the last first."""
+    groups: dict[tuple[str, str], list[CallRecord]] = {}
+    for call in calls:
+        groups.setdefault((call.name, pattern(str(told(call.output)))), []).append(call)
     found = [
-        Failing(tool, type, message, len(each), each[0].finished_at, each[0].id)
-        for (tool, type, message), each in groups.items()
+        FailedAlike(tool, message, len(each), each[0].finished_at, each[0].id)
+        for (tool, message), each in groups.items()
     ]
     return sorted(found, key=lambda each: each.count, reverse=True)
 
 
 @pages.page("/calls/{id}", "call.html")
 async def show_one_call(seen: Sight, id: str) -> ToolCallView:
-    call = await show_call(seen, id)
-    return ToolCallView(call, None)
+    return ToolCallView(await show_call(seen, id))

@@ -22,9 +22,14 @@ TABS = (Tab("", "Live"), Tab("true", "Live and past"))
 
 @dataclass(frozen=True, slots=True)
 class WorkersView:
-    """`duties` are by the number of the worker that holds them."""
+    """`processes` are workers of ours, `clients` those behind the Redis protocol.
+
+    `duties` are by the number of the worker that holds them.
+    """
 
     workers: Page[WorkerRecord]
+    processes: Sequence[WorkerRecord]
+    clients: Sequence[WorkerRecord]
     duties: dict[int, list[str]]
     tab_items: tuple[Tab, ...]
     all: str
@@ -48,7 +53,9 @@ async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersVi
         duties.setdefault(duty.holder, []).append(duty.name)
     live = [each for each in found if each.status in ("active", "draining")]
     totals = sum(each.slots for each in live), sum(each.active for each in live)
-    return WorkersView(found, duties, TABS, "true" if all else "", *totals)
+    processes = [each for each in found if not each.remote]
+    clients = [each for each in found if each.remote]
+    return WorkersView(found, processes, clients, duties, TABS, "true" if all else "", *totals)
 
 
 @pages.page("/workers/{id}", "worker.html")

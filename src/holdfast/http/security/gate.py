@@ -58,7 +58,10 @@ class RuledRoute(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
-    """How an app is served. `tenant` and `metadata` bind everybody who comes here."""
+    """How an app is served. `tenant` and `metadata` bind everybody who comes here.
+
+    `columns` and `filters` are keys of metadata that lists show in a column of their own, and choose by.
+    """
 
     who: Who | None = None
     tenant: str | None = None
@@ -66,6 +69,8 @@ class WebOptions:
     read_only: bool = False
     hosts: tuple[str, ...] | None = None
     gateway: InProcessGateway | None = None
+    columns: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
     doomed: Doomed | None = None
 
 
@@ -91,7 +96,7 @@ class Gate:
         request.state.live = self.live
         request.state.gateway = self.options.gateway
         request.state.doomed = self.options.doomed
-
+        request.state.columns = self.options.columns, self.options.filters
         if request.method in SAFE:
             check_texts(request, b"")
             return await within(Bounds(reads=True, tenant=seen.tenant), answer)(request)
