@@ -37,5 +37,5 @@ class EndedAt(NamedTuple):
 
 
 class CallPlace(NamedTuple):
-    id: str
     at: int
+    id: str
