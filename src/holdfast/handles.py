@@ -24,6 +24,7 @@ from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.states import known_state
+from holdfast.kernel.troubled_jobs import TROUBLED, TroubleFilters, count_troubled, list_troubled
 from holdfast.kernel.waiting import list_children
 from holdfast.kernel.why import why
 from holdfast.tallies import Part, StatOptions
@@ -87,17 +88,42 @@ class Jobs(View):
         after: str | None = None,
         look: int = queries.LOOK,
     ) -> Page[JobRecord]:
-        """Jobs, the newest first; with `since`, those created from then on.
+        """Jobs, the newest first; failed or cancelled ones, the last to end first. `since`: when they were created.
 
         One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. So a page may
         be short and still have a `next`.
         """
-        (before,) = (queries.NEWEST,) if after is None else place(after, int)
         first = 0 if since is None else tallies.moment_us(since, "since")
+        if state is not None and state in TROUBLED:
+            chosen = TroubleFilters(state, queue, kind, tenant, first)
+            return await self._troubled(chosen, after, validation.page(limit), look)
+        (before,) = (queries.NEWEST,) if after is None else place(after, int)
         wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
         page = {"before": before, "limit": validation.page(limit), "look": look, "since": first}
         rows = await self._ask(queries.list_jobs, **wanted, **page)  # type: ignore[arg-type]
         return Page(map(job_of, rows), next=None if rows.before is None else cursor(rows.before))
+
+    async def _troubled(self, chosen: TroubleFilters, after: str | None, limit: int, look: int) -> Page[JobRecord]:
+        before = (queries.NEWEST, queries.NEWEST) if after is None else place(after, int, int)
+        found = await self._ask(list_troubled, chosen, before=before, limit=limit, look=look)
+        further = None if found.place is None else cursor(*found.place)
+        return Page(map(job_of, found.rows), next=further, looked=found.looked)
+
+    async def count(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        since: datetime | None = None,
+    ) -> int:
+        """How many jobs `list` would give with these filters, among the 10,000 that it looks at."""
+        first = 0 if since is None else tallies.moment_us(since, "since")
+        if state is not None and state in TROUBLED:
+            return await self._ask(count_troubled, TroubleFilters(state, queue, kind, tenant, first))
+        wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
+        return await self._ask(queries.count_jobs, **wanted, since=first)  # type: ignore[arg-type]
 
     async def attempts(self, id: str) -> Sequence[AttemptRecord]:
         """The attempts of a job that have ended."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents import queries
+from holdfast.agents import message_pages
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
 from holdfast.events import RunEnded, TextDelta, TurnRestarted
@@ -81,7 +81,11 @@ async def everything_is_whole(app: Holdfast, run: str) -> None:
     rows = [row, *await app.runs[run].children()]
     assert [each.agent_name for each in rows] == ["boss", "clerk"]
     for each in rows:
-        found = await core_of(app).runtime().database.transact(queries.list_messages, each.session, branch=each.branch)
+        found = (
+            await core_of(app)
+            .runtime()
+            .database.transact(message_pages.list_messages, each.session, branch=each.branch)
+        )
         told = [Said(message.role, message.run_id, message.blocks) for message in found]
         assert [message.role for message in told] == ["user", "assistant"] * each.turns
         assert not broken_exchange(told, open_tail=False)

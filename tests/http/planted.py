@@ -37,8 +37,8 @@ async def count_runs(tx: Transaction) -> int:
     return found.n
 
 
-async def ask(hf: Holdfast, operation: Any, *args: Any) -> Any:
-    return await core_of(hf).runtime().transact(operation, *args)
+async def ask(hf: Holdfast, operation: Any, *args: Any, **options: Any) -> Any:
+    return await core_of(hf).runtime().transact(operation, *args, **options)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, path: str, function: Handler) -> None:

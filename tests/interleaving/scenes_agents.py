@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agents import queries, run_pages
+from holdfast.agents import message_pages, queries, run_pages, session_pages
 from holdfast.agents.definition import AgentSpec, ToolSpec
-from holdfast.agents.people.inquiries import Ruling, decide, list_inquiries
+from holdfast.agents.people.inquiries import Ruling, decide
+from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.agents.runs import inbox
 from holdfast.agents.runs.commit import Answer, Decision, Spent
 from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run
@@ -112,9 +113,9 @@ class Agents(Scene):
             about["events told"] = [event[1:] for event in await queries.stored_events(tx, run.id)]
             about["inquiries"] = list(await list_inquiries(tx, state=None, run=run.id))
             seen[f"run {run.id}"] = about
-        for session in await queries.list_sessions(tx, limit=10):
+        for session in await session_pages.list_sessions(tx, limit=10):
             seen[f"session {session.id}"] = session._asdict()
-            messages = await queries.list_messages(tx, session.id)
+            messages = await message_pages.list_messages(tx, session.id)
             seen[f"said in {session.id}"] = [(m.ordinal, m.kind, m.run_id, m.turn, m.blocks) for m in messages]
         return seen
 
@@ -137,9 +138,9 @@ class Agents(Scene):
 
     async def _unanswered(self) -> list[str]:
         wrong: list[str] = []
-        for session in await self.do(queries.list_sessions, limit=10):
+        for session in await self.do(session_pages.list_sessions, limit=10):
             asked: list[str] = []
-            for message in await self.do(queries.list_messages, session.id):
+            for message in await self.do(message_pages.list_messages, session.id):
                 results = [b["tool_use_id"] for b in message.blocks if b["type"] == "tool_result"]
                 if asked and sorted(results) != sorted(asked):
                     wrong.append(f"the model asked for {asked} and was answered with {results}")

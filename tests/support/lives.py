@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.agents.batches.gather import Gathering, add_requests, defer
 from holdfast.agents.batches.results import Collector, apply
 from holdfast.agents.definition import AgentSpec, ToolSpec
-from holdfast.agents.people.inquiries import list_inquiries
+from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.agents.people.inquiry_rows import InquiryRow
 from holdfast.agents.queries import list_calls
 from holdfast.agents.rows import LoadedRun

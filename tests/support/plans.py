@@ -63,6 +63,14 @@ class Plan(NamedTuple):
 
 def postgres_plan(server: psycopg.Connection[Any], rendered: Rendered, *, generic: bool) -> Plan:
     """The plan for any values, as one is kept with a prepared statement, or for those of `SAMPLES`."""
+    top, text = postgres_nodes(server, rendered, generic=generic)
+    return Plan(frozenset(_reads(top, limited=False)), text)
+
+
+def postgres_nodes(
+    server: psycopg.Connection[Any], rendered: Rendered, *, generic: bool = True
+) -> tuple[dict[str, Any], str]:
+    """A plan as the server tells it, and as text."""
     server.execute(f"set plan_cache_mode = force_{'generic' if generic else 'custom'}_plan")
     server.execute(f"prepare probe as {rendered.texts[0]}".encode())
     try:
@@ -72,7 +80,7 @@ def postgres_plan(server: psycopg.Connection[Any], rendered: Rendered, *, generi
         text = "\n".join(row[0] for row in server.execute(f"explain execute probe{values}".encode()).fetchall())
     finally:
         server.execute("deallocate probe")
-    return Plan(frozenset(_reads(found[0]["Plan"], limited=False)), text)
+    return found[0]["Plan"], text
 
 
 def _reads(node: dict[str, Any], *, limited: bool) -> Iterator[Read]:

@@ -6,21 +6,22 @@ afterwards breaks the chain, and `verify` names the first row that does not fit.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from holdfast import validation
+from holdfast.access.audit_writer import AuditWriter
 from holdfast.access.principals import Principal, os_user
 from holdfast.access.rows import AuditHead, AuditRow
 from holdfast.access.statements import AuditSql
 from holdfast.changes import unnoted
+from holdfast.core import Core
 from holdfast.errors import HoldfastError
 from holdfast.handles import View
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Transaction, reading
 from holdfast.validation import MOST
 from holdfast.values.page import Page, page_of, place
@@ -61,6 +62,13 @@ class Verified:
 class Audit(View):
     """`hf.access.audit`."""
 
+    def __init__(self, app: Core) -> None:
+        super().__init__(app)
+        self._writer = AuditWriter(self._store)
+
+    async def _store(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        return await self._ask(add_entries, rows)
+
     async def add(
         self,
         by: Principal,
@@ -88,8 +96,7 @@ class Audit(View):
             "status": status,
             "detail": text,
         }
-        with unbound():  # what a tenant does is written where tenants cannot read
-            return await self._ask(add_entry, row)
+        return await self._writer.write(row)
 
     @asynccontextmanager
     async def recording(
@@ -148,15 +155,21 @@ def chained(before: str, row: AuditRow) -> str:
     return codec.digest(codec.encode(content, what="a row of the audit", cap=2 * _CAP))
 
 
-async def add_entry(tx: Transaction, row: Mapping[str, Any]) -> int:
-    await tx.run(AuditSql.add_head)
+async def add_entries(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Write rows behind the last one; returns their numbers."""
     head = await tx.one(AuditSql.lock_head)
-    assert head is not None
-    entry = AuditRow(seq=head.seq + 1, at=head.now, hash="", **row)
-    entry = entry._replace(hash=chained(head.hash, entry))
-    await tx.run(AuditSql.add_entry, **entry._asdict())
-    await tx.run(AuditSql.move_head, seq=entry.seq, hash=entry.hash)
-    return entry.seq
+    if head is None:
+        await tx.run(AuditSql.add_head)
+        head = await tx.one(AuditSql.lock_head)
+        assert head is not None
+    entries: list[AuditRow] = []
+    last = head.hash
+    for seq, row in enumerate(rows, head.seq + 1):
+        entry = AuditRow(seq=seq, at=head.now, hash="", **row)
+        last = chained(last, entry)
+        entries.append(entry._replace(hash=last))
+    await tx.run(AuditSql.add_entries, entries=entries, seq=entries[-1].seq, hash=last)
+    return [entry.seq for entry in entries]
 
 
 async def find_head(tx: Transaction) -> AuditHead:

@@ -37,11 +37,10 @@ class LoginsSql(Statements, package=_PACKAGE, file="logins.sql", types=_SCOPES):
     prune_logins: Exec
 
 
-class AuditSql(Statements, package=_PACKAGE, file="audit.sql", types={"detail": "json"}):
+class AuditSql(Statements, package=_PACKAGE, file="audit.sql", rows={"entries": AuditRow}):
     lock_head: One[AuditHead]
     add_head: Exec
-    move_head: Exec
-    add_entry: Exec
+    add_entries: Exec
     list_entries: Many[AuditRow]
     entries_after: Many[AuditRow]
 

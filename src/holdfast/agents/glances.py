@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agents.listing_rows import OpenBelow, RunOfSession, TurnOfRun
-from holdfast.agents.queries import with_blocks
+from holdfast.agents.message_pages import with_blocks
 from holdfast.agents.statements import CallsSql, GlancesSql, RunsSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
 from holdfast.agents.values.sessions import Message

@@ -44,8 +44,8 @@ class EndedAt(NamedTuple):
 
 
 class CallPlace(NamedTuple):
-    id: str
     at: int
+    id: str
 
 
 class TurnOfRun(NamedTuple):

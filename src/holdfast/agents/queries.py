@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from holdfast.agents.compaction.compaction_rows import CompactionRow
 from holdfast.agents.compaction.statements import CompactionsSql
@@ -16,13 +14,11 @@ from holdfast.agents.rows import (
     CallRow,
     Cursor,
     EventRow,
-    MessageRow,
     RunRow,
     SessionRow,
     TopicRow,
     UsageBelow,
     UsageRow,
-    ValueCount,
     VersionRow,
 )
 from holdfast.agents.runs.create import AgentName, session_named
@@ -30,17 +26,15 @@ from holdfast.agents.statements import (
     AgentsSql,
     CallsSql,
     EventsSql,
-    GlancesSql,
     IdsSql,
     LookingSql,
-    MessagesSql,
     RunsSql,
+    SessionListsSql,
     SessionsSql,
 )
 from holdfast.agents.values.runs import Turn, turn_of
-from holdfast.agents.values.sessions import Message, message_of
 from holdfast.errors import NotFound, UsageError
-from holdfast.kernel import codec, retention
+from holdfast.kernel import retention
 from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.rows import Beside
@@ -149,42 +143,6 @@ async def last_topic(tx: Transaction) -> tuple[int, int, int]:
 
 
 @reading
-async def list_messages(
-    tx: Transaction,
-    session: str,
-    *,
-    branch: str | None = "",
-    run: str | None = None,
-    after: int = 0,
-    limit: int = 1_000,
-    archived: bool = False,
-) -> list[Message]:
-    chosen = {"session": session, "branch": branch, "archived": int(archived), "after": after, "limit": limit}
-    if run is None:
-        return await with_blocks(tx, await tx.many(MessagesSql.list_messages, **chosen))
-    return await with_blocks(tx, await tx.many(GlancesSql.messages_of_run, run=run, **chosen))
-
-
-@reading
-async def latest_messages(
-    tx: Transaction, session: str, *, before: int = LAST, limit: int = 100, archived: bool = False
-) -> list[Message]:
-    """The last messages of a conversation before a place, in their order."""
-    place = {"session": session, "before": before, "limit": limit, "archived": int(archived)}
-    rows = await tx.many(MessagesSql.latest_messages, **place)
-    return await with_blocks(tx, rows[::-1])
-
-
-async def with_blocks(tx: Transaction, rows: Sequence[MessageRow]) -> list[Message]:
-    """The messages with what was said in them."""
-    blocks = await tx.many(MessagesSql.blocks_of, messages=[row.id for row in rows]) if rows else []
-    bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for block in blocks:
-        bodies[block.message].append(codec.decode(block.body))
-    return [message_of(row, bodies[row.id]) for row in rows]
-
-
-@reading
 async def find_session(tx: Transaction, id: str, tenant: str | None = None) -> SessionRow:
     """By its id, or by the key that it has in its tenant."""
     row = await session_named(tx, id, tenant or "")
@@ -196,7 +154,7 @@ async def find_session(tx: Transaction, id: str, tenant: str | None = None) -> S
 @reading
 async def list_tenants(tx: Transaction, *, after: str = "", limit: int = 100) -> list[TenantName]:
     """The tenants that have sessions, by name."""
-    return await tx.many(SessionsSql.list_tenants, after=after, limit=limit)
+    return await tx.many(SessionListsSql.list_tenants, after=after, limit=limit)
 
 
 @reading
@@ -206,58 +164,13 @@ async def runs_had(tx: Transaction, sessions: Sequence[str]) -> dict[str, int]:
 
 
 @reading
-async def list_sessions(
-    tx: Transaction,
-    *,
-    tenant: str | None = None,
-    parent: str | None = None,
-    metadata: str = "{}",
-    before: tuple[int, str] = (LAST, AFTER_ALL),
-    limit: int = 100,
-) -> list[SessionRow]:
-    return await tx.many(
-        SessionsSql.list_sessions,
-        tenant=tenant,
-        parent=parent,
-        metadata=metadata,
-        before_at=before[0],
-        before=before[1],
-        limit=limit,
-    )
-
-
-@reading
 async def count_agents(
-    tx: Transaction, *, tenant: str | None = None, name: str | None = None, metadata: str = "{}"
+    tx: Transaction, *, tenant: str | None = None, name: str | None = None, metadata: str = "{}", cap: int | None = None
 ) -> int:
-    counted = await tx.one(AgentsSql.count_agents, tenant=tenant, name=name, metadata=metadata)
+    """How many there are; with `cap`, it stops there."""
+    most = LAST if cap is None else cap
+    counted = await tx.one(AgentsSql.count_agents, tenant=tenant, name=name, metadata=metadata, look=most)
     return counted.n if counted else 0
-
-
-@reading
-async def count_sessions(
-    tx: Transaction,
-    *,
-    tenant: str | None = None,
-    parent: str | None = None,
-    metadata: str = "{}",
-    look: int | None = None,
-) -> int:
-    """How many there are, among the newest that it looks at."""
-    given = {"parent": parent, "metadata": metadata, "look": LAST if look is None else look}
-    if tenant is None:
-        counted = await tx.one(SessionsSql.count_sessions, **given)
-    else:
-        counted = await tx.one(SessionsSql.count_sessions_of, tenant=tenant, **given)
-    return counted.n if counted else 0
-
-
-@reading
-async def metadata_values(
-    tx: Transaction, key: str, tenant: str | None = None, *, after: tuple[int, str] = (LAST, ""), limit: int = 1_000
-) -> list[ValueCount]:
-    page = {"before": after[0], "after": after[1], "limit": limit}
-    return await tx.many(SessionsSql.metadata_values, key=key, tenant=tenant, **page)
 
 
 async def update_session(tx: Transaction, id: str, metadata: str | None, during: str | None = None) -> SessionRow:

@@ -5,38 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.agents.listing_rows import RunPlace
+from holdfast.agents.looks import LOOK, FoundRows, Lead, LookPlace, count_rows, find_page
 from holdfast.agents.queries import AFTER_ALL, LAST, list_agents
-from holdfast.agents.rows import RowCount, RunRow
-from holdfast.agents.statements import RunCountsSql, RunListsSql
+from holdfast.agents.rows import RunRow
+from holdfast.agents.statements import RunListsSql
 from holdfast.agents.states import RUN, RunState
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import is_id
-from holdfast.kernel.sql import Many, One
 
-LOOK = 10_000
-LEADS: Mapping[str, tuple[Many[RunRow], One[RunPlace]]] = {
-    "all": (RunListsSql.runs_all, RunListsSql.end_of_runs_all),
-    "of_session": (RunListsSql.runs_of_session, RunListsSql.end_of_runs_of_session),
-    "of_parent": (RunListsSql.runs_of_parent, RunListsSql.end_of_runs_of_parent),
-    "of_agent": (RunListsSql.runs_of_agent, RunListsSql.end_of_runs_of_agent),
-    "of_tenant": (RunListsSql.runs_of_tenant, RunListsSql.end_of_runs_of_tenant),
-    "open": (RunListsSql.runs_open, RunListsSql.end_of_runs_open),
-    "open_of_tenant": (RunListsSql.runs_open_of_tenant, RunListsSql.end_of_runs_open_of_tenant),
-    "unanswered": (RunListsSql.runs_unanswered, RunListsSql.end_of_runs_unanswered),
-    "unanswered_of_tenant": (RunListsSql.runs_unanswered_of_tenant, RunListsSql.end_of_runs_unanswered_of_tenant),
-}
-
-COUNTS: Mapping[str, One[RowCount]] = {
-    "all": RunCountsSql.count_runs_all,
-    "of_session": RunCountsSql.count_runs_of_session,
-    "of_parent": RunCountsSql.count_runs_of_parent,
-    "of_agent": RunCountsSql.count_runs_of_agent,
-    "of_tenant": RunCountsSql.count_runs_of_tenant,
-    "open": RunCountsSql.count_runs_open,
-    "open_of_tenant": RunCountsSql.count_runs_open_of_tenant,
-    "unanswered": RunCountsSql.count_runs_unanswered,
-    "unanswered_of_tenant": RunCountsSql.count_runs_unanswered_of_tenant,
+LEADS: Mapping[str, Lead[RunRow]] = {
+    "all": Lead(RunListsSql.runs_all, RunListsSql.end_of_runs_all, RunListsSql.count_runs_all),
+    "of_session": Lead(
+        RunListsSql.runs_of_session, RunListsSql.end_of_runs_of_session, RunListsSql.count_runs_of_session
+    ),
+    "of_parent": Lead(RunListsSql.runs_of_parent, RunListsSql.end_of_runs_of_parent, RunListsSql.count_runs_of_parent),
+    "of_agent": Lead(RunListsSql.runs_of_agent, RunListsSql.end_of_runs_of_agent, RunListsSql.count_runs_of_agent),
+    "of_tenant": Lead(RunListsSql.runs_of_tenant, RunListsSql.end_of_runs_of_tenant, RunListsSql.count_runs_of_tenant),
+    "open": Lead(RunListsSql.runs_open, RunListsSql.end_of_runs_open, RunListsSql.count_runs_open),
+    "open_of_tenant": Lead(
+        RunListsSql.runs_open_of_tenant,
+        RunListsSql.end_of_runs_open_of_tenant,
+        RunListsSql.count_runs_open_of_tenant,
+    ),
+    "unanswered": Lead(
+        RunListsSql.runs_unanswered, RunListsSql.end_of_runs_unanswered, RunListsSql.count_runs_unanswered
+    ),
+    "unanswered_of_tenant": Lead(
+        RunListsSql.runs_unanswered_of_tenant,
+        RunListsSql.end_of_runs_unanswered_of_tenant,
+        RunListsSql.count_runs_unanswered_of_tenant,
+    ),
 }
 
 
@@ -51,14 +49,6 @@ class RunFilters(NamedTuple):
     mode: str | None = None
     since: int = 0
     until: int = LAST
-
-
-class FoundRuns(NamedTuple):
-    """A page. `place` is where the look ended, None when nothing is left behind it."""
-
-    rows: list[RunRow]
-    place: tuple[int, str] | None
-    looked: int
 
 
 @reading
@@ -83,18 +73,13 @@ async def run_page(
     before: tuple[int, str] = (LAST, AFTER_ALL),
     limit: int = 100,
     look: int = LOOK,
-) -> FoundRuns:
+) -> FoundRows[RunRow]:
     if filters.until <= before[0]:
         before = (filters.until, "")
     lead, filters = await _lead(tx, filters)
-    statement, its_end = LEADS[lead]
     given: dict[str, Any] = {**filters._asdict(), "before_at": before[0], "before": before[1]}
     del given["until"]
-    rows = await tx.many(statement, **given, look=look, limit=limit)
-    if len(rows) >= limit:
-        return FoundRuns(rows, (rows[-1].created_at, rows[-1].id), len(rows))
-    end = await tx.one(its_end, **given, skipped=look - 1)
-    return FoundRuns(rows, None if end is None else (end.created_at, end.id), len(rows) if end is None else look)
+    return await find_page(tx, LEADS[lead], given, _place, limit=limit, look=look)
 
 
 @reading
@@ -104,8 +89,11 @@ async def count_runs(tx: Transaction, filters: RunFilters, *, look: int = LOOK) 
     lead, filters = await _lead(tx, filters)
     given: dict[str, Any] = {**filters._asdict(), "before_at": before[0], "before": before[1]}
     del given["until"]
-    counted = await tx.one(COUNTS[lead], **given, look=look)
-    return 0 if counted is None else counted.n
+    return await count_rows(tx, LEADS[lead], given, look=look)
+
+
+def _place(row: RunRow) -> LookPlace:
+    return row.created_at, row.id
 
 
 async def _lead(tx: Transaction, filters: RunFilters) -> tuple[str, RunFilters]:

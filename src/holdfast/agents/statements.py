@@ -69,7 +69,7 @@ from holdfast.agents.rows import (
 )
 from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.listing_rows import Match
-from holdfast.kernel.rows import Beside, Seq, Woken
+from holdfast.kernel.rows import Beside, Number, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 from holdfast.kernel.tally_rows import At, Finished
 
@@ -97,22 +97,31 @@ class AgentsSql(Statements, package=_PACKAGE, file="agents.sql", types={"metadat
 class RunListsSql(Statements, package=_PACKAGE, file="listing.sql"):
     runs_all: Many[RunRow]
     end_of_runs_all: One[RunPlace]
+    count_runs_all: One[RowCount]
     runs_of_session: Many[RunRow]
     end_of_runs_of_session: One[RunPlace]
+    count_runs_of_session: One[RowCount]
     runs_of_parent: Many[RunRow]
     end_of_runs_of_parent: One[RunPlace]
+    count_runs_of_parent: One[RowCount]
     runs_of_agent: Many[RunRow]
     end_of_runs_of_agent: One[RunPlace]
+    count_runs_of_agent: One[RowCount]
     runs_of_tenant: Many[RunRow]
     end_of_runs_of_tenant: One[RunPlace]
+    count_runs_of_tenant: One[RowCount]
     runs_open: Many[RunRow]
     end_of_runs_open: One[RunPlace]
+    count_runs_open: One[RowCount]
     runs_open_of_tenant: Many[RunRow]
     end_of_runs_open_of_tenant: One[RunPlace]
+    count_runs_open_of_tenant: One[RowCount]
     runs_unanswered: Many[RunRow]
     end_of_runs_unanswered: One[RunPlace]
+    count_runs_unanswered: One[RowCount]
     runs_unanswered_of_tenant: Many[RunRow]
     end_of_runs_unanswered_of_tenant: One[RunPlace]
+    count_runs_unanswered_of_tenant: One[RowCount]
 
 
 class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"metadata": "jsonb"}):
@@ -121,12 +130,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     take_place: One[SessionRow]
     lock_session: One[SessionRow]
     lock_lines: Exec
-    list_sessions: Many[SessionRow]
-    count_sessions: One[RowCount]
-    count_sessions_of: One[RowCount]
     runs_had: Many[RunsHad]
-    metadata_values: Many[ValueCount]
-    list_tenants: Many[TenantName]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
     free_sources: Exec
@@ -147,6 +151,21 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     delete_session_uses: Exec
     delete_session_budgets: Exec
     delete_runs: Exec
+
+
+class SessionListsSql(Statements, package=_PACKAGE, file="session_lists.sql", types={"metadata": "jsonb"}):
+    sessions_all: Many[SessionRow]
+    end_of_sessions_all: One[RunPlace]
+    count_sessions_all: One[RowCount]
+    sessions_of_tenant: Many[SessionRow]
+    end_of_sessions_of_tenant: One[RunPlace]
+    count_sessions_of_tenant: One[RowCount]
+    sessions_of_parent: Many[SessionRow]
+    end_of_sessions_of_parent: One[RunPlace]
+    count_sessions_of_parent: One[RowCount]
+    metadata_values: Many[ValueCount]
+    metadata_values_of: Many[ValueCount]
+    list_tenants: Many[TenantName]
 
 
 class RunsSql(
@@ -195,18 +214,6 @@ class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
     turn_latencies: Many[TurnLatencies]
 
 
-class RunCountsSql(Statements, package=_PACKAGE, file="counting.sql"):
-    count_runs_all: One[RowCount]
-    count_runs_of_session: One[RowCount]
-    count_runs_of_parent: One[RowCount]
-    count_runs_of_agent: One[RowCount]
-    count_runs_of_tenant: One[RowCount]
-    count_runs_open: One[RowCount]
-    count_runs_open_of_tenant: One[RowCount]
-    count_runs_unanswered: One[RowCount]
-    count_runs_unanswered_of_tenant: One[RowCount]
-
-
 class SearchSql(Statements, package=_PACKAGE, file="search.sql"):
     agents_from: Many[Match]
     sessions_from: Many[Match]
@@ -235,7 +242,11 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     use_ids: Many[UseId]
     retire: Exec
     list_messages: Many[MessageRow]
+    end_of_messages: One[Number]
     latest_messages: Many[MessageRow]
+    begin_of_messages: One[Number]
+    messages_of_run: Many[MessageRow]
+    messages_of_session: Many[MessageRow]
     blocks_of: Many[BlockRow]
 
 
@@ -278,11 +289,17 @@ class CallsSql(Statements, package=_PACKAGE, file="calls.sql", rows={"calls": Ne
     calls_of: Many[CallRow]
     call_ids: Many[CallId]
     find_calls: Many[CallRow]
+
+
+class CallListsSql(Statements, package=_PACKAGE, file="call_lists.sql"):
     calls_listed: Many[CallPlace]
     end_of_calls_listed: One[CallPlace]
+    count_calls_listed: One[RowCount]
     calls_failed: Many[CallPlace]
     end_of_calls_failed: One[CallPlace]
+    count_calls_failed: One[RowCount]
     calls_open: Many[CallPlace]
+    count_calls_open: One[RowCount]
 
 
 class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):

@@ -15,3 +15,10 @@ class Match(NamedTuple):
 class CreatedJob(NamedTuple):
     seq: int
     at: int
+
+
+class EndedAtSeq(NamedTuple):
+    """When a job ended, and its number."""
+
+    at: int
+    seq: int

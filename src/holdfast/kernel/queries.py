@@ -14,6 +14,7 @@ from holdfast.kernel.states import TERMINAL, State
 
 NEWEST = 2**63 - 1
 LOOK = 100_000  # jobs that one call looks at for those that fit
+COUNTED = 10_000  # jobs among which one call counts
 
 
 @reading
@@ -83,6 +84,31 @@ async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
     if last is None and oldest is not None:
         last = oldest.seq + 1
     return JobPage(rows, before=last)
+
+
+@reading
+async def count_jobs(
+    tx: Transaction,
+    *,
+    state: str | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    tenant: str | None = None,
+    since: int = 0,
+    look: int = COUNTED,
+) -> int:
+    """How many there are, among the newest that it looks at."""
+    wanted = {"queue": queue, "kind": kind, "tenant": tenant}
+    first = await _last_before(tx, since) if since else 0
+    if state is None:
+        counted = await tx.one(ListingSql.count_jobs, **wanted, after=first, look=look)
+        return 0 if counted is None else counted.number
+    if state == State.RUNNING:
+        held = await tx.many(ListingSql.find_running, **wanted, before=NEWEST, limit=look)
+        return len([row for row in held if row.seq > first])
+    oldest = await tx.one(ListingSql.seq_before, before=NEWEST, skipped=look)
+    after = first if oldest is None else max(first, oldest.seq)
+    return len(await _in_state(tx, state, **wanted, before=NEWEST, after=after, limit=look))
 
 
 async def _last_before(tx: Transaction, since: int) -> int:

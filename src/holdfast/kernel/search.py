@@ -21,5 +21,7 @@ async def search_jobs(
         found += [("job", row) for row in await tx.many(ListingSql.jobs_from, **given)]
     if tenant is None:
         found += [("queue", row) for row in await tx.many(ListingSql.queues_called, text=text, limit=limit)]
-        found += [("worker", row) for row in await tx.many(ListingSql.workers_called, text=text, limit=limit)]
+        found += [
+            ("worker", row) for row in await tx.many(ListingSql.workers_called, text=text, look=LOOK, limit=limit)
+        ]
     return found

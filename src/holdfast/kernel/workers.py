@@ -211,7 +211,10 @@ async def list_workers(
     tx: Transaction, *, all: bool, limit: int, before: int = FOREVER, id: str | None = None
 ) -> list[WorkerRow]:
     """Workers, the newest first: of one id, or of any, and those before a number."""
-    return await tx.many(WorkersSql.list_workers, all=int(all), id=id, before=before, limit=limit)
+    page = {"all": int(all), "before": before, "limit": limit}
+    if id is not None:
+        return await tx.many(WorkersSql.lives_of_worker, id=id, **page)
+    return await tx.many(WorkersSql.list_workers, **page)
 
 
 HANGING = "hanging"  # the slots of threads in calls that were given up and have not returned

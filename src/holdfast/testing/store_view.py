@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from holdfast.agents import queries, run_pages
 from holdfast.agents.money.usage import TimeSpan, usage_of_all
-from holdfast.agents.people.inquiries import list_inquiries
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
+from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 

@@ -9,14 +9,15 @@ from typing import Literal, Unpack
 from holdfast import tallies, validation
 from holdfast.agents import queries
 from holdfast.agents.api.options import moment_us
-from holdfast.agents.call_pages import call_page
+from holdfast.agents.call_pages import CallFilters, call_page, count_calls
 from holdfast.agents.core import Reaching
+from holdfast.agents.looks import shown_page
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.states import CALL
 from holdfast.agents.values.runs import CallRecord, call_of
 from holdfast.durations import Duration
 from holdfast.errors import NotFound
-from holdfast.values.page import Page, cursor, place
+from holdfast.values.page import Page, place
 from holdfast.values.tallies import FailureRecord, StatRecord
 
 
@@ -83,16 +84,24 @@ class CountedRuns(Reaching):
 
         `name` is that of a tool. One call looks at 10,000 at most, so a page may be short and still have a `next`.
         """
-        validation.one_of(state, "state", CALL.names)
         before = (LAST, AFTER_ALL) if after is None else place(after, int, str)
-        found = await self._transact(
-            call_page,
-            name=name,
-            state=state,
-            tenant=self._whose(tenant),
-            since=0 if since is None else moment_us(since, "since"),
-            before=before,
-            limit=validation.page(limit),
-        )
-        further = None if found.place is None else cursor(*found.place)
-        return Page(map(call_of, found.rows), next=further, looked=found.looked)
+        wanted = self._wanted_calls(name, state, tenant, since)
+        return shown_page(await self._transact(call_page, wanted, before=before, limit=validation.page(limit)), call_of)
+
+    async def count_calls(
+        self,
+        *,
+        name: str | None = None,
+        state: str | None = None,
+        tenant: str | None = None,
+        since: datetime | None = None,
+    ) -> int:
+        """How many tool calls `calls` would give, among the last 10,000; open ones are counted whatever their state."""
+        return await self._transact(count_calls, self._wanted_calls(name, state, tenant, since))
+
+    def _wanted_calls(
+        self, name: str | None, state: str | None, tenant: str | None, since: datetime | None
+    ) -> CallFilters:
+        validation.one_of(state, "state", CALL.names)
+        first = 0 if since is None else moment_us(since, "since")
+        return CallFilters(name, state, self._whose(tenant), first)

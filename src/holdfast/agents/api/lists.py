@@ -23,6 +23,7 @@ from holdfast.agents.content import Prompt
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.forks.comparison import Comparison, compare, load_side
+from holdfast.agents.looks import shown_page
 from holdfast.agents.money.api import BudgetsList, Part, Used
 from holdfast.agents.people.rulings import InquiriesList, Rulings
 from holdfast.agents.queries import AFTER_ALL, LAST
@@ -33,6 +34,7 @@ from holdfast.agents.rows import AgentRow
 from holdfast.agents.run_pages import RunFilters, count_runs, run_page
 from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
+from holdfast.agents.session_pages import SessionFilters, count_sessions, metadata_values, session_page
 from holdfast.agents.states import RUN, RunState, RunStateName
 from holdfast.agents.values.agents import AgentRecord, VersionRecord, agent_of, version_of
 from holdfast.agents.values.runs import RunRecord, run_of
@@ -44,7 +46,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import is_id
 from holdfast.results import Result
 from holdfast.values.bulk import Bulk
-from holdfast.values.page import Page, cursor, page_of, place
+from holdfast.values.page import Page, page_of, place
 
 T = TypeVar("T")
 
@@ -108,7 +110,7 @@ class RunsList(Collection, CountedRuns):
         where = {"session": session, "agent": agent, "parent": parent, "tenant": tenant}
         wanted = await self._filters(**where, state=state, mode=mode, since=since, until=until)
         found = await self._transact(run_page, wanted, before=newest_first(after), limit=validation.page(limit))
-        return Page(map(run_of, found.rows), next=found.place and cursor(*found.place), looked=found.looked)
+        return shown_page(found, run_of)
 
     async def count(self, **choice: Any) -> int:
         """How many runs `list` would give with these filters, among the newest 10,000 that it looks at."""
@@ -203,16 +205,10 @@ class SessionsList(Collection):
         after: str | None = None,
         limit: int = 100,
     ) -> Page[SessionRecord]:
-        """Sessions whose metadata contain these, the newest first."""
-        found = await self._transact(
-            queries.list_sessions,
-            tenant=self._of(tenant),
-            parent=await self._session_id(parent, tenant),
-            metadata=self._json(metadata),
-            before=newest_first(after),
-            limit=validation.page(limit),
-        )
-        return page_of(found, limit, session_of, lambda row: (row.created_at, row.id))
+        """Sessions whose metadata contain these, the newest first; it looks at 10,000, so a page may be short."""
+        wanted = SessionFilters(self._of(tenant), await self._session_id(parent, tenant), self._json(metadata))
+        found = await self._transact(session_page, wanted, before=newest_first(after), limit=validation.page(limit))
+        return shown_page(found, session_of)
 
     async def count(
         self,
@@ -223,9 +219,8 @@ class SessionsList(Collection):
         cap: int | None = None,
     ) -> int:
         """How many sessions `list` would give, in all its pages; with `cap`, among the newest so many."""
-        above = await self._session_id(parent, tenant)
-        chosen, wanted = self._of(tenant), self._json(metadata)
-        return await self._transact(queries.count_sessions, tenant=chosen, parent=above, metadata=wanted, look=cap)
+        wanted = SessionFilters(self._of(tenant), await self._session_id(parent, tenant), self._json(metadata))
+        return await self._transact(count_sessions, wanted, cap)
 
     async def tenants(self, *, after: str | None = None, limit: int = 100) -> Page[dict[str, Any]]:
         """The tenants that have sessions, by name."""
@@ -233,15 +228,16 @@ class SessionsList(Collection):
         found = await self._transact(queries.list_tenants, after=last, limit=validation.page(limit))
         return page_of(found, limit, lambda row: {"id": row.tenant}, lambda row: (row.tenant,))
 
-    async def values(self, key: str, *, after: str | None = None, limit: int = 10_000) -> Page[tuple[Any, int]]:
+    async def values(
+        self, key: str, *, after: str | None = None, limit: int = 10_000, cap: int | None = None
+    ) -> Page[tuple[Any, int]]:
         """The different values that sessions have under a key of their metadata, each with how many have it.
 
-        What most sessions have comes first.
+        What most sessions have comes first. With `cap`, it looks at the newest so many.
         """
         last = (LAST, "") if after is None else place(after, int, str)
-        found = await self._transact(
-            queries.metadata_values, key, self._tenant, after=last, limit=validation.page(limit)
-        )
+        most = validation.page(limit)
+        found = await self._transact(metadata_values, key, self._tenant, after=last, limit=most, look=cap)
         return page_of(found, limit, lambda row: (codec.decode(row.value), row.n), lambda row: (row.n, row.value))
 
     async def update(
@@ -315,11 +311,16 @@ class AgentsList(Collection):
         return page_of(found, limit, agent_of, lambda row: (row.name, row.id))
 
     async def count(
-        self, *, name: str | None = None, metadata: Mapping[str, Any] | None = None, tenant: str | None = None
+        self,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
+        cap: int | None = None,
     ) -> int:
-        """How many agents `list` would give, in all its pages."""
-        chosen, wanted = self._of(tenant), self._json(metadata)
-        return await self._transact(queries.count_agents, tenant=chosen, name=name, metadata=wanted)
+        """How many agents `list` would give, in all its pages; with `cap`, it stops there."""
+        whose, wanted = self._of(tenant), self._json(metadata)
+        return await self._transact(queries.count_agents, tenant=whose, name=name, metadata=wanted, cap=cap)
 
     async def named(self, name: str) -> Agent[Any]:
         """The agent that runs take by this name or id: this program's own, else a stored one.

@@ -23,6 +23,7 @@ from holdfast.agents.events.reader import ENDED
 from holdfast.agents.forks.fork import find_fork, find_origin, fork_run
 from holdfast.agents.forks.options import ForkOptions
 from holdfast.agents.forks.simulation import Tools
+from holdfast.agents.message_pages import list_messages
 from holdfast.agents.people.inquiries import inquiries_below
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
 from holdfast.agents.retention.gaps import with_gaps
@@ -201,14 +202,16 @@ class Run(Reaching, Generic[T]):
         found = await self._transact(queries.calls_after, self.id, last, limit)
         return page_of(found, limit, call_of, lambda row: (row.turn, row.ordinal))
 
-    async def messages(self, *, after: str | None = None, limit: int = 1_000) -> Page[Message]:
-        """What was said in the run, in its order; of a run below another, what its own agent said and was told."""
+    async def messages(self, *, after: str | None = None, limit: int = 1_000, archived: bool = False) -> Page[Message]:
+        """What was said in the run, in its order; of a run below another, what its own agent said and was told.
+
+        What a compaction took out is left out, unless `archived` asks for it.
+        """
         (last,) = (0,) if after is None else place(after, int)
         validation.page(limit)
         row = await self._row()
-        found = await self._transact(
-            queries.list_messages, row.session, branch=row.branch, run=self.id, after=last, limit=limit
-        )
+        page = {"after": last, "limit": limit, "archived": archived}
+        found = await self._transact(list_messages, row.session, run=self.id, **page)
         return Page(found, next=cursor(found[-1].ordinal) if len(found) == limit else None)
 
     async def events(self, after: int | str = 0, *, limit: int = 1_000_000) -> Page[Event]:

@@ -17,6 +17,7 @@ from holdfast.agents.content import Prompt
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.forks.fork import fork_session
+from holdfast.agents.message_pages import latest_messages, message_page
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.rows import SessionRow
 from holdfast.agents.run_pages import list_runs
@@ -128,8 +129,8 @@ class Session(Reaching):
         validation.whole(last, "after", least=0)
         validation.page(limit)
         await self._row()
-        found = await self._transact(queries.list_messages, self.id, after=last, limit=limit, archived=archived)
-        return Page(found, next=cursor(found[-1].ordinal) if len(found) == limit else None)
+        found = await self._transact(message_page, self.id, after=last, limit=limit, archived=archived)
+        return Page(found.messages, next=None if found.place is None else cursor(found.place))
 
     async def latest(
         self, *, before: int | str | None = None, limit: int = 100, archived: bool = False
@@ -139,8 +140,8 @@ class Session(Reaching):
         validation.whole(last, "before", least=0, most=LAST)
         validation.page(limit)
         await self._row()
-        found = await self._transact(queries.latest_messages, self.id, before=last, limit=limit, archived=archived)
-        return Page(found, next=cursor(found[0].ordinal) if len(found) == limit else None)
+        found = await self._transact(latest_messages, self.id, before=last, limit=limit, archived=archived)
+        return Page(found.messages, next=None if found.place is None else cursor(found.place))
 
     async def runs(self, *, after: str | None = None, limit: int = 100) -> Page[RunRecord]:
         """The runs of the session, the newest first."""

@@ -12,7 +12,7 @@ from holdfast.agents.api.waits import Cause, HeldInterval
 from holdfast.agents.api.waterfall import RunPast
 from holdfast.agents.listing_rows import HeldStretch
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
-from holdfast.agents.people.statements import InquiriesSql
+from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs.why import why
 from holdfast.agents.statements import LookingSql
@@ -64,13 +64,12 @@ async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> Hist
     owners = {row.job: row.id for row in await tx.many(LookingSql.jobs_below, ids=list(ids), limit=_STRETCHES)}
     for row in await tx.many(LookingSql.stretches, seqs=sorted(owners), limit=_STRETCHES):
         held[owners[row.job]].append(_held(row))
-    wanted = {"state": None, "tenant": None, "run": top.root, "after_at": -1, "after": "", "limit": _INQUIRIES}
     before = await tx.one(LookingSql.run_before, session=top.session, created_at=top.created_at, id=top.id)
     return History(
         top=top.id,
         now=moment(await now(tx)),
         held=held,
-        inquiries=[inquiry_of(row) for row in await tx.many(InquiriesSql.list_inquiries, **wanted)],
+        inquiries=[inquiry_of(row) for row in await list_inquiries(tx, state=None, run=top.root, limit=_INQUIRIES)],
         free_at=None if before is None else moment(before.at),
         open_reason=None if top.finalized_at is not None else await _open_reason(tx, top.id),
     )

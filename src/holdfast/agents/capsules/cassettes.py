@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents.forks.past import PastStretch, lineage
+from holdfast.agents.message_pages import list_messages
 from holdfast.agents.money.cost import stored_usage
-from holdfast.agents.queries import list_messages
 from holdfast.agents.rows import RunRow, TurnRow
 from holdfast.agents.run_pages import list_runs
 from holdfast.agents.statements import RunsSql

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 from holdfast.agents.api.results import usage_of
 from holdfast.agents.forks.past import calls_before
 from holdfast.agents.forks.statements import ForksSql
-from holdfast.agents.queries import list_messages, list_turns
+from holdfast.agents.message_pages import list_messages
+from holdfast.agents.queries import list_turns
 from holdfast.agents.rows import CallRow, RunRow
 from holdfast.agents.runs.history import result_block
 from holdfast.agents.statements import CallsSql, LookingSql, RunsSql

@@ -256,21 +256,6 @@ async def inquiries_below(tx: Transaction, run: str, *, after: str, limit: int) 
     return await tx.many(InquiriesSql.inquiries_below, run=run, after=after, limit=limit)
 
 
-@reading
-async def list_inquiries(
-    tx: Transaction,
-    *,
-    state: str | None = InquiryState.OPEN,
-    tenant: str | None = None,
-    run: str | None = None,
-    after: tuple[int, str] = (-1, ""),
-    limit: int = 100,
-) -> Sequence[InquiryRow]:
-    return await tx.many(
-        InquiriesSql.list_inquiries, state=state, tenant=tenant, run=run, after_at=after[0], after=after[1], limit=limit
-    )
-
-
 def _moved(place: InquiryPlace, state: RunState) -> dict[str, Any]:
     return state_change(
         place.id, place.session, place.agent_name, place.parent_run, agent=place.agent, state=state, before=place.state

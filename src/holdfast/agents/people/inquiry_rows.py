@@ -38,6 +38,11 @@ class InquiryRow(NamedTuple):
     decision: str | None
 
 
+class AskedAt(NamedTuple):
+    asked_at: int
+    id: str
+
+
 class InquiryPlace(NamedTuple):
     """The run that an inquiry is about, and the jobs that wait for it."""
 

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 from holdfast import validation
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import TOOL_KIND, AgentSpec, ToolSpec
+from holdfast.agents.looks import shown_page
 from holdfast.agents.people import inquiries
 from holdfast.agents.people.expiry import too_late
 from holdfast.agents.people.inquiries import Ruling
 from holdfast.agents.people.inquiry import Inquiry, inquiry_of
+from holdfast.agents.people.inquiry_pages import InquiryFilters, count_inquiries, inquiry_page
 from holdfast.agents.people.inquiry_rows import InquiryRow
 from holdfast.agents.people.schema_fit import misfit
 from holdfast.agents.statements import AgentsSql, RunsSql
@@ -21,7 +23,7 @@ from holdfast.changes import changing
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, NotFound, UsageError
 from holdfast.kernel.database import Transaction, reading
-from holdfast.values.page import Page, page_of, place
+from holdfast.values.page import Page, place
 
 T = TypeVar("T")
 
@@ -111,17 +113,23 @@ class InquiriesList(Rulings):
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Inquiry]:
-        """The oldest first; without a state, decided ones too."""
+        """The oldest first; without a state, decided ones too.
+
+        One call looks at 10,000 at most, so a page may be short and still have a `next`.
+        """
         validation.one_of(state, "state", INQUIRY.names)
-        rows = await self._transact(
-            inquiries.list_inquiries,
-            state=state,
-            tenant=tenant if self._tenant is None else self._tenant,
-            run=run,
-            after=(-1, "") if after is None else place(after, int, str),
-            limit=validation.page(limit),
-        )
-        return page_of(rows, limit, inquiry_of, lambda row: (row.asked_at, row.id))
+        wanted = InquiryFilters(state, tenant if self._tenant is None else self._tenant, run)
+        last = (-1, "") if after is None else place(after, int, str)
+        found = await self._transact(inquiry_page, wanted, after=last, limit=validation.page(limit))
+        return shown_page(found, inquiry_of)
+
+    async def count(
+        self, *, state: str | None = InquiryState.OPEN.value, run: str | None = None, tenant: str | None = None
+    ) -> int:
+        """How many inquiries `list` would give, among the oldest 10,000 that it looks at."""
+        validation.one_of(state, "state", INQUIRY.names)
+        wanted = InquiryFilters(state, tenant if self._tenant is None else self._tenant, run)
+        return await self._transact(count_inquiries, wanted)
 
 
 class AppInquiries(InquiriesList):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agents.people.inquiry_rows import InquiryPlace, InquiryRow, NewInquiry, UnknownCall
+from holdfast.agents.people.inquiry_rows import AskedAt, InquiryPlace, InquiryRow, NewInquiry, UnknownCall
 from holdfast.agents.rows import RowCount
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
@@ -17,7 +17,6 @@ class InquiriesSql(
     open_inquiries: Many[InquiryRow]
     inquiries_below: Many[InquiryRow]
     last_decided: One[InquiryRow]
-    list_inquiries: Many[InquiryRow]
     inquiry_place: One[InquiryPlace]
     decide_inquiry: One[InquiryRow]
     count_asked: One[RowCount]
@@ -27,3 +26,19 @@ class InquiriesSql(
     change_options: Exec
     unknown_calls: Many[UnknownCall]
     hand_over: Exec
+
+
+class InquiryListsSql(Statements, package=_PACKAGE, file="inquiry_lists.sql"):
+    inquiries_all: Many[InquiryRow]
+    count_inquiries_all: One[RowCount]
+    inquiries_of_run: Many[InquiryRow]
+    count_inquiries_of_run: One[RowCount]
+    inquiries_open: Many[InquiryRow]
+    end_of_inquiries_open: One[AskedAt]
+    count_inquiries_open: One[RowCount]
+    inquiries_decided: Many[InquiryRow]
+    end_of_inquiries_decided: One[AskedAt]
+    count_inquiries_decided: One[RowCount]
+    inquiries_of_tenant: Many[InquiryRow]
+    end_of_inquiries_of_tenant: One[AskedAt]
+    count_inquiries_of_tenant: One[RowCount]

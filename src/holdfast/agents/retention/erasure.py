@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from holdfast.agents.queries import delete_agent, list_sessions
+from holdfast.agents.queries import delete_agent
 from holdfast.agents.retention.ages import forget_ages
 from holdfast.agents.retention.retention_rows import ScheduleJob
 from holdfast.agents.retention.sessions import remove_session
 from holdfast.agents.retention.statements import ErasingSql
 from holdfast.agents.retention.totals import make_nameless
+from holdfast.agents.session_pages import list_sessions
 from holdfast.durations import show
 from holdfast.errors import NotFound, StoreBusy, UsageError
 from holdfast.kernel import codec, retention

@@ -46,9 +46,9 @@ where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:name as tex
 order by name, id limit :limit;
 
 -- name: count_agents :one
-select count(*) as n from holdfast.agent
+select count(*) as n from (select id from holdfast.agent
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:name as text) is null or name = :name)
-    and json_contains(metadata, :metadata);
+    and json_contains(metadata, :metadata) limit :look) as looked;
 
 -- name: find_version :one
 select :columns from holdfast.agent_version

@@ -101,9 +101,8 @@ join holdfast.turn t on t.run = v.run and t.number = v.turn where v.budget = :bu
 -- name: answered_in :many
 -- Calls that a tree of runs still reserves although they are not active: a worker of the release before, which does
 -- not know trees, stored their answers.
-select distinct v.run, v.turn as number from holdfast.reservation v
-join holdfast.turn t on t.run = v.run and t.number = v.turn
-where v.budget = :tree and t.state not in ('calling', 'batched');
+select distinct v.run, v.turn as number from holdfast.reservation v cross join holdfast.turn t
+where t.run = v.run and t.number = v.turn and v.budget = :tree and t.state not in ('calling', 'batched');
 
 -- name: settle :exec on postgres
 -- Frees what was reserved, and counts the cost of the calls as spent. With a cost of nothing it only frees. Summed

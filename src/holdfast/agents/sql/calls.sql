@@ -40,7 +40,7 @@ where r.id = any(cast(:runs as text[])) and r.state in ('pending_tools', 'awaiti
     and not exists (select 1 from holdfast.tool_call c where c.run = r.id and c.state is null)
 order by r.job;
 
--- name: calls_of :many
+-- part: call
 -- Most calls have ended, so their attempts are looked up there first. The decision is the last one that changed the
 -- arguments: a later decision to run the call again does not change them.
 select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
@@ -56,6 +56,9 @@ select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, 
     (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
         and i.decision ->> 'input' is not null order by i.decided_at desc limit 1) as decision
 from holdfast.tool_call c
+
+-- name: calls_of :many
+@call
 where c.run = :run and (cast(:turn as integer) is null or c.turn = :turn)
 order by c.turn, c.ordinal;
 
@@ -65,57 +68,5 @@ select id from holdfast.tool_call where run = :run and (turn, ordinal) > (:turn,
 order by turn, ordinal limit :limit;
 
 -- name: find_calls :many
-select c.id, c.run, c.turn, c.ordinal, c.tool_use_id, c.name, c.input, c.child, c.effect,
-    coalesce(c.state, case when (select l.seq from holdfast.lease l where l.seq = c.job) is not null then 'running'
-        else 'pending' end) as state,
-    c.output, c.is_error,
-    coalesce((select e.attempts from holdfast.ended e where e.seq = c.job),
-        (select l.attempts from holdfast.lease l where l.seq = c.job),
-        (select t.attempts from holdfast.later t where t.seq = c.job),
-        (select r.attempts from holdfast.job j join holdfast.ready r on r.route = j.route and r.priority = j.priority
-            and r.slot = j.slot and r.seq = j.seq where j.seq = c.job), 0) as attempts,
-    c.created_at, c.finished_at,
-    (select i.decision from holdfast.inquiry i where i.call = c.id and i.state = 'approved'
-        and i.decision ->> 'input' is not null order by i.decided_at desc limit 1) as decision
-from holdfast.tool_call c
+@call
 where c.id = any(cast(:ids as text[])) order by c.turn, c.ordinal;
-
--- name: calls_listed :many
--- Calls that have ended, the last first: of as many as are looked at, those that fit.
-select c.id, c.finished_at as at from (
-    select k.id, k.run, k.name, k.state, k.finished_at from holdfast.tool_call k
-    where k.finished_at is not null and (k.finished_at, k.id) < (:before_at, :before) and k.finished_at >= :since
-    order by k.finished_at desc, k.id desc limit :look) as c
-where (cast(:name as text) is null or c.name = :name) and (cast(:state as text) is null or c.state = :state)
-    and (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = c.run) = :tenant)
-order by c.finished_at desc, c.id desc limit :limit;
-
--- name: end_of_calls_listed :one
-select id, finished_at as at from holdfast.tool_call
-where finished_at is not null and (finished_at, id) < (:before_at, :before) and finished_at >= :since
-order by finished_at desc, id desc limit 1 offset :skipped;
-
--- name: calls_failed :many
--- Calls of one tool that failed.
-select c.id, c.finished_at as at from (
-    select k.id, k.run, k.finished_at from holdfast.tool_call k
-    where k.name = :name and k.state = 'failed' and (k.finished_at, k.id) < (:before_at, :before)
-        and k.finished_at >= :since
-    order by k.name, k.finished_at desc, k.id desc limit :look) as c
-where (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = c.run) = :tenant)
-order by c.finished_at desc, c.id desc limit :limit;
-
--- name: end_of_calls_failed :one
-select id, finished_at as at from holdfast.tool_call
-where name = :name and state = 'failed' and (finished_at, id) < (:before_at, :before) and finished_at >= :since
-order by name, finished_at desc, id desc limit 1 offset :skipped;
-
--- name: calls_open :many
--- Open calls are few, and have an index of their own. They are collected before they are sorted.
-with found as materialized (
-    select k.id, k.created_at as at from holdfast.tool_call k
-    where k.state is null and (cast(:name as text) is null or k.name = :name)
-        and (cast(:tenant as text) is null or (select r.tenant from holdfast.run r where r.id = k.run) = :tenant)
-    limit :look
-)
-select id, at from found where (at, id) < (:before_at, :before) and at >= :since order by at desc, id desc limit :limit;

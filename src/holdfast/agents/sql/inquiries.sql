@@ -14,20 +14,30 @@ on conflict (id) do nothing;
 select :columns
 from holdfast.inquiry where id = :id;
 
+-- part: meant
+-- By an index each: its own id, that of a call, or that of a run, with all runs below it.
+array(
+    select m.id from holdfast.inquiry m where m.id = :id
+    union all
+    select m.id from holdfast.inquiry m where m.call = :id
+    union all
+    select m.id from holdfast.inquiry m where m.run = any(array(
+        select cast(:id as text) union all select r.id from holdfast.run r where r.root = :id)))
+
 -- name: open_inquiries :many
 -- The inquiries that an id may mean: its own, or those of a call, or those of a run and all runs below it. In the
 -- order in which the model asked for the calls.
 select :columns(i)
 from holdfast.inquiry i left join holdfast.tool_call c on c.id = i.call
-where i.state = 'open' and (i.id = :id or i.call = :id or i.run = :id
-    or i.run in (select r.id from holdfast.run r where r.root = :id))
+where i.id = any(@meant) and i.state = 'open'
 order by i.asked_at, coalesce(c.turn, 0), coalesce(c.ordinal, 0), i.id;
 
 -- name: inquiries_below :many
 -- A page of the open inquiries of a run and all runs below it, in the same order, after the inquiry `:after`.
 select :columns(i)
 from holdfast.inquiry i left join holdfast.tool_call c on c.id = i.call
-where i.state = 'open' and (i.run = :run or i.run in (select r.id from holdfast.run r where r.root = :run))
+where i.state = 'open' and i.run = any(array(
+        select cast(:run as text) union all select r.id from holdfast.run r where r.root = :run))
     and (:after = '' or (i.asked_at, coalesce(c.turn, 0), coalesce(c.ordinal, 0), i.id) > (
         select a.asked_at, coalesce(b.turn, 0), coalesce(b.ordinal, 0), a.id
         from holdfast.inquiry a left join holdfast.tool_call b on b.id = a.call where a.id = :after))
@@ -36,17 +46,8 @@ order by i.asked_at, coalesce(c.turn, 0), coalesce(c.ordinal, 0), i.id limit :li
 -- name: last_decided :one
 -- Of a call, or of a run and all runs below it.
 select :columns
-from holdfast.inquiry where state <> 'open' and (call = :id or run = :id
-    or run in (select r.id from holdfast.run r where r.root = :id))
+from holdfast.inquiry where id = any(@meant) and state <> 'open'
 order by decided_at desc, id desc limit 1;
-
--- name: list_inquiries :many
-select :columns
-from holdfast.inquiry
-where (cast(:state as text) is null or state = :state) and (cast(:tenant as text) is null or tenant = :tenant)
-    and (cast(:run as text) is null or run = :run or run in (select r.id from holdfast.run r where r.root = :run))
-    and (asked_at, id) > (:after_at, :after)
-order by asked_at, id limit :limit;
 
 -- name: inquiry_place :one
 -- What an inquiry is about: its run, and the jobs that wait for it.

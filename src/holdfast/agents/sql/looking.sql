@@ -6,10 +6,11 @@ select :columns from holdfast.run where id = any(cast(:ids as text[]));
 
 -- name: usage_below :many
 -- Of each of these runs and of all runs that it started, at any depth, including the summaries made for them.
+-- SQLite keeps to the order of a cross join; otherwise it may begin with all runs.
 with recursive below (top, id) as (
     select r.id, r.id from holdfast.run r where r.id = any(cast(:ids as text[]))
     union all
-    select b.top, r.id from below b join holdfast.run r on r.parent = b.id
+    select b.top, r.id from below b cross join holdfast.run r where r.parent = b.id
 )
 select u.top as run, cast(sum(u.runs) as bigint) as runs, cast(sum(u.turns) as bigint) as turns,
     cast(sum(u.input_tokens) as bigint) as input_tokens, cast(sum(u.output_tokens) as bigint) as output_tokens,
@@ -18,10 +19,10 @@ select u.top as run, cast(sum(u.runs) as bigint) as runs, cast(sum(u.turns) as b
 from (
     select b.top, 1 as runs, r.turns, r.input_tokens, r.output_tokens, r.cache_write_tokens, r.cache_read_tokens,
         r.cost_nano
-    from below b join holdfast.run r on r.id = b.id
+    from below b cross join holdfast.run r where r.id = b.id
     union all
     select b.top, 0, 0, c.input_tokens, c.output_tokens, c.cache_write_tokens, c.cache_read_tokens, c.cost_nano
-    from below b join holdfast.compaction c on c.run = b.id
+    from below b cross join holdfast.compaction c where c.run = b.id
 ) as u group by u.top;
 
 -- name: jobs_below :many

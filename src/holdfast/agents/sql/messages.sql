@@ -56,26 +56,49 @@ where m.session = :session and m.branch = :branch and m.live = 1;
 update holdfast.message set live = 0 where run = :run and live = 1
     and session = (select r.session from holdfast.run r where r.id = :run);
 
--- name: list_messages :many
--- With retired messages, which are marked. Messages that a compaction took out are included on request.
-select id, session, branch, ordinal, role, run, turn, kind, live, preserved, created_at,
+-- part: shown
+id, session, branch, ordinal, role, run, turn, kind, live, preserved, created_at,
     case when live = 0 and (retired is not null or compacted is null) then 1 else 0 end as retired
-from holdfast.message
-where session = :session and (cast(:branch as text) is null or branch = :branch)
-    and ordinal > :after
-    and (live = 1 or (retired is null and compacted is null)
-        or (made_by is null and (retired is not null or :archived = 1)))
-order by branch, ordinal, live, id limit :limit;
+
+-- part: kept
+-- With retired messages, which are marked. Messages that a compaction took out are included on request.
+(live = 1 or (retired is null and compacted is null) or (made_by is null and (retired is not null or :archived = 1)))
+
+-- name: list_messages :many
+-- Of one branch, from a place on. Of as many as are looked at, those that are shown.
+select @shown from (
+    select * from holdfast.message where session = :session and branch = :branch and ordinal > cast(:after as bigint)
+    order by session, branch, ordinal limit :look) as looked
+where @kept order by ordinal, live, id limit :limit;
+
+-- name: end_of_messages :one
+select ordinal as number from holdfast.message
+where session = :session and branch = :branch and ordinal > cast(:after as bigint)
+order by session, branch, ordinal limit 1 offset :skipped;
 
 -- name: latest_messages :many
 -- The same from the end of the conversation backwards.
-select id, session, branch, ordinal, role, run, turn, kind, live, preserved, created_at,
-    case when live = 0 and (retired is not null or compacted is null) then 1 else 0 end as retired
-from holdfast.message
-where session = :session and branch = '' and ordinal < cast(:before as bigint)
-    and (live = 1 or (retired is null and compacted is null)
-        or (made_by is null and (retired is not null or :archived = 1)))
-order by ordinal desc, live desc, id desc limit :limit;
+select @shown from (
+    select * from holdfast.message where session = :session and branch = :branch and ordinal < cast(:before as bigint)
+    order by session desc, branch desc, ordinal desc limit :look) as looked
+where @kept order by ordinal desc, live desc, id desc limit :limit;
+
+-- name: begin_of_messages :one
+select ordinal as number from holdfast.message
+where session = :session and branch = :branch and ordinal < cast(:before as bigint)
+order by session desc, branch desc, ordinal desc limit 1 offset :skipped;
+
+-- name: messages_of_run :many
+-- A run says little beside its session. Copies in other sessions name it too.
+select @shown from holdfast.message
+where run = :run and session = :session and ordinal > cast(:after as bigint) and @kept
+order by run, ordinal, live, id limit :limit;
+
+-- name: messages_of_session :many
+-- Of all branches, for those who copy a session.
+select @shown from holdfast.message
+where session = :session and ordinal > cast(:after as bigint) and @kept
+order by session, branch, ordinal, live, id limit :limit;
 
 -- name: blocks_of :many
 select b.message, b.ordinal, b.type, coalesce(b.body, l.body) as body

@@ -26,42 +26,9 @@ where id = :id for update;
 select length(cast(pg_advisory_xact_lock(hashtextextended(l.session, 1)) as text)) as locked
 from (select s.session from rows(:sessions) as s (session text) order by s.session) as l;
 
--- name: list_sessions :many
-select :columns from holdfast.session
-where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
-    and json_contains(metadata, :metadata) and (created_at, id) < (:before_at, :before)
-order by created_at desc, id desc limit :limit;
-
--- name: count_sessions :one
-select count(*) as n from (select s.parent, s.metadata from holdfast.session s
-    order by s.created_at desc, s.id desc limit :look) as f
-where (cast(:parent as text) is null or f.parent = :parent) and json_contains(f.metadata, :metadata);
-
--- name: count_sessions_of :one
-select count(*) as n from (select s.parent, s.metadata from holdfast.session s where s.tenant = :tenant
-    order by s.tenant desc, s.created_at desc, s.id desc limit :look) as f
-where (cast(:parent as text) is null or f.parent = :parent) and json_contains(f.metadata, :metadata);
-
 -- name: runs_had :many
 -- For all sessions that a process follows, in one look.
 select id, runs from holdfast.session where id = any(cast(:ids as text[]));
-
--- name: metadata_values :many
--- What most sessions have comes first. A page begins behind a count and a value.
-select json_value(metadata, :key) as value, count(*) as n from holdfast.session
-where (cast(:tenant as text) is null or tenant = :tenant) and json_value(metadata, :key) is not null
-group by 1
-having count(*) < :before or (count(*) = :before and json_value(metadata, :key) > :after)
-order by 2 desc, 1 limit :limit;
-
--- name: list_tenants :many
--- From one tenant to the next by the index: it reads a row for each tenant, not one for each session.
-with recursive found (tenant) as (
-    select min(tenant) from holdfast.session where tenant > :after
-    union all
-    select (select min(s.tenant) from holdfast.session s where s.tenant > f.tenant) from found f where f.tenant is not null
-)
-select tenant from found where tenant is not null limit :limit;
 
 -- name: update_session :one
 update holdfast.session set metadata = coalesce(:metadata, metadata), during = coalesce(:during, during),
@@ -128,7 +95,7 @@ delete from holdfast.tool_call where run in (select r.id from holdfast.run r whe
 delete from holdfast.turn where run in (select r.id from holdfast.run r where r.session = :id);
 
 -- name: delete_inquiries :exec
-delete from holdfast.inquiry where session = :id;
+delete from holdfast.inquiry where run in (select r.id from holdfast.run r where r.session = :id);
 
 -- name: delete_steers :exec
 delete from holdfast.steer where run in (select r.id from holdfast.run r where r.session = :id);

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from holdfast.agents.values.agents import AgentRecord, VersionRecord
 from holdfast.errors import UsageError
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
@@ -36,14 +36,23 @@ class ChangedAgent(Body):
 
 @routes.get("/agents")
 async def list_agents(
-    seen: Sight, page: Paged, name: str | None = None, metadata: str | None = None, tenant: str | None = None
+    seen: Sight,
+    page: Paged,
+    name: str | None = None,
+    metadata: str | None = None,
+    tenant: str | None = None,
+    count: Count = False,
 ) -> Page[AgentRecord]:
     """List agents by name. `metadata` is a JSON object that theirs contain."""
     try:
         wanted = json.loads(metadata or "{}")
     except (ValueError, RecursionError):
         raise UsageError("metadata is a JSON object.") from None
-    return await seen.agents.list(name=name, metadata=wanted, tenant=seen.chosen(tenant), **page.place)
+    whose = seen.chosen(tenant)
+    found = await seen.agents.list(name=name, metadata=wanted, tenant=whose, **page.place)
+    if count:
+        found.total = await seen.agents.count(name=name, metadata=wanted, tenant=whose, cap=MOST_COUNTED)
+    return found
 
 
 @routes.post("/agents", creates=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from holdfast.agents.values.runs import CallRecord
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Sight
 from holdfast.values import Page
@@ -22,10 +22,14 @@ async def list_tool_calls(
     state: str | None = None,
     since: datetime | None = None,
     tenant: str | None = None,
+    count: Count = False,
 ) -> Page[CallRecord]:
     """List tool calls that have ended, the last first; with `state` pending or running, open ones."""
     whose = seen.chosen(tenant)
-    return await seen.runs.calls(name=name, state=state, since=since, tenant=whose, **page.place)
+    found = await seen.runs.calls(name=name, state=state, since=since, tenant=whose, **page.place)
+    if count:
+        found.total = await seen.runs.count_calls(name=name, state=state, since=since, tenant=whose)
+    return found
 
 
 @routes.get("/calls/{id}")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Seen, Sight
@@ -36,11 +36,18 @@ class AnswerBody(Body):
 
 @routes.get("/inquiries")
 async def list_inquiries(
-    seen: Sight, page: Paged, state: str | None = "open", run: str | None = None, tenant: str | None = None
+    seen: Sight,
+    page: Paged,
+    state: str | None = "open",
+    run: str | None = None,
+    tenant: str | None = None,
+    count: Count = False,
 ) -> Page[Inquiry]:
     """List inquiries, oldest first: open ones, unless `state` says otherwise (empty: all)."""
-    found = await seen.inquiries.list(state=state or None, run=run, tenant=seen.chosen(tenant), **page.place)
+    whose = seen.chosen(tenant)
+    found = await seen.inquiries.list(state=state or None, run=run, tenant=whose, **page.place)
     if not seen.pinned:
+        found.total = await seen.inquiries.count(state=state or None, run=run, tenant=whose) if count else None
         return found
     return Page([each for each in found if await seen.shows(each.session_id)], next=found.next)
 

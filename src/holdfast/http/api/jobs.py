@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body, ReasonBody
 from holdfast.http.api.seen import Seen, Sight
@@ -42,10 +42,13 @@ async def list_jobs(
     kind: str | None = None,
     tenant: str | None = None,
     since: datetime | None = None,
+    count: Count = False,
 ) -> Page[JobRecord]:
-    """List jobs, newest first. A page may be short and still have a `next`."""
+    """List jobs, newest first; failed or cancelled ones, the last to end first. A short page may have a `next`."""
     wanted: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": seen.chosen(tenant)}
-    return await seen.hf.jobs.list(**wanted, since=since, **page.place, look=10_000)
+    found = await seen.hf.jobs.list(**wanted, since=since, **page.place, look=MOST_COUNTED)
+    found.total = await seen.hf.jobs.count(**wanted, since=since) if count else None
+    return found
 
 
 @routes.post("/jobs/retry")

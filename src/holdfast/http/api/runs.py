@@ -253,9 +253,7 @@ async def list_asked(seen: Sight, id: str, page: Paged) -> Page[Inquiry]:
 @routes.get("/runs/{id}/messages")
 async def list_run_messages(seen: Sight, id: str, page: Paged, archived: bool = False) -> Page[Message]:
     """List the messages of the run's session that belong to this run."""
-    run = await (await seen.run(id)).refresh()
-    found = await (await seen.session(run.session)).messages(**page.place, archived=archived)
-    return Page([each for each in found if each.run_id == run.id], next=found.next, looked=found.looked)
+    return await (await seen.run(id)).messages(**page.place, archived=archived)
 
 
 @routes.get("/runs/{id}/events")

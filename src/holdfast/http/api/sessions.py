@@ -100,10 +100,10 @@ async def create_session(seen: Sight, new: NewSession) -> SessionRecord:
 
 @routes.get("/sessions/values")
 async def list_values(seen: Sight, key: str, page: Paged) -> Page[dict[str, Any]]:
-    """List the values that sessions have under a key of their metadata, each with how many have it."""
+    """List the values under a key of the metadata of the newest 10,000 sessions, each with how many have it."""
     if seen.pinned:
         raise UsageError("metadata are pinned here: the values of other sessions are not shown.")
-    found = await seen.sessions.values(key, **page.place)
+    found = await seen.sessions.values(key, **page.place, cap=MOST_COUNTED)
     return Page([{"value": value, "count": count} for value, count in found], next=found.next)
 
 

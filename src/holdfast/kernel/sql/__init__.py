@@ -16,6 +16,8 @@ condition that the lease `l` is still the one that a worker names. `@room(l)` is
 lane `l` lets start now, beside those that run; `:cap` if nothing limits them. `@nth(:rows.field as type, n)` is the
 n-th value of a column, on PostgreSQL.
 
+Text that several statements of a file share stands before them under `-- part: name`; they say `@name` in its place.
+
 A connection that a caller lends to Holdfast spells parameters as its library does, and may convert every `json` or
 `uuid`. So such values are sent to it as text, and the server casts them.
 """
@@ -37,7 +39,9 @@ from holdfast.kernel.sql.dialects import masked, spelled, unmasked
 Style = Literal["dollar", "pyformat"]  # how a lent connection spells a parameter: $1, or %(p1)s
 T = TypeVar("T", bound=tuple[Any, ...])
 
-_HEADER = re.compile(r"^-- name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?$")
+_HEADER = re.compile(
+    r"^-- (?:part: (?P<part>\w+)|name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?)$"
+)
 # A slot is a turn among the tenants of one fair queue. Slots of different queues do not compare: in a queue that is not
 # fair all jobs have slot 0, and a fair queue would always come after it.
 _LISTS = {
@@ -65,6 +69,8 @@ _ROOM = """least(
 # could read one list for each entry of the other.
 _NTH = re.compile(r"@nth\((:[a-z_.]+) as (\w+), (\w+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?)\)")
 _MACRO = re.compile(rf"@({'|'.join(_LISTS)}|fence|room)\b(?:\((\w+)\))?")
+_PART = re.compile(r"@(\w+)")
+_COMMENTS = re.compile(r"^(?:--[^\n]*\n)+")
 _SCHEMA = re.compile(r"\bholdfast\.")
 _COLUMNS = re.compile(r":columns\b(?:\((\w+)\))?")
 _LIST_AS_TEXT = re.compile(r"cast\((:[a-z_.]+) as (json|jsonb|uuid)\[\]\)")
@@ -195,6 +201,7 @@ class Source(NamedTuple):
 def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
     text = resources.files(package).joinpath(file).read_text("utf-8")
     found: list[Source] = []
+    parts: dict[str, str] = {}
     lines: list[str] = []
     header: re.Match[str] | None = None
     for line in [*text.splitlines(), "-- name: end :exec"]:
@@ -203,11 +210,19 @@ def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
             lines.append(line)
             continue
         if header is not None:
-            body = _MACRO.sub(_expanded, "\n".join(lines).strip().rstrip(";"))
+            body = _with_parts("\n".join(lines).strip().rstrip(";"), parts)
+            body = _MACRO.sub(_expanded, body)
             body = _NTH.sub(r"(cast(\1 as \2[]))[least(cardinality(cast(\1 as \2[])), \3)]", body)
-            found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
+            if header["part"]:
+                parts[header["part"]] = _COMMENTS.sub("", body)
+            else:
+                found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
         header, lines = match, []
     return tuple(found)
+
+
+def _with_parts(text: str, parts: Mapping[str, str]) -> str:
+    return _PART.sub(lambda match: parts.get(match[1], match[0]), text)
 
 
 def _expanded(match: re.Match[str]) -> str:

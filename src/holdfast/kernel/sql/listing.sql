@@ -25,6 +25,36 @@ where e.state = :state and (cast(:queue as text) is null or e.queue = :queue)
     and e.seq < :before and e.seq > :after
 order by e.seq desc limit :limit;
 
+-- part: troubled
+select e.finished_at, e.seq, e.queue, e.state from holdfast.ended e
+    where e.state in ('failed', 'cancelled') and (e.finished_at, e.seq) < (:before_at, :before)
+        and e.finished_at >= :since
+    order by e.finished_at desc, e.seq desc
+
+-- part: troubled_fits
+t.state = :state and (cast(:queue as text) is null or t.queue = :queue)
+    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = t.seq) = :kind)
+    and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = t.seq) = :tenant)
+    and (:since = 0 or (select j.created_at from holdfast.job j where j.seq = t.seq) >= :since)
+
+-- name: jobs_troubled :many
+-- Those that failed or were cancelled, the last first: few, so an index has them.
+select t.finished_at as at, t.seq from (@troubled limit :look) as t
+where @troubled_fits order by t.finished_at desc, t.seq desc limit :limit;
+
+-- name: end_of_jobs_troubled :one
+select t.finished_at as at, t.seq from (@troubled limit 1 offset :skipped) as t;
+
+-- name: count_jobs_troubled :one
+select count(*) as number from (@troubled limit :look) as t where @troubled_fits;
+
+-- name: count_jobs :one
+-- Among so many of the newest, down to one.
+select count(*) as number from (
+    select j.queue, j.kind, j.tenant from holdfast.job j where j.seq > :after order by j.seq desc limit :look) as looked
+where (cast(:queue as text) is null or queue = :queue) and (cast(:kind as text) is null or kind = :kind)
+    and (cast(:tenant as text) is null or tenant = :tenant);
+
 -- name: later_in_state :many
 -- No index can answer `case`, so the jobs are read by their numbers.
 select t.seq from holdfast.later t
@@ -78,7 +108,8 @@ select distinct r.queue as id, r.queue as name from holdfast.route r
 where substr(r.queue, 1, length(:text)) = :text order by 1 limit :limit;
 
 -- name: workers_called :many
--- The last one of each id. Workers that are gone are removed after some time.
-select w.id, max(w.name) as name from holdfast.worker w
+-- The last one of each id, among the last that it looks at.
+select w.id, max(w.name) as name from (
+    select k.id, k.name, k.seq from holdfast.worker k order by k.seq desc limit :look) as w
 where substr(w.name, 1, length(:text)) = :text or substr(w.id, 1, length(:text)) = :text
 group by w.id order by max(w.seq) desc limit :limit;

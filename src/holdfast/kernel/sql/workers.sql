@@ -113,22 +113,27 @@ where seq = any(cast(:workers as bigint[])) or host = any(cast(:workers as bigin
 -- The workers whose death would be noticed at once by their presence, and the time of their last heartbeat.
 select seq, heartbeat_at from holdfast.worker where status in ('active', 'draining') and presence = 1 order by seq;
 
--- name: list_workers :many
+-- part: worker
 select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
     heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
     (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases, code, lines, boot_by, idle_since, pool,
     principal, metadata, host
 from holdfast.worker
-where seq < :before and (:all = 1 or status in ('active', 'draining')) and (cast(:id as text) is null or id = :id)
+
+-- name: list_workers :many
+@worker
+where seq < :before and (:all = 1 or status in ('active', 'draining'))
 order by seq desc limit :limit;
+
+-- name: lives_of_worker :many
+-- All that had the same id.
+@worker
+where id = :id and seq < :before and (:all = 1 or status in ('active', 'draining'))
+order by id, seq desc limit :limit;
 
 -- name: pool_workers :many
 -- Those of a pool that live, or are about to.
-select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
-    heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
-    (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases, code, lines, boot_by, idle_since, pool,
-    principal, metadata, host
-from holdfast.worker
+@worker
 where pool = :pool and status in ('starting', 'active', 'draining') order by seq limit :limit;
 
 -- name: stale_workers :many

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.listing_rows import CreatedJob, Match
-from holdfast.kernel.rows import Beside, JobRow, Seq
+from holdfast.kernel.listing_rows import CreatedJob, EndedAtSeq, Match
+from holdfast.kernel.rows import Beside, JobRow, Number, Seq
 from holdfast.kernel.sql import Many, One, Statements
 
 
@@ -12,6 +12,10 @@ class ListingSql(Statements, file="listing.sql"):
     job_at: One[CreatedJob]
     list_jobs: Many[JobRow]
     ended_in_state: Many[Seq]
+    jobs_troubled: Many[EndedAtSeq]
+    end_of_jobs_troubled: One[EndedAtSeq]
+    count_jobs_troubled: One[Number]
+    count_jobs: One[Number]
     later_in_state: Many[Seq]
     pending_in_order: Many[Seq]
     find_running: Many[Seq]

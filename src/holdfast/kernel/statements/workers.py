@@ -38,6 +38,7 @@ class WorkersSql(Statements, file="workers.sql", rows={"routes": Route}):
     standing_of: Many[WorkerStatus]
     present_workers: Many[LastBeat]
     list_workers: Many[WorkerRow]
+    lives_of_worker: Many[WorkerRow]
     pool_workers: Many[WorkerRow]
     stale_workers: Many[StaleWorker]
     list_duties: Many[DutyRow]

@@ -1,0 +1,63 @@
+"""Jobs that failed or were cancelled, the last first: few among many that succeeded, so they have an index."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.queries import NEWEST
+from holdfast.kernel.rows import JobRow
+from holdfast.kernel.statements import ListingSql
+from holdfast.kernel.states import State
+
+LOOK = 10_000
+TROUBLED = frozenset({State.FAILED, State.CANCELLED})
+
+
+class TroubleFilters(NamedTuple):
+    """What such a list is asked for; None is any. `since` is when they were created."""
+
+    state: str
+    queue: str | None = None
+    kind: str | None = None
+    tenant: str | None = None
+    since: int = 0
+
+
+class TroubledJobs(NamedTuple):
+    """A page. `place` is where the look ended, None when nothing is left behind it."""
+
+    rows: list[JobRow]
+    place: tuple[int, int] | None
+    looked: int
+
+
+@reading
+async def list_troubled(
+    tx: Transaction,
+    filters: TroubleFilters,
+    *,
+    before: tuple[int, int] = (NEWEST, NEWEST),
+    limit: int = 100,
+    look: int = LOOK,
+) -> TroubledJobs:
+    given = _given(filters, before)
+    found = await tx.many(ListingSql.jobs_troubled, **given, limit=limit, look=look)
+    read = await tx.many(ListingSql.jobs_by_seq, seqs=[row.seq for row in found]) if found else []
+    by_seq = {row.seq: row for row in read}
+    rows = [by_seq[row.seq] for row in found if row.seq in by_seq]
+    if len(found) == limit:
+        return TroubledJobs(rows, (found[-1].at, found[-1].seq), limit)
+    end = await tx.one(ListingSql.end_of_jobs_troubled, **given, skipped=look - 1)
+    return TroubledJobs(rows, None if end is None else (end.at, end.seq), len(rows) if end is None else look)
+
+
+@reading
+async def count_troubled(tx: Transaction, filters: TroubleFilters, *, look: int = LOOK) -> int:
+    """How many there are, among the last that one look sees."""
+    counted = await tx.one(ListingSql.count_jobs_troubled, **_given(filters, (NEWEST, NEWEST)), look=look)
+    return 0 if counted is None else counted.number
+
+
+def _given(filters: TroubleFilters, before: tuple[int, int]) -> dict[str, Any]:
+    return {**filters._asdict(), "before_at": before[0], "before": before[1]}
