@@ -14,7 +14,7 @@ LOOK = 10_000
 LOOK_FOR_VALUES = 1_000
 
 
-class Marks(NamedTuple):
+class RunMarks(NamedTuple):
     """What is asked for. `metadata` is JSON that those of a run contain; None is any."""
 
     metadata: str
@@ -37,7 +37,7 @@ class MarkedPage(NamedTuple):
 
 @reading
 async def marked_page(
-    tx: Transaction, marks: Marks, *, before: tuple[int, str] = (LAST, AFTER_ALL), limit: int = 100
+    tx: Transaction, marks: RunMarks, *, before: tuple[int, str] = (LAST, AFTER_ALL), limit: int = 100
 ) -> MarkedPage:
     """The newest first."""
     page: dict[str, Any] = {"before_at": before[0], "before": before[1], "since": marks.since}

@@ -263,7 +263,6 @@ class GlancesSql(Statements, package=_PACKAGE, file="glances.sql", rows={"turns"
     calls_of_turns: Many[CallId]
     open_below: One[OpenBelow]
     last_words: Many[MessageRow]
-    messages_of_run: Many[MessageRow]
 
 
 class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"output": "json", "body": "json"}):

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import validation
 from holdfast.agents.api.lists import newest_first
 from holdfast.agents.api.options import moment_us
-from holdfast.agents.marked_runs import Marks, mark_values, marked_page
+from holdfast.agents.marked_runs import RunMarks, mark_values, marked_page
 from holdfast.agents.states import RUN
 from holdfast.agents.values.runs import RunRecord, run_of
 from holdfast.app import core_of
@@ -26,7 +26,7 @@ async def list_marked(
     """A page of runs whose metadata contain these, the newest first."""
     validation.one_of(how["state"], "state", RUN.names)
     session = where["session"]
-    marks = Marks(
+    marks = RunMarks(
         metadata=_object(metadata, seen.hf.settings.metadata_cap),
         tenant=where["tenant"],
         session=None if session is None else (await seen.find_session(session)).id,
