@@ -36,6 +36,7 @@ class Claimed(NamedTuple):
     leases: list[list[Lease]]
     names: dict[JobId, str]  # the public ids of jobs of actions
     room: dict[Epoch, int]  # the places that each has left; who is not among them may take nothing
+    left_us: dict[Epoch, int]  # for how long each counts as alive if it stays silent
 
 
 async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
@@ -43,7 +44,7 @@ async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int)
     epochs = {ask.epoch for ask in asks}
     holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
     room = {holder.epoch: holder.slots - holder.held for holder in holders if holder.epoch in epochs}
-    claimed = Claimed([[] for _ in asks], {}, room)
+    claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders})
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)
         for lease in await claim_for(tx, claimers) if claimers else []:

@@ -22,6 +22,7 @@ class Popped(NamedTuple):
     public: str
     incarnation: str  # of the worker
     element: bytes | None = None
+    sure_until: float = 0.0  # by this process's clock: nobody can have taken it away from a silent worker before
 
 
 class SentLease(NamedTuple):
@@ -29,6 +30,7 @@ class SentLease(NamedTuple):
 
     lease: Lease  # without its payload
     incarnation: str
+    sure_until: float = 0.0
 
     @property
     def epoch(self) -> Epoch:
@@ -54,7 +56,7 @@ class Deliveries:
 
     def add(self, popped: Iterable[Popped], worker: str, client: int) -> None:
         """Their replies go out over this connection, or a report came in over it."""
-        for lease, public, incarnation, element in popped:
+        for lease, public, incarnation, element, sure_until in popped:
             held = lease.held
             before = self._held.get(held)
             self.forget(held)
@@ -63,7 +65,7 @@ class Deliveries:
                 names += ((worker, _digest(element)),)
             elif before is not None:  # a report names no element
                 names = before.names
-            sent = SentLease(lease._replace(payload="", metadata="{}"), incarnation)
+            sent = SentLease(lease._replace(payload="", metadata="{}"), incarnation, sure_until)
             self._held[held] = JobDelivery(sent, names, client)
             for name in names:
                 self._named.setdefault(name, {})[held] = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Database, Owner, Transaction, single
@@ -21,14 +22,16 @@ from holdfast.resp.deliveries import SentLease
 from holdfast.resp.statements import HoldersSql
 
 Write = Callable[[str | None], Ending]  # from what was reported before, as JSON, to how the attempt ends
+Way = Callable[..., Awaitable["list[bool | Exception]"]]
 _TOGETHER = 200
 
 
 class ReportedEnd(NamedTuple):
-    """A report about a job, and under which lease."""
+    """A report about a job, and under which lease. `merges`: what was reported before is part of how it ends."""
 
     sent: SentLease
     write: Write
+    merges: bool = True
 
 
 class Report(NamedTuple):
@@ -37,20 +40,21 @@ class Report(NamedTuple):
 
 
 class ReportEndings:
-    def __init__(self, database: Database, layers: Sequence[Owner] = ()) -> None:
+    def __init__(self, database: Database, clock: Clock, layers: Sequence[Owner] = ()) -> None:
         """`layers` are those of the program, which hear of the ends of their jobs."""
         self._database = database
+        self._clock = clock
         self._layers = layers
         self._waiting: list[Report] = []
         self._writer: asyncio.Task[None] | None = None
         self._last: asyncio.Future[bool] | None = None  # the answer to the last report
 
-    async def end(self, sent: SentLease, write: Write) -> bool:
+    async def end(self, sent: SentLease, write: Write, *, merges: bool = True) -> bool:
         """End an attempt. False: the lease does not hold, or its worker counts as dead; nothing was written.
 
         What the store refuses is raised, for this report alone.
         """
-        report = Report(ReportedEnd(sent, write), asyncio.get_running_loop().create_future())
+        report = Report(ReportedEnd(sent, write, merges), asyncio.get_running_loop().create_future())
         self._waiting.append(report)
         self._last = report.answer
         if self._writer is None or self._writer.done():
@@ -89,12 +93,17 @@ class ReportEndings:
         self._waiting = left
         return [*chosen.values()]
 
+    def _way(self, asked: Sequence[ReportedEnd]) -> Way:
+        if not all(self._is_plain(each.sent.lease) for each in asked):
+            return end_together
+        now = self._clock.monotonic()
+        return end_at_once if all(each.sent.sure_until > now and not each.merges for each in asked) else end_plain
+
     async def _write(self, reports: Sequence[Report]) -> None:
         """What is refused of one report must not take the others along."""
         asked = [report.asked for report in reports]
-        end = end_plain if all(self._is_plain(each.sent.lease) for each in asked) else end_together
         try:
-            answers: Sequence[bool | Exception] = await self._database.transact(end, asked)
+            answers: Sequence[bool | Exception] = await self._database.transact(self._way(asked), asked)
         except Exception as problem:  # noqa: BLE001  the one that reported gets it, whatever it is
             if len(reports) > 1 and not isinstance(problem, Unavailable):
                 for report in reports:
@@ -128,11 +137,27 @@ async def end_plain(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool 
     return found.answers(asked, await complete(tx, [*found.endings.values()]) if found.endings else [])
 
 
+@single
+async def end_at_once(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
+    """As `end_plain` without the question, where the answer is known: the time of the lease and of its holder cannot be
+    over yet. Who has lost the lease in another way has lost the token too."""
+    found = _Standing({}, {})
+    for number, each in enumerate(asked):
+        found.end(number, each.write, None)
+    return found.answers(asked, await complete(tx, [*found.endings.values()]) if found.endings else [])
+
+
 class _Standing(NamedTuple):
     """By the places of their reports: how those end whose leases hold, and what is wrong with some."""
 
     endings: dict[int, Ending]
     refused: dict[int, Exception]
+
+    def end(self, number: int, write: Write, before: str | None) -> None:
+        try:
+            self.endings[number] = write(before)
+        except HoldfastError as problem:
+            self.refused[number] = problem
 
     def answers(self, asked: Sequence[ReportedEnd], ended: Sequence[Ended]) -> list[bool | Exception]:
         seqs = {row.seq for row in ended}
@@ -146,11 +171,8 @@ async def _standing(tx: Transaction, asked: Sequence[ReportedEnd]) -> _Standing:
     rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(each.sent.lease.seq for each in asked))
     reported = {(row.held, row.incarnation): row.progress for row in rows}
     found = _Standing({}, {})
-    for number, (sent, write) in enumerate(asked):
+    for number, (sent, write, _) in enumerate(asked):
         under = (sent.lease.held, sent.incarnation)
         if under in reported:
-            try:
-                found.endings[number] = write(reported[under])
-            except HoldfastError as problem:
-                found.refused[number] = problem
+            found.end(number, write, reported[under])
     return found

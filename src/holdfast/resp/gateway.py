@@ -48,7 +48,7 @@ class RespGateway:
     @property
     def endings(self) -> ReportEndings:
         if self._endings is None:
-            self._endings = ReportEndings(self.database, self.core.registry.layers)
+            self._endings = ReportEndings(self.database, self.clock, self.core.registry.layers)
         return self._endings
 
     @property
@@ -62,14 +62,17 @@ class RespGateway:
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.database.transact(operation, *args, **kwargs)
 
-    async def end(self, client: Client, sent: SentLease | None, write: Write) -> bool:
-        """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
+    async def end(self, client: Client, sent: SentLease | None, write: Write, *, merges: bool = False) -> bool:
+        """End an attempt whose lease went out to a client. False: not in this way; the store says why.
+
+        `merges`: what was reported before is part of how it ends.
+        """
         if sent is None or client.epoch not in (None, sent.epoch) or sent.lease.tenant != client.tenant:
             return False
         delivered, held = self.pops.delivered, sent.lease.held
         delivered.ending.add(held)
         try:
-            ended = await self.endings.end(sent, write)
+            ended = await self.endings.end(sent, write, merges=merges)
         finally:
             delivered.ending.discard(held)
         delivered.forget(held)

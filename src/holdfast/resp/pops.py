@@ -41,6 +41,7 @@ _AGAIN = 0.005  # seconds, while others hold what there is; twice as long whenev
 _TOGETHER = 32  # of those who wait, that one claim serves; it locks their workers' rows
 _BEATS = 1_000  # workers whose heartbeats are one transaction
 _REMEMBERED = 10_000
+_SURE = 0.9  # of the time that a lease and its silent holder have: clocks differ a little
 _US = 1_000_000
 
 
@@ -262,6 +263,7 @@ class Pops:
         asks = [_ask(waiter, routes) for waiter in waiters]
         for waiter in waiters:
             waiter.served, waiter.fresh = True, False
+        asked_at = self._clock.monotonic()
         try:
             claimed = await self._database.transact(claim_asked, asks, ttl_us=self._ttl_us)
         except BaseException:
@@ -273,7 +275,8 @@ class Pops:
                 waiter.served = False
         for waiter, ask, leases in zip(waiters, asks, claimed.leases, strict=True):
             if leases:
-                self._answer(waiter, [_popped(lease, ask.epoch, claimed.names) for lease in leases])
+                sure = asked_at + _SURE * min(self._ttl_us, claimed.left_us[ask.epoch]) / _US
+                self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, sure) for lease in leases])
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         left = [waiter for waiter in waiters if not waiter.answer.done()]
         for waiter in left:
@@ -366,6 +369,7 @@ def _ask(waiter: PopWaiter, routes: Mapping[Takes, frozenset[int]]) -> ClaimAsk:
     return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns), waiter.tenant)
 
 
-def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str]) -> Popped:
+def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], sure_until: float) -> Popped:
     element = jobs.raw_bytes(json.loads(lease.payload)) if lease.kind == jobs.RAW else None
-    return Popped(lease, names.get(lease.id) or plans.public_id(lease.id), epoch.incarnation, element)
+    public = names.get(lease.id) or plans.public_id(lease.id)
+    return Popped(lease, public, epoch.incarnation, element, sure_until)

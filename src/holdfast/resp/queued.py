@@ -59,7 +59,7 @@ async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float 
     popped = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
     if not popped:
         return None, b""
-    lease, public, _, element = popped[0]
+    lease, public, _, element, _ = popped[0]
     return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
 
 

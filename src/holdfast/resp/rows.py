@@ -126,6 +126,7 @@ class Holder(NamedTuple):
     incarnation: str
     slots: int
     held: int
+    left_us: int  # for which it counts as alive if it stays silent
 
     @property
     def epoch(self) -> Epoch:

@@ -20,7 +20,7 @@ async def update(call: CommandCall) -> Reply:
     who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
     sent = pops.delivered.find(who.worker, id)
     write = jobs.completion(sent.lease, who, body) if sent is not None else None
-    if write is not None and await call.gateway.end(client, sent, write):
+    if write is not None and await call.gateway.end(client, sent, write, merges=True):
         return OK
     running = await call.gateway.transact(jobs.update, who, id, body)
     if running is not None:  # its worker knows it

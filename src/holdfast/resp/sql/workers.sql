@@ -11,7 +11,8 @@ where id = :id and status in ('active', 'draining') and host = 0 and heartbeat_a
 -- name: lock_holders :many
 -- Those of these who may take something, each with what it holds. Their rows are locked, so that two connections of one
 -- worker cannot both take its last place.
-select w.seq, w.incarnation, w.slots, (select count(*) from holdfast.lease l where l.worker = w.seq) as held
+select w.seq, w.incarnation, w.slots, (select count(*) from holdfast.lease l where l.worker = w.seq) as held,
+    w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
 order by w.seq for update;
