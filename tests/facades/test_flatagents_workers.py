@@ -311,3 +311,48 @@ def test_a_process_that_cannot_begin_is_told_of(scene: Scene, caplog: pytest.Log
     SubprocessInvoker("nowhere:Hooks", url=scene.app.settings.url).play(["it"], "own_process.x", "")
     patiently(lambda: "has ended with 2; to see why" in caplog.text)
     assert "--execution-id it --queue own_process.x" in caplog.text
+
+
+def test_a_processor_that_floods_fails_its_job_and_not_its_worker(scene: Scene) -> None:
+    item_id = scene.pool.push({"flood": 2 * scene.app.settings.result_cap})
+    assert scene.run("job_worker", EchoHooks(scene.config)) == {"job_id": item_id, "result": None}
+    item = scene.pool.get(item_id)
+    assert (item.status, item.attempts) == ("pending", 1)
+    assert "over the cap of 1,048,576" in (item.error or "")
+    assert [worker.status for worker in scene.registry.list()] == ["terminated"]
+
+
+LOSES = FAILS.replace("name: fails", "name: loses").replace(
+    "    next: {action: echo, transitions: [{to: done}]}\n    done: {type: final}\n",
+    "    next: {wait_for: go, transitions: [{to: complete}]}\n"
+    "    complete: {action: complete_job, transitions: [{to: done}]}\n"
+    "    done: {type: final, output: {late: context.late}}\n",
+)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_worker_that_continues_elsewhere_completes_its_item_or_learns_its_loss(scene: Scene, lost: bool) -> None:
+    """The claim is in its checkpoint, so it claims nothing again; which claim that was, its id says."""
+    file = scene.folder / "loses.yml"
+    file.write_text(LOSES)
+    item_id = scene.pool.push({"n": 1})
+    execution = scene.app.machine(file, hooks=EchoHooks(scene.config)).enqueue_sync({"pool_id": "papers"})
+    scene.app.sync(scene.app.ensure_worker())
+    patiently(lambda: scene.app.sync(execution.refresh()).state == "waiting")
+    if lost:
+        scene.registry.update_status(execution.id, "lost")
+        assert scene.pool.release_by_worker(execution.id) == 1
+        assert scene.pool.claim("another")
+        assert scene.pool.complete(item_id, "right")
+    scene.app.machine(file, hooks=EchoHooks(scene.config))  # as a process that knows nothing of the claim
+    scene.app.sync(scene.app.signal("go"))
+    assert scene.app.sync(execution.result()) == {"late": lost}
+    assert (scene.pool.get(item_id).status, scene.pool.get(item_id).result) == ("done", "right" if lost else None)
+
+
+def test_a_worker_belongs_to_the_pool_that_its_machine_names(scene: Scene) -> None:
+    file = scene.folder / "fails.yml"
+    file.write_text(FAILS.replace("heartbeat_interval: 30", "heartbeat_interval: 30, worker_pool: fast"))
+    scene.pool.push({"n": 1})
+    scene.run(file, EchoHooks(scene.config))
+    assert [worker.pool_id for worker in scene.registry.list()] == ["fast"]
