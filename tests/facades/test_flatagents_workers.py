@@ -15,15 +15,19 @@ import pytest
 
 from holdfast.errors import RunFailed
 from holdfast.facades.flatagents import (
+    BackendConfig,
     Backends,
     DistributedWorkerHooks,
     SDKRuntimeWrapper,
     SubprocessInvoker,
     Triggers,
+    WorkerFilter,
     WorkerRecord,
+    WorkerRegistration,
     create_backends,
 )
 from holdfast.facades.flatagents.environment import BACKENDS
+from holdfast.facades.flatagents.redis_backends import RedisWorkPool
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.facades.echo_hooks import ECHO, EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
@@ -356,3 +360,32 @@ def test_a_worker_belongs_to_the_pool_that_its_machine_names(scene: Scene) -> No
     scene.pool.push({"n": 1})
     scene.run(file, EchoHooks(scene.config))
     assert [worker.pool_id for worker in scene.registry.list()] == ["fast"]
+
+
+def test_the_three_machines_work_on_redis(scene: Scene, redis_url: str) -> None:
+    """Their executions are in the store of the app, workers and items on the server; one worker is a process."""
+    config = BackendConfig("redis", "redis", registration_path=redis_url, work_path=redis_url)
+    registry, work = create_backends(config)
+    pool, hooks = work.pool("papers"), EchoHooks(config)
+    assert isinstance(pool, RedisWorkPool)
+    good, bad = pool.push({"n": 1}), pool.push({"n": 2, "fail": True}, {"max_retries": 2})
+    scene.run("parallelization_checker", hooks, max_workers=1)
+    patiently(lambda: pool.get(good).status == "done")
+    patiently(lambda: [each.status for each in registry.list()] == ["terminated"])
+    assert scene.run("job_worker", hooks) == {"job_id": bad, "result": None}
+    registry.register(WorkerRegistration("silent", pool_id="papers"))
+    assert pool.claim("silent")
+    patiently(lambda: bool(registry.list(WorkerFilter(stale_threshold_seconds=SHORT))))
+    assert scene.run("stale_worker_reaper", hooks, stale_threshold_seconds=SHORT) == {"reaped_count": 1}
+    assert (pool.get(bad).status, pool.get(bad).error) == ("poisoned", "job 2 is bad")
+    assert scene.run("job_worker", hooks) == {"status": "no_work_available"}
+    assert sorted(each.status for each in registry.list()) == ["lost", "terminated", "terminated", "terminated"]
+
+
+def test_an_action_that_is_probably_misspelt_is_told_of(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    hooks = EchoHooks(scene.config)
+    assert hooks.on_action("claim_jobb", {"pool_id": "papers"}) == {"pool_id": "papers"}
+    assert "there is no action 'claim_jobb'. Did you mean 'claim_job'?" in caplog.text
+    caplog.clear()
+    hooks.on_action("validate_job", {})
+    assert not caplog.text
