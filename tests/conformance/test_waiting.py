@@ -15,6 +15,7 @@ from holdfast.kernel.waiting import (
     list_steps,
     overdue,
     park,
+    raise_count,
     report_progress,
     signal,
     store_step,
@@ -239,6 +240,15 @@ async def test_a_zombie_may_not_even_read_back_its_step(store: Store) -> None:
         with pytest.raises(LeaseLost):
             await store.do(store_step, zombie, name, "[2]")
     assert await store.do(list_steps, zombie.seq) == [("fetch", "[1]")]
+
+
+async def test_a_number_is_raised_by_all_who_raise_it_and_goes_with_its_job(store: Store) -> None:
+    lease = await store.claimed()
+    raised = await asyncio.gather(*(store.do(raise_count, lease.id, "family", 2) for _ in range(5)))
+    assert sorted(each or 0 for each in raised) == [2, 4, 6, 8, 10]
+    assert await store.do(raise_count, lease.id, "another", 1) == 1
+    assert await store.do(list_steps, lease.seq) == [("another", "1"), ("family", "10")]
+    assert await store.do(raise_count, new_id(store.ports), "family", 1) is None, "there is no such job"
 
 
 async def test_progress_is_the_last_that_was_reported(store: Store) -> None:

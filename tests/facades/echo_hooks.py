@@ -33,7 +33,7 @@ data:
 
 
 class EchoHooks(DistributedWorkerHooks):
-    """The actions of workers, and `echo`: a job may say what to wait for, and that it fails."""
+    """The actions of workers, and `echo`: a job may say what to wait for, that it fails, and how much it says."""
 
     def on_action(self, action: str, context: dict[str, Any]) -> Any:
         if action != "echo":
@@ -46,7 +46,7 @@ class EchoHooks(DistributedWorkerHooks):
                 log.write(f"{job['n']}\n")
         if job.get("fail"):
             raise ValueError(f"job {job.get('n')} is bad")
-        return {"echoed": context["job"]}
+        return {"echoed": "x" * job["flood"] if "flood" in job else context["job"]}
 
 
 class RecordingHooks(EchoHooks):

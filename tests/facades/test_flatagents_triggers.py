@@ -330,10 +330,15 @@ def test_a_tick_uses_the_backends_that_its_machines_name(scene: Scene, monkeypat
     named = json.dumps({"settings": {"backends": scene.config.absolute()}})[1:-1]
     checker = (SEED / "parallelization_checker.yml").read_text().replace("  context:\n", f"  {named}\n  context:\n", 1)
     (scene.folder / "parallelization_checker.yml").write_text(checker)
-    (scene.folder / "trigger_registry.yml").write_text(ADDED)
+    (scene.folder / "trigger_registry.yml").write_text(
+        "triggers:\n  - {name: web, type: webhook, machine: parallelization_checker}\n"
+    )
     hooks, machines = RecordingHooks(), {"job_worker": SEED / "job_worker.yml", "actual_job_processor": scene.echo}
     made = Triggers("trigger_registry.yml", app=scene.app, hooks=hooks, machines=machines)
     scene.pool.push({"n": 1})
+    before = scene.hooks()
+    scene.run("parallelization_checker", before, max_workers=1)
+    monkeypatch.setattr("holdfast.facades.flatagents.triggers._BOOT_US", 0)
     asyncio.run(ticked(made, scene, 1))
-    assert len(hooks.launched) == 1
+    assert hooks.launched == before.launched != []
     assert not (scene.folder / "data").exists(), "nobody has used the default place"

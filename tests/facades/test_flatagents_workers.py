@@ -15,15 +15,19 @@ import pytest
 
 from holdfast.errors import RunFailed
 from holdfast.facades.flatagents import (
+    BackendConfig,
     Backends,
     DistributedWorkerHooks,
     SDKRuntimeWrapper,
     SubprocessInvoker,
     Triggers,
+    WorkerFilter,
     WorkerRecord,
+    WorkerRegistration,
     create_backends,
 )
 from holdfast.facades.flatagents.environment import BACKENDS
+from holdfast.facades.flatagents.redis_backends import RedisWorkPool
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.facades.echo_hooks import ECHO, EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
@@ -311,3 +315,77 @@ def test_a_process_that_cannot_begin_is_told_of(scene: Scene, caplog: pytest.Log
     SubprocessInvoker("nowhere:Hooks", url=scene.app.settings.url).play(["it"], "own_process.x", "")
     patiently(lambda: "has ended with 2; to see why" in caplog.text)
     assert "--execution-id it --queue own_process.x" in caplog.text
+
+
+def test_a_processor_that_floods_fails_its_job_and_not_its_worker(scene: Scene) -> None:
+    item_id = scene.pool.push({"flood": 2 * scene.app.settings.result_cap})
+    assert scene.run("job_worker", EchoHooks(scene.config)) == {"job_id": item_id, "result": None}
+    item = scene.pool.get(item_id)
+    assert (item.status, item.attempts) == ("pending", 1)
+    assert "over the cap of 1,048,576" in (item.error or "")
+    assert [worker.status for worker in scene.registry.list()] == ["terminated"]
+
+
+LOSES = FAILS.replace("name: fails", "name: loses").replace(
+    "    next: {action: echo, transitions: [{to: done}]}\n    done: {type: final}\n",
+    "    next: {wait_for: go, transitions: [{to: complete}]}\n"
+    "    complete: {action: complete_job, transitions: [{to: done}]}\n"
+    "    done: {type: final, output: {late: context.late}}\n",
+)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_worker_that_continues_elsewhere_completes_its_item_or_learns_its_loss(scene: Scene, lost: bool) -> None:
+    """The claim is in its checkpoint, so it claims nothing again; which claim that was, its id says."""
+    file = scene.folder / "loses.yml"
+    file.write_text(LOSES)
+    item_id = scene.pool.push({"n": 1})
+    execution = scene.app.machine(file, hooks=EchoHooks(scene.config)).enqueue_sync({"pool_id": "papers"})
+    scene.app.sync(scene.app.ensure_worker())
+    patiently(lambda: scene.app.sync(execution.refresh()).state == "waiting")
+    if lost:
+        scene.registry.update_status(execution.id, "lost")
+        assert scene.pool.release_by_worker(execution.id) == 1
+        assert scene.pool.claim("another")
+        assert scene.pool.complete(item_id, "right")
+    scene.app.machine(file, hooks=EchoHooks(scene.config))  # as a process that knows nothing of the claim
+    scene.app.sync(scene.app.signal("go"))
+    assert scene.app.sync(execution.result()) == {"late": lost}
+    assert (scene.pool.get(item_id).status, scene.pool.get(item_id).result) == ("done", "right" if lost else None)
+
+
+def test_a_worker_belongs_to_the_pool_that_its_machine_names(scene: Scene) -> None:
+    file = scene.folder / "fails.yml"
+    file.write_text(FAILS.replace("heartbeat_interval: 30", "heartbeat_interval: 30, worker_pool: fast"))
+    scene.pool.push({"n": 1})
+    scene.run(file, EchoHooks(scene.config))
+    assert [worker.pool_id for worker in scene.registry.list()] == ["fast"]
+
+
+def test_the_three_machines_work_on_redis(scene: Scene, redis_url: str) -> None:
+    """Their executions are in the store of the app, workers and items on the server; one worker is a process."""
+    config = BackendConfig("redis", "redis", registration_path=redis_url, work_path=redis_url)
+    registry, work = create_backends(config)
+    pool, hooks = work.pool("papers"), EchoHooks(config)
+    assert isinstance(pool, RedisWorkPool)
+    good, bad = pool.push({"n": 1}), pool.push({"n": 2, "fail": True}, {"max_retries": 2})
+    scene.run("parallelization_checker", hooks, max_workers=1)
+    patiently(lambda: pool.get(good).status == "done")
+    patiently(lambda: [each.status for each in registry.list()] == ["terminated"])
+    assert scene.run("job_worker", hooks) == {"job_id": bad, "result": None}
+    registry.register(WorkerRegistration("silent", pool_id="papers"))
+    assert pool.claim("silent")
+    patiently(lambda: bool(registry.list(WorkerFilter(stale_threshold_seconds=SHORT))))
+    assert scene.run("stale_worker_reaper", hooks, stale_threshold_seconds=SHORT) == {"reaped_count": 1}
+    assert (pool.get(bad).status, pool.get(bad).error) == ("poisoned", "job 2 is bad")
+    assert scene.run("job_worker", hooks) == {"status": "no_work_available"}
+    assert sorted(each.status for each in registry.list()) == ["lost", "terminated", "terminated", "terminated"]
+
+
+def test_an_action_that_is_probably_misspelt_is_told_of(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    hooks = EchoHooks(scene.config)
+    assert hooks.on_action("claim_jobb", {"pool_id": "papers"}) == {"pool_id": "papers"}
+    assert "there is no action 'claim_jobb'. Did you mean 'claim_job'?" in caplog.text
+    caplog.clear()
+    hooks.on_action("validate_job", {})
+    assert not caplog.text

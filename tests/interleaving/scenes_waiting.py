@@ -13,6 +13,7 @@ from holdfast.kernel.waiting import (
     list_steps,
     own_channel,
     park,
+    raise_count,
     report_progress,
     resolve,
     store_step,
@@ -151,6 +152,14 @@ class Zombie(Scene):
     @verb
     def stale_step(self) -> Call:
         return call(store_step, self.stale, "step", '"of the zombie"')
+
+    @verb
+    def raise_count(self) -> Call:
+        return call(raise_count, self.lease.id, "count", 1)
+
+    @verb
+    def raise_more(self) -> Call:
+        return call(raise_count, self.lease.id, "count", 10)
 
     @verb
     def take_signal(self) -> Call:

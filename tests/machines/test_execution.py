@@ -707,7 +707,7 @@ async def test_the_results_of_many_items_may_be_more_than_one_step_holds(
           output: {{count: "{{{{ context.all | length }}}}", last: "{{{{ context.all[11].text[-3:] }}}}"}}
         """,
     )
-    large = {"text": '"é' * (hf.settings.result_cap // 30) + "end"}
+    large = {"text": '"é' * (hf.settings.result_cap // 10) + "end"}
     lab = await labs.use(hf)
     execution = await hf.machine(path, hooks=lambda action, context: large).enqueue()
     await lab.drain()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.machines.expressions import Expression
-from holdfast.machines.graph import MachineGraph, Stage
+from holdfast.machines.graph import MachineGraph, Path, Stage
 from holdfast.machines.problems import Findings, Position
 from holdfast.machines.templates import TextTemplate
 from holdfast.validation import nearest
@@ -121,6 +121,8 @@ def _fields_of(value: Any) -> Iterator[str]:
                 yield from each.fields
             case Expression():
                 yield from each.fields()
+            case Path(parts=("context", field, *_)):
+                yield field
             case dict():
                 left += each.values()
             case list():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -412,8 +413,9 @@ class Playing:
         orders_of = ((id, replace(orders[each.name], input=each.input)) for id, each in pairs)
         asked = await self._admission(place, state, effect)
         if asked is not None:
-            jobs = [self._job(id, order, asked.queue) for id, order in orders_of]
-            return await self._admit(state, asked, jobs)
+            some = itertools.islice(orders_of, max(0, asked.most))  # no more could be admitted
+            jobs = [self._job(id, order, asked.queue) for id, order in some]
+            return await self._admit(state, asked, jobs, wanted=len(ids))
         jobs_of = (self._job(id, order) for id, order in orders_of)
         await self._started(family.launch(self._ctx, jobs_of, self._root()), ())
         return {"count": len(ids), "execution_ids": list(ids[:_TOLD_IDS])}
@@ -427,7 +429,7 @@ class Playing:
             asked: LaunchLimit | None = await self._hooks(state).first("on_launch", names, context)
         return asked
 
-    async def _admit(self, state: Stage, asked: LaunchLimit, jobs: Sequence[Any]) -> Any:
+    async def _admit(self, state: Stage, asked: LaunchLimit, jobs: Sequence[Any], *, wanted: int) -> Any:
         """Who may start is decided once, also if this state is played again; who starts them may come twice."""
         step = checkpoint_name(self._number, "admitted")
         stored = await self._ctx.ledger.find_step(step)
@@ -436,7 +438,7 @@ class Playing:
         ids = codec.decode(stored)
         async with _of_the_program(self._timeout(state)):
             await self._hooks(state).first("on_launched", ids, asked.queue, self._ctx.settings.url)
-        return {"count": len(ids), "execution_ids": ids, "refused": len(jobs) - len(ids)}
+        return {"count": len(ids), "execution_ids": ids, "refused": wanted - len(ids)}
 
 
 async def _attended(playing: Playing, hooks: HookSet, order: Order) -> Any:

@@ -16,7 +16,7 @@ DEFAULT_BACKOFFS = (2.0, 8.0, 16.0, 35.0)
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """`context.x.y` without braces, which keeps the type of what it names."""
+    """`context.x.y`, or `{{ context.x.y }}` alone: the value that it names, as it is, however large."""
 
     parts: tuple[str, ...]
 

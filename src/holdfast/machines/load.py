@@ -31,6 +31,7 @@ from holdfast.machines.templates import TextTemplate
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _ITEM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PATH = re.compile(r"(context|input|output)(\.[A-Za-z_]\w*)+")
+_NAMED = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*\}\}")  # a template that names a value, and makes none
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?([-+].*)?")
 _NEWEST = (4, 2)
 _KINDS = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None)}
@@ -365,6 +366,9 @@ class _Loader:
     def _template(self, text: str, node: Scalar, names: tuple[str, ...]) -> Value:
         if _PATH.fullmatch(text) and text.split(".", maxsplit=1)[0] in names:
             return Path(tuple(text.split(".")))
+        named = _NAMED.fullmatch(text) if self._native else None
+        if named is not None and (parts := tuple(named[1].split(".")))[0] in names:
+            return Path(parts)
         if not templates.is_template(text):
             return text
         try:

@@ -7,8 +7,10 @@ starts a process for each. Code in `on_action` finds `self.work_backend` and `se
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -30,8 +32,11 @@ from holdfast.machines.orders import OWN_QUEUES
 from holdfast.machines.program import playing
 from holdfast.settings import Settings
 
+log = logging.getLogger("holdfast.flatagents")
+
 LAUNCHED = f"{OWN_QUEUES}flatagents."  # the queue of the workers of a pool
 _STALE = 60.0  # seconds, for a registry that does not say
+_MISSPELT = 0.85  # how much a name is like another one, from 0 to 1; `validate_job` is no mistake
 
 
 class MachineHooks(PlainHooks):
@@ -211,7 +216,10 @@ class DistributedWorkerHooks(MachineHooks):
     """The actions of the checker, the worker and the reaper."""
 
     def on_action(self, action: str, context: dict[str, Any]) -> Any:
+        """An action that is not known is perhaps that of other hooks, so it is no error."""
         method = ACTIONS.get(action)
+        if method is None and (close := difflib.get_close_matches(action, ACTIONS, n=1, cutoff=_MISSPELT)):
+            log.warning("there is no action %r. Did you mean %r?", action, close[0])
         return context if method is None else method(self, context)
 
     def _pool(self, context: Mapping[str, Any]) -> WorkPool:

@@ -19,7 +19,7 @@ def spawn(url: str, asked: LaunchLimit, machine: str, input: Mapping[str, Any], 
     """Enqueue as many of `count` workers as may start; their ids. `about` says which execution starts them."""
     bundle, store = _bundle(machine), Store(url)
     order, core = first_order(bundle, input, **about), store.core
-    jobs = [new_job(new_id(core.ports), order, Way(asked.queue), core.settings) for _ in range(count)]
+    jobs = [new_job(new_id(core.ports), order, Way(asked.queue), core.settings) for _ in range(min(count, asked.most))]
     try:
         return store.call(store.transact(let_in, asked, jobs))
     finally:
