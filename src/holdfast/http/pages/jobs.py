@@ -21,12 +21,12 @@ from holdfast.http.api.jobs import (
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.bulk import BulkView
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.values import Page
-from holdfast.values.bulk import Bulk
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
 
 pages = Pages()
@@ -64,14 +64,6 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkJobsView:
-    verb: str
-    found: Bulk
-    choice: dict[str, str | None]
-    done: bool
-
-
-@dataclass(frozen=True, slots=True)
 class WhyView:
     wanted: str
     kind: str
@@ -94,35 +86,35 @@ async def show_jobs(
     return JobsView(found, TABS, state or "", chips(filters), filters)
 
 
-@pages.page("/jobs/retry", "bulk_jobs.html", like="POST /jobs/retry")
+@pages.page("/jobs/retry", "bulk.html", like="POST /jobs/retry")
 async def ask_retry(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
     return await _bulk(seen, "retry", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
-@pages.page("/jobs/cancel", "bulk_jobs.html", like="POST /jobs/cancel")
+@pages.page("/jobs/cancel", "bulk.html", like="POST /jobs/cancel")
 async def ask_cancel(seen: Sight, state: str | None = None, queue: str | None = None, kind: str | None = None) -> Any:
     return await _bulk(seen, "cancel", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
-@pages.action("/jobs/retry", template="bulk_jobs.html")
-async def retry_many(seen: Sight, form: Filled) -> BulkJobsView:
+@pages.action("/jobs/retry", template="bulk.html")
+async def retry_many(seen: Sight, form: Filled) -> BulkView:
     return await _bulk(seen, "retry", {name: form.text(name) for name in ("state", "queue", "kind", "after")})
 
 
-@pages.action("/jobs/cancel", template="bulk_jobs.html")
-async def cancel_many(seen: Sight, form: Filled) -> BulkJobsView:
-    choice = {name: form.text(name) for name in ("state", "queue", "kind")}
+@pages.action("/jobs/cancel", template="bulk.html")
+async def cancel_many(seen: Sight, form: Filled) -> BulkView:
+    choice = {name: form.text(name) for name in ("state", "queue", "kind", "after")}
     return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
 
 
 async def _bulk(
     seen: Seen, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
-) -> BulkJobsView:
+) -> BulkView:
     chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
     given = {} if reason is None else {"reason": reason}
     many = ManyJobs(dry_run=dry_run, **chosen, **given)
     found = await (retry_jobs if verb == "retry" else cancel_jobs)(seen, many)
-    return BulkJobsView(verb, found, chosen, not dry_run)
+    return BulkView("job", verb, found, chosen, not dry_run, reason or "")
 
 
 @pages.page("/jobs/{id}", "job.html")

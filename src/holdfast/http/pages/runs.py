@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ManyRuns, cancel_runs, list_runs, retry_runs
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.bulk import BulkView
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Pages
@@ -41,17 +42,6 @@ class RunsView:
     state: str
     narrowed: tuple[Chip, ...]
     filters: dict[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class BulkView:
-    """Many runs that are to be changed, or were: `done` says which."""
-
-    verb: str
-    found: Bulk
-    choice: dict[str, str | None]
-    done: bool
-    reason: str = ""
 
 
 @pages.page("/runs", "runs.html")
@@ -112,7 +102,7 @@ async def _bulk(
     chosen = {name: value or None for name, value in choice.items()}
     many = ManyRuns(dry_run=dry_run, reason=reason, **chosen)
     found = await (retry_runs if verb == "retry" else cancel_runs)(seen, many)
-    return BulkView(verb, found, chosen, not dry_run, reason)
+    return BulkView("run", verb, found, chosen, not dry_run, reason)
 
 
 async def _selected(seen: Seen, verb: Verb, form: Form) -> BulkView:
@@ -130,4 +120,4 @@ async def _selected(seen: Seen, verb: Verb, form: Form) -> BulkView:
             refused[id] = str(problem)
     changed = len(ids) - len(refused)
     found = Bulk(matched=len(ids), changed=changed, refused=refused, next=None, dry_run=False)
-    return BulkView(verb, found, {}, True)
+    return BulkView("run", verb, found, {}, True)

@@ -59,7 +59,7 @@ def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
     for route in ROUTES if gate.options.doomed is None else (*ROUTES, *kill.pages.routes):
         app.router.route_class = _paged(gate, route, for_programs)
         app.add_api_route(
-            route.path,
+            route.path.replace("{name}", "{name:path}"),  # a name may have a slash
             _viewing(route),
             methods=[route.method],
             include_in_schema=False,
