@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from holdfast.cli.demo import Demo
 from holdfast.cli.demo_agents import hf, writer
 from holdfast.cli.demo_books import close_books
 from holdfast.testing import lab
+from tests.support.apps import eventually
 from tests.support.commands import Said, holdfast
 
 pytestmark = pytest.mark.chaos
@@ -102,9 +102,8 @@ def test_a_button_kills_a_worker_of_the_demo_and_the_work_goes_on(tmp_path: Path
         first = next(each for each in listed(place) if each["status"] == "active")
         assert posted(place, f"/workers/{first['id']}/kill", origin="http://evil.example") == 403
         assert posted(place, f"/workers/{first['id']}/kill", origin=place.url) == 200, "the list, after a redirect"
-        killed = waited_for(lambda: [each for each in listed(place) if each["id"] == first["id"] and is_lost(each)])
-        assert killed
-        assert waited_for(lambda: len([each for each in listed(place) if each["status"] == "active"]) >= 2)
+        assert waited_for(place, lambda all: [each for each in all if each["id"] == first["id"] and is_lost(each)])
+        assert waited_for(place, lambda all: len([each for each in all if each["status"] == "active"]) >= 2)
         assert posted(place, f"/workers/{first['id']}/kill", origin=place.url) == 404, "it is dead already"
     finally:
         demo.send_signal(signal.SIGINT)
@@ -162,9 +161,12 @@ def posted(place: Place, path: str, *, origin: str) -> int:
             return refused.code
 
 
-def waited_for(look: Callable[[], Any]) -> Any:
-    for _ in range(600):
-        if found := look():
-            return found
-        time.sleep(0.1)
-    return None
+def waited_for(place: Place, wanted: Callable[[list[dict[str, Any]]], Any]) -> Any:
+    """Once the list of workers is as it should be. Every heartbeat in it is progress."""
+    seen: list[dict[str, Any]] = []
+
+    async def look() -> Any:
+        seen[:] = await asyncio.to_thread(listed, place)
+        return wanted(seen)
+
+    return asyncio.run(eventually(look, lambda: [(each["id"], each["heartbeat_at"]) for each in seen]))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import uvicorn
 
+from tests.http.site import chromium, heard, page, seen
 from tests.support.apps import eventually
 from tests.workers.conftest import hf, live_database, make_app, place
 
-__all__ = ["hf", "live_database", "make_app", "place"]
+__all__ = ["chromium", "heard", "hf", "live_database", "make_app", "page", "place", "seen"]
 
 Serve = Callable[[Any], Awaitable[int]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rows import Place
+from holdfast.kernel.rows import ReadyPlace
 
 
 class Candidate(NamedTuple):
@@ -18,8 +18,8 @@ class Candidate(NamedTuple):
     cost: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.priority, self.slot, self.seq)
+    def place(self) -> ReadyPlace:
+        return ReadyPlace(self.priority, self.slot, self.seq)
 
 
 class LaneName(NamedTuple):
@@ -53,11 +53,11 @@ class LaneState(NamedTuple):
     now: int
 
     @property
-    def first(self) -> Place | None:
+    def first(self) -> ReadyPlace | None:
         """The place of the first blocked job."""
         if self.first_priority is None or self.first_slot is None or self.first_seq is None:
             return None
-        return Place(self.first_priority, self.first_slot, self.first_seq)
+        return ReadyPlace(self.first_priority, self.first_slot, self.first_seq)
 
     def behind(self, first: FirstBlocked | None) -> LaneState:
         """The same lane with that one as its first blocked job."""
@@ -218,8 +218,8 @@ class WhyJob(NamedTuple):
     layer: str | None
 
     @property
-    def place(self) -> Place:
-        return Place(self.priority, self.slot, self.seq)
+    def place(self) -> ReadyPlace:
+        return ReadyPlace(self.priority, self.slot, self.seq)
 
 
 class HeldDuty(NamedTuple):

@@ -105,7 +105,7 @@ class Replaced(NamedTuple):
     lane: str | None
 
 
-class Place(NamedTuple):
+class ReadyPlace(NamedTuple):
     """Where a job stands among those of its route or lane; `@place` in SQL."""
 
     priority: int
@@ -158,8 +158,8 @@ class Lease(NamedTuple):
         return Token(self.epoch, self.token)
 
     @property
-    def place(self) -> Place:
-        return Place(self.priority, self.slot, self.seq)
+    def place(self) -> ReadyPlace:
+        return ReadyPlace(self.priority, self.slot, self.seq)
 
 
 class Ending(NamedTuple):

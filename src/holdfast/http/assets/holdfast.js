@@ -108,6 +108,8 @@
     if (event.key === "ArrowUp") { choose(chosen - 1); event.preventDefault(); }
     if (event.key === "Enter") { event.preventDefault(); const it = choices()[chosen]; if (it) it.click(); }
   });
+  // What somebody has unfolded is not folded again by what comes.
+  document.addEventListener("htmx:beforeSwap", (event) => { if ($("details[open]", event.target)) event.detail.shouldSwap = false; });
   document.addEventListener("htmx:afterSwap", (event) => { if (event.target.id === "found") choose(0); });
 
   // Keys.
@@ -171,48 +173,78 @@
   });
   window.addEventListener("pageshow", () => $$("form [disabled]").forEach((each) => { each.disabled = false; }));
 
+  // Columns stay as wide as they first were, so that nothing moves sideways when their contents change.
+  const settle = () => {
+    for (const table of $$(".list > .table")) {
+      const heads = $$("thead th", table);
+      table.classList.remove("settled");
+      for (const each of heads) each.style.width = "";
+      const widths = heads.map((each) => each.getBoundingClientRect().width);
+      if (!widths.some(Boolean)) continue;  // on a phone, rows are cards
+      heads.forEach((each, number) => { each.style.width = `${widths[number]}px`; });
+      table.classList.add("settled");
+    }
+  };
+  // What scrolls is reached by keys.
+  const reach = () => {
+    for (const each of $$("pre, .quote, .list, .wf-box, .drawing, .prose table"))
+      if (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1) each.tabIndex = 0;
+  };
+  settle();
+  reach();
+  window.addEventListener("resize", () => { settle(); reach(); });
+  document.addEventListener("toggle", reach, true);
+
   // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
-  // what one reads are announced first.
-  let failing = 0, busy = false;
-  const away = (is) => { const it = $(".offline"); if (it) it.hidden = !is; };
+  // what one reads are announced first. If it cannot be fetched, the page says why, and what it shows stays.
+  let failing = 0, busy = false, gone = false;
+  const SILENT = "The server does not answer. This page shows what it last said, and continues by itself.";
+  const GONE = "This was removed while you looked at it. The page shows what it last was.";
+  const away = (words) => { const it = $(".offline"); if (it) { put(it, words); it.hidden = !words; } };
+  const problemOf = (page) => $(".bare-card [data-detail]", page)?.textContent.trim();
   const refresh = async (all = false) => {
     const parts = $$("[data-live]");
-    if (!parts.length || busy || $("dialog[open]") || document.hidden) return;
+    if (!parts.length || busy || gone || $("dialog[open]") || document.hidden) return;
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html", "hx-request": "true" }, redirect: "follow" });
       if (answer.headers.get("hx-redirect")) { location.reload(); return; }
-      if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (answer.status === 404) { gone = true; away(GONE); return; }
+      if (!answer.ok) { failing += 1; away(`${problemOf(page) || `The server answers ${answer.status}.`} This page tries again by itself.`); return; }
+      const empty = parts.find((part) => part.matches(".empty") && !part.parentElement.closest("[data-live]"));
+      if (empty && !$("#rows.empty", page)) { location.reload(); return; }  // the first row has come
       setClock(page.documentElement.dataset.now);
       for (const part of parts) {
         const fresh = page.getElementById(part.id);
         if (fresh) { morph(part, fresh, all); window.htmx?.process(part); }
       }
       const inbox = $(".nav .count", page), shown = $(".nav .count");
-      if (inbox && shown) put(shown, inbox.textContent);
+      if (inbox && shown) { put(shown, inbox.textContent); shown.hidden = inbox.hidden; }
       failing = 0;
-      away(false);
-    } catch { failing += 1; if (failing > 1) away(true); }
-    finally { busy = false; tick(); local(); }
+      away("");
+    } catch { failing += 1; if (failing > 1) away(SILENT); }
+    finally { busy = false; tick(); local(); reach(); }
   };
+  const idsIn = (part) => $$("[data-id]", part).map((each) => each.dataset.id);
   const morph = (part, fresh, all) => {
     if (!("Idiomorph" in window)) { part.replaceChildren(...fresh.childNodes); return; }
-    const known = new Set($$("[data-id]", part).map((each) => each.dataset.id));
-    const unknown = $$("[data-id]", fresh).filter((each) => !known.has(each.dataset.id));
-    const reading = part.hasAttribute("data-rows") && !all && (scrollY > 40 || $("input:checked", part) || $(".at", part));
-    if (reading && unknown.length) {
+    const shown = idsIn(part), coming = idsIn(fresh);
+    if (part.hasAttribute("data-rows") && !all && shown.join("\n") !== coming.join("\n")) {
       for (const each of $$("[data-id]", fresh)) { const old = document.getElementById(each.id); if (old) morphOne(old, each); }
-      announce(part, unknown.length);
+      const known = new Set(shown);
+      announce(part, coming.filter((each) => !known.has(each)).length);
       return;
     }
     $(".fresh", part)?.remove();
     morphOne(part, fresh);
+    if (all) settle();
   };
   const morphOne = (old, fresh) => window.Idiomorph.morph(old, fresh, {
     ignoreActiveValue: true,
     callbacks: {
       beforeAttributeUpdated: (name, node) => !(
+        name === "style" || name === "tabindex" || (name === "class" && node.classList?.contains("settled")) ||
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
         name === "checked" || (name === "width" && node.classList?.contains("wf"))),
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
@@ -230,7 +262,7 @@
       pill.append(button);
       part.prepend(pill);
     }
-    put($("button", pill), `${count} new`);
+    put($("button", pill), count ? `${count} new` : "Show changes");
   };
   const pace = Math.min(...$$("[data-live]").map((each) => Number(each.dataset.live)));
   if (Number.isFinite(pace)) setInterval(() => refresh(), pace * 1000);
@@ -244,6 +276,9 @@
     const lasting = "session" in box.dataset;  // a session has another run after this one
     let source = null, last = box.dataset.after || "", follow = false, asked = 0, turns = Number(box.dataset.turns || 0);
     const text = () => $("[data-text]", box);
+    // What would change the order of reading, or cannot be seen, is written as its escape: the server does so too.
+    const plain = (words) => words.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+      (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
     const soon = () => { clearTimeout(asked); asked = setTimeout(() => refresh(), 300); };
     const said = (event) => {
       if (event.lastEventId) last = event.lastEventId;
@@ -252,7 +287,7 @@
       if (event.type === "text_delta" && where) {
         if (data.turn <= turns) return;  // it is on the page already
         where.hidden = false;
-        where.append(data.text);
+        where.append(plain(data.text));
         if (where.textContent.length > 200000) where.textContent = where.textContent.slice(-100000);
         if (follow) where.scrollIntoView({ block: "end" });
       } else {
@@ -269,7 +304,7 @@
     const kinds = ["run_created", "run_state", "turn_started", "turn_restarted", "turn_failed", "text_delta", "turn_ended",
       "tool_called", "tool_ended", "tools_complete", "approval_requested", "question_asked", "input_requested", "input_given", "run_ended"];
     const open = () => {
-      if (source || document.hidden || box.dataset.ended) return;
+      if (source || gone || document.hidden || box.dataset.ended) return;
       source = new EventSource(`${box.dataset.stream}${last ? `?after=${encodeURIComponent(last)}` : ""}`);
       for (const kind of kinds) source.addEventListener(kind, said);
       source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); } });

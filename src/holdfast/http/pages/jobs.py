@@ -23,6 +23,7 @@ from holdfast.http.api.jobs import (
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.bulk import BulkView
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Go, Pages
@@ -67,17 +68,6 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkJobsView:
-    """Many jobs that are to be changed, or were: `done` says which. `ids` are those that were ticked."""
-
-    verb: str
-    found: Bulk
-    choice: dict[str, str | None]
-    done: bool
-    ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class WhyView:
     wanted: str
     kind: str
@@ -100,47 +90,47 @@ async def show_jobs(
     return JobsView(found, TABS, state or "", chips(filters), filters)
 
 
-@pages.page("/jobs/retry", "bulk_jobs.html", like="POST /jobs/retry")
+@pages.page("/jobs/retry", "bulk.html", like="POST /jobs/retry")
 async def ask_retry(
     seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
-) -> BulkJobsView:
+) -> BulkView:
     if id:
         return await _asked_for(seen, "retry", id)
     return await _bulk(seen, "retry", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
-@pages.page("/jobs/cancel", "bulk_jobs.html", like="POST /jobs/cancel")
+@pages.page("/jobs/cancel", "bulk.html", like="POST /jobs/cancel")
 async def ask_cancel(
     seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
-) -> BulkJobsView:
+) -> BulkView:
     if id:
         return await _asked_for(seen, "cancel", id)
     return await _bulk(seen, "cancel", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
 
 
-@pages.action("/jobs/retry", template="bulk_jobs.html")
-async def retry_many(seen: Sight, form: Filled) -> BulkJobsView:
+@pages.action("/jobs/retry", template="bulk.html")
+async def retry_many(seen: Sight, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "retry", form)
     return await _bulk(seen, "retry", {name: form.text(name) for name in ("state", "queue", "kind", "after")})
 
 
-@pages.action("/jobs/cancel", template="bulk_jobs.html")
-async def cancel_many(seen: Sight, form: Filled) -> BulkJobsView:
+@pages.action("/jobs/cancel", template="bulk.html")
+async def cancel_many(seen: Sight, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "cancel", form)
-    choice = {name: form.text(name) for name in ("state", "queue", "kind")}
+    choice = {name: form.text(name) for name in ("state", "queue", "kind", "after")}
     return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
 
 
-async def _asked_for(seen: Seen, verb: str, ids: Sequence[str]) -> BulkJobsView:
+async def _asked_for(seen: Seen, verb: str, ids: Sequence[str]) -> BulkView:
     """What will happen to those that were ticked."""
     known = [(await show_job(seen, each)).id for each in ids[:_SHOWN]]
     found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
-    return BulkJobsView(verb, found, {}, done=False, ids=tuple(known))
+    return BulkView("job", verb, found, {}, done=False, ids=tuple(known))
 
 
-async def _selected(seen: Seen, verb: str, form: Form) -> BulkJobsView:
+async def _selected(seen: Seen, verb: str, form: Form) -> BulkView:
     """Those that were ticked; one that cannot be changed does not stop the others."""
     ids = form.all("id")[:_SHOWN]
     why = ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}")
@@ -151,19 +141,19 @@ async def _selected(seen: Seen, verb: str, form: Form) -> BulkJobsView:
         except HoldfastError as problem:
             refused[id] = str(problem)
     changed = len(ids) - len(refused)
-    return BulkJobsView(
-        verb, Bulk(matched=len(ids), changed=changed, refused=refused, next=None, dry_run=False), {}, done=True
+    return BulkView(
+        "job", verb, Bulk(matched=len(ids), changed=changed, refused=refused, next=None, dry_run=False), {}, done=True
     )
 
 
 async def _bulk(
     seen: Seen, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
-) -> BulkJobsView:
+) -> BulkView:
     chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
     given = {} if reason is None else {"reason": reason}
     many = ManyJobs(dry_run=dry_run, **chosen, **given)
     found = await (retry_jobs if verb == "retry" else cancel_jobs)(seen, many)
-    return BulkJobsView(verb, found, chosen, not dry_run)
+    return BulkView("job", verb, found, chosen, not dry_run, reason or "")
 
 
 @pages.page("/jobs/{id}", "job.html")

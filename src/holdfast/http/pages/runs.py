@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 
 from holdfast.agents.glances import open_below
-from holdfast.agents.listing_rows import OpenBelow
 from holdfast.agents.states import RunState
 from holdfast.agents.values.runs import RunRecord
 from holdfast.app import core_of
@@ -20,6 +19,7 @@ from holdfast.http.api.marked_runs import list_mark_values
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ManyRuns, cancel_runs, list_runs, retry_runs
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages.bulk import BulkView
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.metadata_filters import MOST_VALUES, DropDown, ShownMetadata
@@ -57,22 +57,6 @@ class RunsView:
     columns: tuple[str, ...]
     drop_downs: Sequence[DropDown]
     bulk_fits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BulkView:
-    """Many runs that are to be changed, or were: `done` says which.
-
-    `ids` are those that were ticked, and `below` what ends with them.
-    """
-
-    verb: str
-    found: Bulk
-    choice: dict[str, str | None]
-    done: bool
-    reason: str = ""
-    ids: tuple[str, ...] = ()
-    below: OpenBelow | None = None
 
 
 @pages.page("/runs", "runs.html")
@@ -148,7 +132,7 @@ async def _asked_for(seen: Seen, verb: Verb, ids: Sequence[str]) -> BulkView:
     known = [(await seen.run(each)).id for each in ids[:_MOST_SELECTED]]
     found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
     below = await core_of(seen.hf).runtime().transact(open_below, known)
-    return BulkView(verb, found, {}, done=False, ids=tuple(known), below=below)
+    return BulkView("run", verb, found, {}, done=False, ids=tuple(known), below=below)
 
 
 def _choice(form: Form) -> dict[str, str | None]:
@@ -161,7 +145,7 @@ async def _bulk(
     chosen = {name: value or None for name, value in choice.items()}
     many = ManyRuns(dry_run=dry_run, reason=reason, **chosen)
     found = await (retry_runs if verb == "retry" else cancel_runs)(seen, many)
-    return BulkView(verb, found, chosen, not dry_run, reason)
+    return BulkView("run", verb, found, chosen, not dry_run, reason)
 
 
 async def _selected(seen: Seen, verb: Verb, form: Form) -> BulkView:
@@ -179,4 +163,4 @@ async def _selected(seen: Seen, verb: Verb, form: Form) -> BulkView:
             refused[id] = str(problem)
     changed = len(ids) - len(refused)
     found = Bulk(matched=len(ids), changed=changed, refused=refused, next=None, dry_run=False)
-    return BulkView(verb, found, {}, True)
+    return BulkView("run", verb, found, {}, True)

@@ -67,7 +67,7 @@ def _page_routes(for_programs: Answering, *, killing: bool) -> tuple[BaseRoute, 
     router = APIRouter()
     for route in (*ROUTES, *kill.pages.routes) if killing else ROUTES:
         router.add_api_route(
-            route.path,
+            route.path.replace("{name}", "{name:path}"),  # a name may have a slash
             _viewing(route),
             methods=[route.method],
             include_in_schema=False,

@@ -1,0 +1,70 @@
+"""Pages that stay open: what an hour of refreshes leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from holdfast import Holdfast
+from holdfast.models.script import Script, call, say
+from holdfast.settings import Settings
+from tests.http.memory import Scale, grown
+from tests.http.site import Site, looking
+
+REFRESHES = 720  # an hour of them, one every five seconds
+WARM = 60
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    hf = Holdfast(f"sqlite:///{tmp_path / 'store.db'}", settings=Settings(script_pace=timedelta(milliseconds=100)))
+
+    @hf.tool
+    def look(city: str) -> str:
+        """Look."""
+        return f"sunny in {city}"
+
+    hf.script("guide", Script(call("look", city="Oslo"), say("It is sunny.")))
+    hf.agent("guide", model="scripted:guide", tools=[look])
+    site = Site(hf)
+    yield site
+    site.close()
+
+
+def refresh(page: Page) -> None:
+    """Five seconds pass in the browser, and the page has fetched itself."""
+    with page.expect_response(lambda answer: answer.request.headers.get("hx-request") == "true") as fetched:
+        page.clock.run_for(5_000)
+    fetched.value.finished()
+
+
+@pytest.mark.parametrize(
+    "times", [pytest.param(40, id="40"), pytest.param(REFRESHES, id="720", marks=pytest.mark.long)]
+)
+def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser, times: int) -> None:
+    """While runs come and end, so that there is something to show each time."""
+    for number in range(12):
+        site.ask(_result(site, site.start("guide", f"Before {number}")))
+    with looking(chromium) as (page, _):
+        page.clock.install()
+        page.goto(site("/"))
+        scale = Scale(site, page)
+        for _ in range(min(WARM, times // 2)):
+            refresh(page)
+        before = scale.weigh()
+        for number in range(times):
+            if number % 20 == 0:
+                site.start("guide", f"Run {number}")
+            refresh(page)
+        after = scale.weigh()
+        assert grown(before, after) == [], f"{before}\n{after}"
+
+
+async def _result(site: Site, run: str) -> None:
+    await site.hf.runs[run].result()
