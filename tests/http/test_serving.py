@@ -81,6 +81,7 @@ def test_without_a_login_everybody_on_loopback_is_in_and_there_is_no_gateway(pla
         assert ask(f"{line.split()[0]}gateway/api/v1/health")[0] == 404
 
 
+@pytest.mark.long
 def test_a_server_has_a_gateway_if_it_is_told_who_answers(place: Place) -> None:
     with serving(place.url, "--no-login", "--gateway", "support") as line:
         base = f"{line.split()[0]}gateway/api/v1"
