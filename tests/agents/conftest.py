@@ -8,7 +8,8 @@ from holdfast.agents.runs.end import AgentJobs
 from holdfast.testing import Labs
 from tests.conftest import MakeStore
 from tests.support.lives import OneRun
-from tests.testing.conftest import databases, labs, server
+from tests.testing.conftest import databases, labs
+from tests.testing.conftest import emptied as server
 from tests.workers.conftest import hf, live_database, make_app, place
 
 __all__ = ["databases", "hf", "labs", "live_database", "make_app", "place", "server"]

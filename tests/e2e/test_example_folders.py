@@ -37,6 +37,7 @@ def shown(folder: Path) -> list[list[str]]:
     return [line.split(" | ") for line in python(str(PAPERS / "papers.py"), "show", cwd=folder).lines]
 
 
+@pytest.mark.long
 def test_a_worker_writes_the_summary_of_one_paper(tmp_path: Path) -> None:
     assert python(str(PAPERS / "papers.py"), "add", cwd=tmp_path).lines == ["3 papers wait"]
     (said,) = python(str(PAPERS / "papers.py"), "work", cwd=tmp_path).lines

@@ -211,6 +211,7 @@ async def test_ops(tmp_path: Path) -> None:
             assert reader.status == 401
 
 
+@pytest.mark.long
 async def test_admin(tmp_path: Path) -> None:
     async with _served("admin:app", tmp_path) as port:
         async with request(port, "/admin/queues", accept="text/html") as reader:
@@ -342,6 +343,7 @@ def test_testing_agent(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_jobs(tmp_path: Path, place: Place) -> None:
     said = python(str(EXAMPLES / "jobs.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     warned, *trace = said.err.splitlines()

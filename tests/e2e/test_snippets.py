@@ -36,7 +36,7 @@ def test_there_is_something_to_run() -> None:
     assert {"README.md", "docs/quickstart.md", "docs/recipes.md", "docs/flow.md"} <= set(map(_named, RUN))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("page", RUN, ids=_named)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
     said = python(str(RUNNER), str(page), cwd=tmp_path, env=environment(PYTHONWARNINGS="error::RuntimeWarning"))

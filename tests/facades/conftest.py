@@ -24,7 +24,8 @@ from holdfast.http import web
 from tests.facades.cutting import Cutting
 from tests.http.conftest import Serve, serve
 from tests.support.apps import MakeApp
-from tests.testing.conftest import databases, labs, server
+from tests.testing.conftest import databases, labs
+from tests.testing.conftest import emptied as server
 from tests.workers.conftest import hf, live_database, make_app, place
 
 __all__ = ["databases", "hf", "labs", "live_database", "make_app", "place", "serve", "server"]

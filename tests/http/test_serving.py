@@ -75,19 +75,19 @@ def test_a_server_prints_a_link_and_takes_tokens(place: Place) -> None:
     assert holdfast("tokens", "revoke", token["id"], "--url", place.url).lines == [f"token {token['id']} is revoked"]
 
 
-def test_without_a_login_everybody_on_loopback_is_in(place: Place) -> None:
+def test_without_a_login_everybody_on_loopback_is_in_and_there_is_no_gateway(place: Place) -> None:
     with serving(place.url, "--no-login", "--read-only") as line:
         assert ask(f"{line.split()[0]}api/v1/system")[1]["you"]["name"] == "local"
+        assert ask(f"{line.split()[0]}gateway/api/v1/health")[0] == 404
 
 
+@pytest.mark.long
 def test_a_server_has_a_gateway_if_it_is_told_who_answers(place: Place) -> None:
     with serving(place.url, "--no-login", "--gateway", "support") as line:
         base = f"{line.split()[0]}gateway/api/v1"
         assert ask(f"{base}/health")[:2] == (200, {"status": "healthy"})
         assert ask(f"{base}/sessions")[:2] == (200, {"sessions": []})
         assert ask(f"{base}/sessions/nobody")[0] == 404
-    with serving(place.url, "--no-login") as line:
-        assert ask(f"{line.split()[0]}gateway/api/v1/health")[0] == 404
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_planted_bug_is_found(bug: str, tmp_path: Path, patch: pytest.MonkeyPa
         play(stage, examples=180)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", BROKER_BUGS)

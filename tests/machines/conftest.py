@@ -9,7 +9,8 @@ from typing import Protocol
 import pytest
 
 from holdfast import Holdfast
-from tests.testing.conftest import databases, labs, server
+from tests.testing.conftest import databases, labs
+from tests.testing.conftest import emptied as server
 
 __all__ = ["databases", "labs", "server"]
 

@@ -13,7 +13,6 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.resp import keys, principals
-from holdfast.resp.call import Command
 from holdfast.resp.frames import BEFORE_AUTH
 from holdfast.resp.options import RespOptions
 from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
@@ -285,14 +284,15 @@ async def test_the_table_answers_command(connect: Connect) -> None:
     }
 
 
-@pytest.mark.parametrize("command", TABLE.values(), ids=lambda command: command.name)
-async def test_a_wrong_number_of_arguments_is_refused(connect: Connect, command: Command) -> None:
-    least, most, name = command.least, command.most, command.name
-    client = await connect()
-    if least:
-        assert await client(name, *["a"] * (least - 1)) == f"-ERR {command.wrong_number}"
-    if most is not None:
-        assert await client(name, *["a"] * (most + 1)) == f"-ERR {command.wrong_number}"
+async def test_a_wrong_number_of_arguments_is_refused(connect: Connect) -> None:
+    for command in TABLE.values():
+        least, most, name = command.least, command.most, command.name
+        client = await connect()
+        if least:
+            assert await client(name, *["a"] * (least - 1)) == f"-ERR {command.wrong_number}", name
+        if most is not None:
+            assert await client(name, *["a"] * (most + 1)) == f"-ERR {command.wrong_number}", name
+        await client.close()
 
 
 async def test_multi_queues_and_exec_calls_in_order(connect: Connect) -> None:

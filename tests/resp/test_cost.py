@@ -49,7 +49,6 @@ async def looked(statements: Statements, count: int) -> None:
     await eventually(passed, statements.sent.total)
 
 
-@pytest.mark.both
 @pytest.mark.parametrize("many", [100, pytest.param(1_000, marks=pytest.mark.long)])
 async def test_many_parked_connections_send_no_more_statements_than_ten(
     serve: Serve, statements: Statements, many: int

@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 
 from holdfast.kernel.sql import _HEADER
-from tests.shape.tree import listed, modules, named, parsed, statements
+from tests.shape.tree import listed, modules, named, nodes, statements
 
 # Two modules may have a class of one of these names: an outside interface spells it out, or both are its subject.
 TWINS = {"Event", "MachineHooks", "Worker", "WorkerRecord"}
@@ -18,7 +18,7 @@ MOST_MODULES_IN_ING = 13  # a module is named by its subject, not by what it doe
 def test_a_class_has_a_name_of_its_own() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in modules():
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{named(path)}:{node.lineno}")
     twins = {name: found for name, found in places.items() if len(found) > 1 and name not in TWINS}

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.shape.tree import SOURCE, listed, modules
+from tests.shape.tree import SOURCE, listed, modules, nodes
 
 # A `Script` is recorded by `cassettes`, and what is recorded is a `Script`.
 KNOWN = {frozenset({"holdfast.models.cassettes", "holdfast.models.script"})}
@@ -17,8 +17,8 @@ def dotted(path: Path) -> str:
     return ".".join(("holdfast", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def imported(text: str, known: set[str]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+def imported(path: Path, known: set[str]) -> Iterator[str]:
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module in known:
             for name in node.names:
                 inner = f"{node.module}.{name.name}"
@@ -45,8 +45,8 @@ def reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    texts = {dotted(path): path.read_text() for path in modules()}
-    graph = {name: set(imported(text, set(texts))) - {name} for name, text in texts.items()}
+    paths = {dotted(path): path for path in modules()}
+    graph = {name: set(imported(path, set(paths))) - {name} for name, path in paths.items()}
     graph[SHORT_FORM[0]].discard(SHORT_FORM[1])
     found = circles(graph) - KNOWN
     assert not found, listed([sorted(circle) for circle in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import fields
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ def attributes_read() -> set[str]:
     return read.union(*(loaded(node) for node in properties if node.name in read))
 
 
+@cache
 def loaded(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 

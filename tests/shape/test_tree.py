@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.sql import _HEADER
-from tests.shape.tree import ROOT, SOURCE, listed, modules, named, parsed, statements
+from tests.shape.tree import ROOT, SOURCE, listed, modules, named, nodes, parsed, statements
 
 LONGEST = 500
 ONE_THING = {"testing/virtual_time.py": 650}  # an event loop; asyncio's own is three times as long
@@ -42,8 +42,7 @@ def test_a_module_says_what_it_owns() -> None:
     trees = {named(path): parsed(path) for path in modules()}
     untold = [name for name, tree in trees.items() if not ast.get_docstring(tree)]
     assert not untold, listed(untold)
-    nodes = [(name, node) for name, tree in trees.items() for node in ast.walk(tree)]
-    classes = [(name, node.name) for name, node in nodes if isinstance(node, ast.ClassDef)]
+    classes = [(named(path), node.name) for path in modules() for node in nodes(path) if isinstance(node, ast.ClassDef)]
     empty = [pair for pair in classes if EMPTY_NAMES.search(pair[1]) and pair[1] not in SPELLED_OUT]
     assert not empty, listed(empty)
 

@@ -21,6 +21,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of that tree: walking it takes longer than parsing it."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def statements(under: str = "") -> list[Path]:
     """The files of named statements, of a layer or of all; scripts that change tables are in folders of their own."""
     scripts = ("migrations", "security")

@@ -78,7 +78,7 @@ def _take_signals_outside_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting, "take_signal", take_signal)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

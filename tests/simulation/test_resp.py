@@ -28,7 +28,7 @@ def test_worlds_with_redis_clients_keep_every_promise(first: int) -> None:
         assert not run.problem, run.report
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

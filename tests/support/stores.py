@@ -248,7 +248,8 @@ async def sqlite_store(
 class SharedDatabase:
     """A migrated PostgreSQL database that tests use in turn: emptying one is twenty times faster than making one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *filling: str) -> None:
+        """`filling` are statements that an empty database needs besides."""
         self.url = url
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"create table {TEST_CLOCK.format('holdfast')} (us bigint not null)".encode())
@@ -256,11 +257,17 @@ class SharedDatabase:
         tables = named.format("delete from %I.%I", "tablename", "table", "tablename")
         sequences = named.format("alter sequence %I.%I restart", "sequencename", "sequence", "sequencename")
         statements = [row[0] for row in self._connection.execute(f"{tables} union all {sequences}".encode())]
-        statements += ["insert into holdfast.cluster (epoch, identity) values (1, '')"]
+        statements += ["insert into holdfast.cluster (epoch, identity) values (1, '')", *filling]
         self._script = "; ".join(statements).encode()
 
     def empty(self) -> None:
         self._connection.execute(self._script)
+
+    def take_back(self) -> None:
+        """Empty it, and cut whoever is still connected: they may hold locks."""
+        others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        self._connection.execute(f"select pg_terminate_backend(pid, 10000) {others}".encode())
+        self.empty()
 
     def close(self) -> None:
         self._connection.close()

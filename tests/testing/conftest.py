@@ -15,8 +15,10 @@ from holdfast.settings import Settings
 from holdfast.testing import Labs
 from holdfast.testing.databases import SERVER_VARIABLE, Databases, FreshDatabase, FreshFile, PostgresServer
 from tests.support.commands import Said, environment, python
+from tests.support.emptied import EmptiedDatabases
 from tests.support.postgres import Cluster
 
+LEFT_OUT = ("-p", "no:cacheprovider", "-p", "no:schemathesis")  # which takes time to import
 SETTINGS = """
 [pytest]
 asyncio_mode = auto
@@ -28,6 +30,14 @@ filterwarnings = error
 @pytest.fixture(scope="session")
 def server(cluster: Cluster) -> Iterator[PostgresServer]:
     server = PostgresServer(cluster.url())
+    yield server
+    asyncio.run(server.close())
+
+
+@pytest.fixture(scope="session")
+def emptied(cluster: Cluster) -> Iterator[EmptiedDatabases]:
+    """For tests whose subject is not the lab: import it as `server`."""
+    server = EmptiedDatabases(PostgresServer(cluster.url()))
     yield server
     asyncio.run(server.close())
 
@@ -81,7 +91,7 @@ class Project:
     def test(self, *words: str, **variables: str) -> Said:
         """Run pytest in it, as a user does."""
         env = environment(**{SERVER_VARIABLE: self._server, **variables})
-        return python("-m", "pytest", "-p", "no:cacheprovider", *words, cwd=self.folder, env=env)
+        return python("-m", "pytest", *LEFT_OUT, *words, cwd=self.folder, env=env)
 
 
 @pytest.fixture

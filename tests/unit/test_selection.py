@@ -53,6 +53,11 @@ def test_cases_on_each(n, dialect): ...
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("n", range(2))
 def test_cases_on_both(n, dialect): ...
+
+@pytest.mark.both
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("n", range(9))
+def test_many_on_both(n, dialect): ...
 """
 IN_TEST = {
     "test_plain",
@@ -65,6 +70,8 @@ IN_TEST = {
     "test_cases_on_each[sqlite-0]",
     "test_cases_on_both[sqlite-0]",
     "test_cases_on_both[postgres-0]",
+    *(f"test_many_on_both[sqlite-{n}]" for n in range(8)),
+    *(f"test_many_on_both[postgres-{n}]" for n in range(2)),
 }
 LEFT = {
     "test_on_each[postgres]",
@@ -76,6 +83,8 @@ LEFT = {
     "test_cases_on_each[postgres-1]",
     "test_cases_on_both[sqlite-1]",
     "test_cases_on_both[postgres-1]",
+    "test_many_on_both[sqlite-8]",
+    *(f"test_many_on_both[postgres-{n}]" for n in range(2, 9)),
 }
 
 

@@ -68,6 +68,26 @@ async def connections(postgres_url: str) -> AsyncIterator[Connections]:
     await connection.close()
 
 
+@pytest.mark.parametrize("direct", [False, True])
+async def test_a_store_is_looked_at_once_before_it_is_used(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """Past a pooler, once more there."""
+    dialled: list[str] = []
+    connect = asyncpg.connect
+
+    async def noting(url: str, **given: Any) -> Any:
+        dialled.append(given["server_settings"]["application_name"].rpartition(" ")[2])
+        return await connect(url, **given)
+
+    monkeypatch.setattr(asyncpg, "connect", noting)
+    settings = settings_with(url=postgres_url, direct_url=postgres_url if direct else "")
+    database = PostgresDatabase(postgres_url, settings, Ports())
+    await database.open()
+    await database.close()
+    assert dialled == ["visit"] * (2 if direct else 1)
+
+
 @asynccontextmanager
 async def locked_jobs(url: str) -> AsyncIterator[None]:
     """Somebody keeps everybody from the table of jobs."""

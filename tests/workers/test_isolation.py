@@ -176,7 +176,7 @@ class TestCalls:
 
 
 class TestEnds:
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(
         ("how", "expected"),
         [
@@ -274,7 +274,7 @@ class TestDeaths:
         )
         await gone(*await written(file))
 
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(
         ("junk", "times", "complaint"),
         [
@@ -469,7 +469,7 @@ class TestNames:
             with pytest.raises(UsageError, match="Move it to module level"):
                 hf.job(isolate="process", name="work")(function)
 
-    @pytest.mark.sample(2)
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(
         ("name", "complaint"),
         [("no_such_job", "has no 'no_such_job'"), ("ROOT", "'ROOT' in tests.workers.test_isolation no longer names")],

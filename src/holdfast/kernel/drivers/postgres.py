@@ -134,8 +134,10 @@ class PostgresDatabase:
                 return
             self._statements = catalogue(GROUPS, "postgres", self.settings.schema)
             try:
-                await self._examine()
-                migrate.verify(await self.stored_schema(), "postgres", f"PostgreSQL at {server_of(self.url)}")
+                stored = await self._examine()
+                if self.settings.direct_url:
+                    stored = await self.stored_schema()
+                migrate.verify(stored, "postgres", f"PostgreSQL at {server_of(self.url)}")
                 self._pool = ConnectionPool(self._connect, self.settings.connections, self._patience)
                 if not self.direct:
                     async with self._pool.line() as line:
@@ -408,11 +410,16 @@ class PostgresDatabase:
         except (pg.InsufficientPrivilegeError, pg.FeatureNotSupportedError, pg.ObjectNotInPrerequisiteStateError):
             log.warning("cannot read the server's identity; run `holdfast epoch bump` after a failover or restore")
 
-    async def _examine(self) -> None:
-        """Learn what is at the other end, and refuse what cannot keep the promises."""
+    async def _examine(self) -> StoredSchema | None:
+        """Learn what is at the other end, and refuse what cannot keep the promises. Returns the schema found there."""
         async with visiting(await self.dial(self.url, "visit"), self._patience) as connection:
             facts = await connection.fetchrow(_FACTS)
             self.direct = not self.settings.pooler and facts["pid"] == connection.get_server_pid()
+            self._refuse_unfit(facts)
+            await connection.execute(self._limits.format(scope="local"))
+            return await self._stored_schema(connection)
+
+    def _refuse_unfit(self, facts: Mapping[str, Any]) -> None:
         place = server_of(self.url)
         if facts["version"] < OLDEST_SERVER:
             raise StoreUnfit(f"PostgreSQL at {place} is older than 14, which Holdfast needs.")
