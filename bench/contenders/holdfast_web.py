@@ -19,7 +19,6 @@ from bench.contenders.protocol import Order, async_gate, main, say
 from bench.run_filling import copy_message, copy_run
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
-from holdfast.agents.tallies import count
 from holdfast.app import core_of
 from holdfast.cli.serve import listen_on
 from holdfast.http.security.binds import Bind
@@ -44,10 +43,7 @@ def _use(order: Order) -> None:
 
 
 async def prepare(order: Order) -> None:
-    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many.
-
-    What has ended is counted, as a worker does within minutes.
-    """
+    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many."""
     _use(order)
     await hf.migrate()
     if not order.n:
@@ -60,12 +56,9 @@ async def prepare(order: Order) -> None:
     await asked.result()
     message = (await hf.sessions[SESSION].messages(limit=1))[0].id
     await worker.stop()
+    await hf.close()
     copy_run(order.url, run.id, order.n)
     copy_message(order.url, message, order.ahead)
-    database = await core_of(hf).opened()
-    while await database.transact(count, hf.settings):
-        pass
-    await hf.close()
 
 
 async def serve(order: Order) -> None:

@@ -9,15 +9,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.agents.statements import (
-    CallsSql,
-    EndingsSql,
-    GlancesSql,
-    MarkedRunsSql,
-    RunCountsSql,
-    RunListsSql,
-    SearchSql,
-)
+from holdfast.agents.statements import CallsSql, EndingsSql, RunCountsSql, RunListsSql, SearchSql
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.sqlite_file import add_functions
@@ -27,7 +19,7 @@ from holdfast.settings import Settings
 from tests.agents.test_retention_plans import FILL, NUMBERS
 from tests.support.plans import postgres_plan, sqlite_plan
 
-GROUPS = (CallsSql, EndingsSql, GlancesSql, MarkedRunsSql, RunCountsSql, RunListsSql, SearchSql, TallySql)
+GROUPS = (CallsSql, EndingsSql, RunCountsSql, RunListsSql, SearchSql, TallySql)
 LARGE = (
     "run",
     "message",

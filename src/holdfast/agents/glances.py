@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from holdfast.agents.listing_rows import OpenBelow, RunOfSession, TurnOfRun
-from holdfast.agents.queries import with_blocks
-from holdfast.agents.statements import CallsSql, GlancesSql, RunsSql
+from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
+from holdfast.agents.statements import CallsSql, GlancesSql, MessagesSql, RunsSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
-from holdfast.agents.values.sessions import Message
+from holdfast.agents.values.sessions import Message, message_of
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 
 _MOST_CALLS = 1_000
@@ -28,9 +28,13 @@ async def said_in_runs(tx: Transaction, ids: Collection[str], most: int) -> Said
     rows = await tx.many(RunsSql.find_runs, ids=sorted(set(ids))) if ids else []
     places = [RunOfSession(row.id, row.session) for row in rows]
     found = await tx.many(GlancesSql.last_words, runs=places, skipped=most - 1) if rows else []
+    blocks = await tx.many(MessagesSql.blocks_of, messages=[each.id for each in found]) if found else []
+    said: dict[str, list[dict[str, Any]]] = {each.id: [] for each in found}
+    for block in blocks:
+        said[block.message].append(codec.decode(block.body))
     words: dict[str, list[Message]] = {}
-    for message in await with_blocks(tx, found):
-        words.setdefault(message.run_id, []).append(message)
+    for each in found:
+        words.setdefault(each.run, []).append(message_of(each, said[each.id]))
     return SaidRuns({row.id: run_of(row) for row in rows}, words)
 
 

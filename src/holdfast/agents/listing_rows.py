@@ -39,20 +39,3 @@ class EndedAt(NamedTuple):
 class CallPlace(NamedTuple):
     id: str
     at: int
-
-
-class TurnOfRun(NamedTuple):
-    run: str
-    turn: int
-
-
-class RunOfSession(NamedTuple):
-    id: str
-    session: str
-
-
-class OpenBelow(NamedTuple):
-    """How many runs and calls have not ended."""
-
-    runs: int
-    calls: int

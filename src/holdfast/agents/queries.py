@@ -30,7 +30,6 @@ from holdfast.agents.statements import (
     AgentsSql,
     CallsSql,
     EventsSql,
-    GlancesSql,
     IdsSql,
     LookingSql,
     MessagesSql,
@@ -159,10 +158,8 @@ async def list_messages(
     limit: int = 1_000,
     archived: bool = False,
 ) -> list[Message]:
-    chosen = {"session": session, "branch": branch, "archived": int(archived), "after": after, "limit": limit}
-    if run is None:
-        return await with_blocks(tx, await tx.many(MessagesSql.list_messages, **chosen))
-    return await with_blocks(tx, await tx.many(GlancesSql.messages_of_run, run=run, **chosen))
+    chosen = {"session": session, "branch": branch, "run": run, "archived": int(archived)}
+    return await _with_blocks(tx, await tx.many(MessagesSql.list_messages, **chosen, after=after, limit=limit))
 
 
 @reading
@@ -172,11 +169,10 @@ async def latest_messages(
     """The last messages of a conversation before a place, in their order."""
     place = {"session": session, "before": before, "limit": limit, "archived": int(archived)}
     rows = await tx.many(MessagesSql.latest_messages, **place)
-    return await with_blocks(tx, rows[::-1])
+    return await _with_blocks(tx, rows[::-1])
 
 
-async def with_blocks(tx: Transaction, rows: Sequence[MessageRow]) -> list[Message]:
-    """The messages with what was said in them."""
+async def _with_blocks(tx: Transaction, rows: Sequence[MessageRow]) -> list[Message]:
     blocks = await tx.many(MessagesSql.blocks_of, messages=[row.id for row in rows]) if rows else []
     bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for block in blocks:

@@ -8,19 +8,10 @@ from holdfast.agents.capsules import statements as capsules
 from holdfast.agents.compaction import statements as compaction
 from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, TurnError, Unaccepted, UseId
 from holdfast.agents.forks import statements as forks
+from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import (
-    CallPlace,
-    EndedAt,
-    JobOf,
-    OpenBelow,
-    RunOfSession,
-    RunPlace,
-    Stretch,
-    TenantName,
-    TurnOfRun,
-)
+from holdfast.agents.listing_rows import CallPlace, EndedAt, JobOf, RunPlace, Stretch, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -250,7 +241,6 @@ class GlancesSql(Statements, package=_PACKAGE, file="glances.sql", rows={"turns"
     calls_of_turns: Many[CallId]
     open_below: One[OpenBelow]
     last_words: Many[MessageRow]
-    messages_of_run: Many[MessageRow]
 
 
 class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"output": "json", "body": "json"}):

@@ -19,16 +19,6 @@ join holdfast.message m indexed by message_run
     on m.run = f.id and m.session = f.session and m.ordinal >= f.least and m.live = 1
 order by m.run, m.ordinal;
 
--- name: messages_of_run :many
--- By the run, because a session may hold many more messages than this run has.
-select id, session, branch, ordinal, role, run, turn, kind, live, preserved, created_at,
-    case when live = 0 and (retired is not null or compacted is null) then 1 else 0 end as retired
-from holdfast.message indexed by message_run
-where run = :run and session = :session and (cast(:branch as text) is null or branch = :branch) and ordinal > :after
-    and (live = 1 or (retired is null and compacted is null)
-        or (made_by is null and (retired is not null or :archived = 1)))
-order by ordinal, live, id limit :limit;
-
 -- name: open_below :one
 -- How many of these runs and of the runs below them have not ended, and how many of their calls.
 -- A cross join keeps SQLite at this order of tables.

@@ -62,7 +62,7 @@ select id, session, branch, ordinal, role, run, turn, kind, live, preserved, cre
     case when live = 0 and (retired is not null or compacted is null) then 1 else 0 end as retired
 from holdfast.message
 where session = :session and (cast(:branch as text) is null or branch = :branch)
-    and ordinal > :after
+    and (cast(:run as text) is null or run = :run) and ordinal > :after
     and (live = 1 or (retired is null and compacted is null)
         or (made_by is null and (retired is not null or :archived = 1)))
 order by branch, ordinal, live, id limit :limit;

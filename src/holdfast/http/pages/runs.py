@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query
 
+from holdfast.agents.glance_rows import OpenBelow
 from holdfast.agents.glances import open_below
-from holdfast.agents.listing_rows import OpenBelow
 from holdfast.agents.states import RunState
 from holdfast.agents.values.runs import RunRecord
 from holdfast.app import core_of
