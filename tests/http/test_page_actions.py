@@ -136,7 +136,6 @@ async def test_every_command_that_a_page_shows_exists(hf: Holdfast) -> None:
     assert len(commands) > 10, commands
     for command in commands:
         check_command(command)
-    assert {each[:4] for each in found} == {"hold", "curl"}
 
 
 async def test_workers_behind_the_redis_protocol_have_a_place_of_their_own(make_app: MakeApp) -> None:
