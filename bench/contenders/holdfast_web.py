@@ -44,10 +44,7 @@ def _use(order: Order) -> None:
 
 
 async def prepare(order: Order) -> None:
-    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many.
-
-    What has ended is counted, as a worker does within minutes.
-    """
+    """The tables; with `n`, so many copies of a run, and of a message `ahead` times as many."""
     _use(order)
     await hf.migrate()
     if not order.n:
@@ -60,6 +57,7 @@ async def prepare(order: Order) -> None:
     await asked.result()
     message = (await hf.sessions[SESSION].messages(limit=1))[0].id
     await worker.stop()
+    await hf.close()
     copy_run(order.url, run.id, order.n)
     copy_message(order.url, message, order.ahead)
     await _count()

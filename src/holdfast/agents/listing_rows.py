@@ -46,20 +46,3 @@ class EndedAt(NamedTuple):
 class CallPlace(NamedTuple):
     at: int
     id: str
-
-
-class TurnOfRun(NamedTuple):
-    run: str
-    turn: int
-
-
-class RunOfSession(NamedTuple):
-    id: str
-    session: str
-
-
-class OpenBelow(NamedTuple):
-    """How many runs and calls have not ended."""
-
-    runs: int
-    calls: int

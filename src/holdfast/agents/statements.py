@@ -8,20 +8,10 @@ from holdfast.agents.capsules import statements as capsules
 from holdfast.agents.compaction import statements as compaction
 from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, TurnError, Unaccepted, UseId
 from holdfast.agents.forks import statements as forks
+from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import (
-    CallPlace,
-    EndedAt,
-    HeldStretch,
-    JobOf,
-    OpenBelow,
-    RunOfSession,
-    RunPlace,
-    RunsHad,
-    TenantName,
-    TurnOfRun,
-)
+from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, RunsHad, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention

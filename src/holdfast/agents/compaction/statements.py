@@ -34,6 +34,7 @@ class CompactionsSql(
     live_messages: Many[LiveMessage]
     last_run: One[LastRun]
     last_usage: One[LastUsage]
+    recent_usage: One[LastUsage]
     under_way: One[UnderWay]
     open_compaction: One[CompactionRow]
     begin_compaction: One[CompactionRow]

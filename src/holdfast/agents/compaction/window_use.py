@@ -15,6 +15,8 @@ from holdfast.agents.definition import AgentSpec
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 
+_LOOK = 20  # answers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowUse:
@@ -30,7 +32,7 @@ class WindowUse:
 async def window_use(tx: Transaction, session: str) -> WindowUse | None:
     """None while no model has answered with the history as it is now."""
     run = await tx.one(CompactionsSql.last_run, session=session)
-    used = await tx.one(CompactionsSql.last_usage, session=session)
+    used = await tx.one(CompactionsSql.recent_usage, session=session, look=_LOOK)
     if run is None or used is None:
         return None
     spec = spec_of(run)

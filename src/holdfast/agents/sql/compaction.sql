@@ -50,6 +50,18 @@ join holdfast.turn t on t.run = m.run and t.number = m.turn and t.state = 'compl
 where s.id = :session
 order by m.ordinal desc limit 1;
 
+-- name: recent_usage :one
+-- The same among the last answers alone, for who only looks: a long session has many of them.
+select f.ordinal, t.input_tokens + t.cache_write_tokens + t.cache_read_tokens as sent, t.output_tokens as said
+from (
+    select a.run, a.turn, a.ordinal, a.session from holdfast.message a
+    where a.session = :session and a.branch = '' and a.live = 1 and a.kind = 'answer'
+        and substr(coalesce(a.fingerprint, ''), 1, 8) <> 'retired '
+    order by a.ordinal desc limit :look) as f
+join holdfast.session s on s.id = f.session
+join holdfast.turn t on t.run = f.run and t.number = f.turn and t.state = 'completed' and t.generation = s.generation
+order by f.ordinal desc limit 1;
+
 -- name: under_way :one
 -- A run that has begun and not ended: the history that it has sent must not change.
 select id from holdfast.run

@@ -10,7 +10,7 @@ from holdfast.access.audit import AuditRecord
 from holdfast.access.tokens import TokenRecord
 from holdfast.http.api.paging import Paged, Paging
 from holdfast.http.api.seen import Sight
-from holdfast.http.api.system import list_audit, list_settings, list_tokens, show_findings, show_system
+from holdfast.http.api.system import list_audit, list_settings, list_tokens, show_system
 from holdfast.http.pages.routes import Pages
 from holdfast.values import Page
 
@@ -35,7 +35,6 @@ class AuditView:
 @dataclass(frozen=True, slots=True)
 class SettingsView:
     settings: Sequence[dict[str, Any]]
-    findings: Sequence[dict[str, Any]]
     tokens: Page[TokenRecord]
     system: dict[str, Any]
 
@@ -57,7 +56,6 @@ def _changes(rows: Sequence[AuditRecord]) -> list[AuditedChange]:
 async def show_settings(seen: Sight) -> SettingsView:
     return SettingsView(
         await list_settings(seen),
-        await show_findings(seen),
         await list_tokens(seen, Paging(None, 200)),
         await show_system(seen),
     )

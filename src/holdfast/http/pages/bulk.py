@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.agents.listing_rows import OpenBelow
+from holdfast.agents.glance_rows import OpenBelow
 from holdfast.values.bulk import Bulk
 
 

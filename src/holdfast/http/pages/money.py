@@ -27,7 +27,13 @@ from holdfast.values import Page
 
 pages = Pages()
 
-RANGES = (Tab("1d", "Day"), Tab("7d", "Week"), Tab("30d", "Month"), Tab("90d", "Quarter"))
+RANGES = (
+    Tab("yesterday", "Yesterday"),
+    Tab("1d", "Day"),
+    Tab("7d", "Week"),
+    Tab("30d", "Month"),
+    Tab("90d", "Quarter"),
+)
 PARTS: dict[str, Part] = {"tenant": "tenant", "agent": "agent", "model": "model", "day": "day", "mode": "mode"}
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
 
@@ -42,6 +48,7 @@ class MoneyView:
     tokens: int
     drawing: str
     first_day: str
+    last_day: str
     by: str
     parts: tuple[Tab, ...]
     since: str
@@ -57,12 +64,11 @@ async def show_money(
     since_: Annotated[str, Query(alias="since")] = "30d",
     tenant: str | None = None,
 ) -> MoneyView:
-    part, begin = _part(by), _begin(seen, since_)
-    days = await show_used(seen, ["day"], since=begin, tenant=tenant or None)
-    rows = sorted(
-        await show_used(seen, [part], since=begin, tenant=tenant or None), key=lambda each: each.cost_nano, reverse=True
-    )
-    by_day = _by_day(seen, days, begin)
+    part, (begin, end) = _part(by), _range(seen, since_)
+    days = await show_used(seen, ["day"], since=begin, until=end, tenant=tenant or None)
+    used = await show_used(seen, [part], since=begin, until=end, tenant=tenant or None)
+    rows = sorted(used, key=lambda each: each.cost_nano, reverse=True)
+    by_day = _by_day(end or now_of(seen), days, begin)
     shown = [Tab(each, each.capitalize()) for each in PARTS if each != "tenant" or seen.tenant is None]
     return MoneyView(
         rows=rows[:200],
@@ -71,6 +77,7 @@ async def show_money(
         tokens=sum(_tokens(each) for each in rows),
         drawing=bars(by_day, "Cost by day, in USD", unit="$"),
         first_day=by_day[0][0],
+        last_day=by_day[-1][0],
         by=part,
         parts=tuple(shown),
         since=since_,
@@ -80,16 +87,21 @@ async def show_money(
     )
 
 
-def _begin(seen: Seen, span: str) -> datetime:
-    return from_when(seen, span) or now_of(seen) - timedelta(days=30)
+def _range(seen: Seen, span: str) -> tuple[datetime, datetime | None]:
+    """From when, and until when if that is not now. Yesterday is a day of UTC, as budgets have them."""
+    now = now_of(seen)
+    if span == "yesterday":
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return today - timedelta(days=1), today
+    return from_when(seen, span) or now - timedelta(days=30), None
 
 
-def _by_day(seen: Seen, days: Sequence[Used], begin: datetime) -> list[tuple[str, Decimal]]:
+def _by_day(end: datetime, days: Sequence[Used], begin: datetime) -> list[tuple[str, Decimal]]:
     """Every day of the range, also those without any use; the last ninety at most."""
     spent = {each.day: each.cost for each in days}
-    today = now_of(seen).date()
-    count = min(90, max(1, (today - begin.date()).days + 1))
-    wanted = [today - timedelta(days=number) for number in reversed(range(count))]
+    last = (end - timedelta(microseconds=1)).date()
+    count = min(90, max(1, (last - begin.date()).days + 1))
+    wanted = [last - timedelta(days=number) for number in reversed(range(count))]
     return [(day.isoformat(), spent.get(day, Decimal())) for day in wanted]
 
 
@@ -111,7 +123,8 @@ async def download_money(
 ) -> Response:
     """Every part at once, a line for each, as a file for a spreadsheet."""
     parts: list[Part] = ["day", "tenant", "agent", "model", "mode"]
-    used = await show_used(seen, parts, since=_begin(seen, since_), tenant=tenant or None)
+    begin, end = _range(seen, since_)
+    used = await show_used(seen, parts, since=begin, until=end, tenant=tenant or None)
     text = io.StringIO()
     table = csv.writer(text)
     counts = ("turns", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens", "cost")

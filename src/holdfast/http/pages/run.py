@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.events.reader import ENDED
+from holdfast.agents.glance_rows import OpenBelow
 from holdfast.agents.glances import calls_said_in, open_below
-from holdfast.agents.listing_rows import OpenBelow
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import RunRecord, Turn
 from holdfast.app import core_of

@@ -95,12 +95,17 @@ def _alike(calls: Sequence[CallRecord]) -> list[FailedAlike]:
     """The most frequent first; within a group, the calls are the last first."""
     groups: dict[tuple[str, str], list[CallRecord]] = {}
     for call in calls:
-        groups.setdefault((call.name, pattern(str(told(call.output)))), []).append(call)
+        groups.setdefault((call.name, pattern(_words(call.output))), []).append(call)
     found = [
         FailedAlike(tool, message, len(each), each[0].finished_at, each[0].id)
         for (tool, message), each in groups.items()
     ]
     return sorted(found, key=lambda each: each.count, reverse=True)
+
+
+def _words(output: Any) -> str:
+    """What a failed call told the model; what it raised has its words beside where it was raised."""
+    return str(output["message"] if isinstance(output, dict) and "message" in output else told(output))
 
 
 @pages.page("/calls/{id}", "call.html")
