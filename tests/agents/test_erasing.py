@@ -135,7 +135,7 @@ async def test_nothing_is_left_of_an_erased_tenant_and_others_lose_nothing(offic
     assert of_others(after) == before
     assert await sums(hf) == money
     assert [row.agent for row in await hf.budgets.used("agent", since=LONG_AGO, tenant="acme")] == ["(erased)"]
-    assert set(mentions(after, "acme")) == {"usage_total", "tally", "tally_time", "budget"}
+    assert set(mentions(after, "acme")) == {"usage_total", "tally", "tally_time", "budget", "audit"}
     assert await hf.tenant("acme").erase() == Erased()
 
 
