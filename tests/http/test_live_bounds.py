@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import pytest
@@ -204,3 +204,30 @@ async def test_what_is_refused_to_one_tenant_ends_the_streams_of_that_tenant(
     await secured.runs[run.id].cancel()
     assert b"cancel" in await asyncio.wait_for(following, PATIENCE)
     await everybodys.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_stream_that_begins_during_a_look_is_not_taken_for_one_that_is_revoked(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [await hf.access.tokens.create(name) for name in ("first", "second")]
+    watching = vigil.Vigil(hf.access, core_of(hf).ports.clock)
+    begun: list[asyncio.Event] = []
+    looks: list[int] = []
+    live = hf.access.tokens.live
+
+    async def live_meanwhile(ids: Any) -> Any:
+        looks.append(len(ids))
+        if not begun:
+            begun.append(stack.enter_context(watching.over(vigil.WatchedStream(Principal("second"), second.id))))
+        return await live(ids)
+
+    monkeypatch.setattr(hf.access.tokens, "live", live_meanwhile)
+    with ExitStack() as stack:
+        kept = stack.enter_context(watching.over(vigil.WatchedStream(Principal("first"), first.id)))
+
+        async def looked_again() -> bool:
+            return looks[:2] == [1, 2]
+
+        await eventually(looked_again)
+        assert not kept.is_set()
+        assert not begun[0].is_set()

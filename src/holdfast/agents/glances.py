@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
+from holdfast.agents.message_pages import with_blocks
 from holdfast.agents.statements import CallsSql, GlancesSql, RunsSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
 from holdfast.agents.values.sessions import Message

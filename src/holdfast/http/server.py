@@ -1,8 +1,8 @@
 """The server under `holdfast serve`: uvicorn, with the limits that it lacks.
 
-A client that sends its headers byte by byte, or says nothing, keeps a connection for some seconds and no longer. What a
-client does not take is dropped some seconds after the connection is closed. h11 reads requests, also where a faster
-parser is installed: that one has no cap on headers.
+A client that sends its headers byte by byte, or says nothing, keeps a connection for some seconds and no longer. A
+client that takes nothing of its answer does not either. h11 reads requests, also where a faster parser is installed:
+that one has no cap on headers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast.asgi import AsgiApp
+from holdfast.http.api.problems import problem_response
 from holdfast.http.security import caps
+from holdfast.problems import members
 
+_REMEDY = f"Speak HTTP/1.1, with headers of at most {caps.HEADERS:,} bytes."
 _FILES = 16_384  # connections, at least: far more than streams, so that the one too many is told so
 
 
@@ -29,7 +32,8 @@ class PunctualProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._plain = transport
-        self.transport = _LimitedTransport(transport, self.loop)  # type: ignore[assignment]
+        self._taking = _Taking(transport, self.loop)
+        self.transport = _LimitedTransport(transport, self._taking)  # type: ignore[assignment]
         self._expect()
 
     def data_received(self, data: bytes) -> None:
@@ -39,8 +43,18 @@ class PunctualProtocol(H11Protocol):
         else:
             self._relax()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._taking.end()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._relax()
+        self._taking.end()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -48,6 +62,15 @@ class PunctualProtocol(H11Protocol):
         self._relax()
         self.transport = self._plain  # the protocol of WebSockets closes it in time
         super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that this is not a request, as a problem; the connection is closed behind it."""
+        said = problem_response(400, members("NotHttp", msg, "never", _REMEDY))
+        headers = [*said.raw_headers, (b"connection", b"close")]
+        parts = (h11.Response(status_code=400, headers=headers), h11.Data(data=bytes(said.body)), h11.EndOfMessage())
+        for part in parts:
+            self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
 
     @property
     def _is_waiting(self) -> bool:
@@ -70,12 +93,39 @@ class PunctualProtocol(H11Protocol):
             self.transport.abort()
 
 
-class _LimitedTransport:
-    """A transport that is gone some seconds after it is closed, whatever it still had to write."""
+class _Taking:
+    """Looks whether a client takes what waits for it. One that takes nothing is cut off."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
+        self._left = 0
+        self._look: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        if self._look is None:
+            self._left = self._transport.get_write_buffer_size()
+            self._look = self._loop.call_later(caps.TAKE_SECONDS, self._judge)
+
+    def end(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _judge(self) -> None:
+        self._look = None
+        if self._transport.get_write_buffer_size() > max(0, self._left - caps.TAKE_BYTES):
+            self._transport.abort()
+        else:
+            self.begin()
+
+
+class _LimitedTransport:
+    """A transport that is gone some time after it is closed, if its client does not take the rest."""
+
+    def __init__(self, transport: asyncio.Transport, taking: _Taking) -> None:
+        self._transport = transport
+        self._taking = taking
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -83,7 +133,7 @@ class _LimitedTransport:
     def close(self) -> None:
         if not self._transport.is_closing():
             self._transport.close()
-            self._loop.call_later(caps.LINGER_SECONDS, self._transport.abort)
+            self._taking.begin()
 
 
 def server_for(app: AsgiApp, **options: Any) -> uvicorn.Server:

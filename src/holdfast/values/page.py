@@ -55,7 +55,7 @@ def place(after: object, *kinds: type[Any]) -> tuple[Any, ...]:
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
     fits = isinstance(found, list) and [type(each) for each in found] == list(kinds)
-    fits = fits and all(abs(each) < 2**63 for each in found if isinstance(each, int))
+    fits = fits and all(_is_storable(each) for each in found)
     if not isinstance(found, list) or not fits:
         raise UsageError(f"after is the next of a page of the same list, not {after[:60]!r}.")
     return tuple(found)
@@ -78,3 +78,10 @@ def part_of(items: Iterable[T], limit: int, after: str | None, mark: Callable[[T
         left = [each for each in left if mark(each) > last]
     shown = left[:limit]
     return Page(shown, next=cursor(mark(shown[-1])) if len(left) > limit else None)
+
+
+def _is_storable(value: object) -> bool:
+    """Whether a database could have such a value: not a number that is too large, nor half of a character."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return isinstance(value, str) and "\x00" not in value and not any("\ud800" <= each <= "\udfff" for each in value)

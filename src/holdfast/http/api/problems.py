@@ -24,7 +24,7 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
-from holdfast.http.security.denials import Denied, NotTaken
+from holdfast.http.security.denials import Denied
 from holdfast.models.failures import ModelFailure
 from holdfast.problems import members, told
 from holdfast.shown_text import shown
@@ -133,8 +133,7 @@ async def on_http(_: Request, problem: Exception) -> Response:
 
 async def on_fault(request: Request, problem: Exception) -> Response:
     """A fault of ours: logged here, and told without its text."""
-    if not isinstance(problem, NotTaken):
-        log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
+    log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
     said = members("Fault", "this failed for a reason that is ours.", "later", "The log of the server says why.")
     return problem_response(500, said)
 

@@ -81,4 +81,5 @@ async def stream_fleet(
 
     `root` is a run: with all runs that it started, at any depth.
     """
+    await live.sampler.sample()  # which says what is wrong with the store before a stream begins
     return live.respond(live.fleet(last, agent=agent, session=session, run=run, root=root), reader)

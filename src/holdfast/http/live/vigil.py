@@ -70,11 +70,12 @@ class Vigil:
             await self._clock.sleep(_LOOK)
 
     async def _look(self) -> None:
-        tokens = {each.token for each in self._over.values() if each.token is not None}
-        logins = {each.login for each in self._over.values() if each.login is not None}
+        asked = list(self._over.items())  # a stream that begins meanwhile is not asked about
+        tokens = {each.token for _, each in asked if each.token is not None}
+        logins = {each.login for _, each in asked if each.login is not None}
         live_tokens = await self._access.tokens.live(tokens) if tokens else frozenset()
         live_logins = await self._access.logins.live(logins) if logins else frozenset()
-        for dismissed, each in list(self._over.items()):
+        for dismissed, each in asked:
             lost = each.token is not None and each.token not in live_tokens
             if lost or (each.login is not None and each.login not in live_logins):
                 dismissed.set()

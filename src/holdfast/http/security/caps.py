@@ -13,8 +13,8 @@ BODY = 8 * 1024 * 1024
 HEADERS = 64 * 1024
 HEADER_SECONDS = 10.0  # within which headers must be here, with `holdfast serve`
 BODY_SECONDS = 30.0  # within which a body must be here: who drips it holds a connection for no longer
-SEND_SECONDS = 30.0  # within which a client must take a piece of an answer
-LINGER_SECONDS = 5.0  # within which a client must take the rest when its connection is closed
+TAKE_SECONDS = 10.0  # within which a client must take the next `TAKE_BYTES` that wait for it, with `holdfast serve`
+TAKE_BYTES = 10_000
 STREAMS_EACH, STREAMS_ALL = 20, 2_000
 _REMEMBERED = 10_000  # principals or addresses
 

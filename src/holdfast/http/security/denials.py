@@ -36,7 +36,3 @@ def too_large(detail: str, remedy: str, status: int = 413) -> Denied:
 
 def too_slow() -> Denied:
     return Denied(408, "TooSlow", "the body did not come in time.", "Send it at once.")
-
-
-class NotTaken(ConnectionError):
-    """A reader has not taken a piece of an answer in time: there is nobody left to tell."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 
 from holdfast.asgi import AsgiApp, Receive, Scope, Send
@@ -12,9 +11,7 @@ from holdfast.http.security import caps
 from holdfast.http.security.browser import HEADERS, host_of
 from holdfast.http.security.caps import BODY
 from holdfast.http.security.caps import HEADERS as MOST_HEADERS
-from holdfast.http.security.denials import Denied, NotTaken, too_large, too_slow
-
-log = logging.getLogger("holdfast.http")
+from holdfast.http.security.denials import Denied, too_large, too_slow
 
 _ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
@@ -36,10 +33,7 @@ class Shield:
         if problem is not None:
             await response_to(problem)(scope, receive, _with_headers(send))
             return
-        try:
-            await self._app(scope, _capped(receive), _with_headers(_taken(send)))
-        except NotTaken:
-            log.info("an answer was cut off: its reader is too slow.")
+        await self._app(scope, _capped(receive), _with_headers(send))
 
     def _problem(self, scope: Scope) -> Denied | None:
         headers = scope.get("headers") or []
@@ -79,19 +73,6 @@ def _capped(receive: Receive) -> Receive:
         return message
 
     return received
-
-
-def _taken(send: Send) -> Send:
-    """A reader that takes no more is not waited for; the server closes its connection."""
-
-    async def sent(message: Scope) -> None:
-        try:
-            async with asyncio.timeout(caps.SEND_SECONDS):
-                await send(message)
-        except TimeoutError:
-            raise NotTaken from None
-
-    return sent
 
 
 def _with_headers(send: Send) -> Send:
