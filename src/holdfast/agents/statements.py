@@ -10,7 +10,7 @@ from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, Tu
 from holdfast.agents.forks import statements as forks
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import CallPlace, EndedAt, JobOf, RunPlace, Stretch, TenantName
+from holdfast.agents.listing_rows import CallPlace, EndedAt, JobOf, RunPlace, SessionId, Stretch, TenantName
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -171,6 +171,7 @@ class RunsSql(
     mark_retry: Exec
     tree_usage: One[UsageRow]
     session_usage: One[UsageRow]
+    wrong_totals: Many[SessionId]
     run_ahead: One[AheadRun]
     wake_next: Many[Woken]
     move_run: Exec
