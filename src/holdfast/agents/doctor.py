@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from holdfast.agents.lane_rows import ClosedLane
 from holdfast.agents.lanes import list_lanes
+from holdfast.agents.queries import wrong_totals
 from holdfast.core import Core
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Database
@@ -28,7 +29,8 @@ async def examine_app(app: Core) -> list[Finding]:
 async def examine_agents(database: Database) -> list[Finding]:
     """What the store says of agents, judged; nothing where it cannot be asked, which the kernel's doctor has said."""
     try:
-        return list(judge_lanes(await database.transact(list_lanes)))
+        lanes = await database.transact(list_lanes)
+        return [*judge_lanes(lanes), *judge_totals(await database.transact(wrong_totals))]
     except (HoldfastError, OSError):
         return []
 
@@ -47,6 +49,17 @@ def judge_lanes(lanes: Sequence[ClosedLane]) -> Iterator[Finding]:
         else:
             until = _at(lane.closed_until or lane.now)
             yield Finding("lanes", "note", f"lane {lane.name} is closed until {until}, and {waiting}: {lane.reason}")
+
+
+def judge_totals(sessions: Sequence[str]) -> Iterator[Finding]:
+    """Triggers of the database keep the totals: they differ only if somebody changed rows or triggers by hand."""
+    for session in sessions:
+        yield Finding(
+            "sessions",
+            "problem",
+            f"what session {session} has used according to its totals is not the sum of its runs and compactions",
+            "Stop the workers, then `holdfast migrate --to 20` and `holdfast migrate` count all totals again.",
+        )
 
 
 def _at(us: int) -> str:

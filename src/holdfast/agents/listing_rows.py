@@ -46,3 +46,7 @@ class EndedAt(NamedTuple):
 class CallPlace(NamedTuple):
     at: int
     id: str
+
+
+class SessionId(NamedTuple):
+    session: str

@@ -86,11 +86,13 @@ async def usage_below(tx: Transaction, run: str) -> UsageBelow | None:
 @reading
 async def session_usage(tx: Transaction, session: str) -> UsageRow | None:
     """What the session's runs have used, and what its compactions have."""
-    runs = await tx.one(RunsSql.session_usage, session=session)
-    more = await tx.one(CompactionsSql.compaction_use, session=session)
-    if runs is None or more is None:
-        return runs
-    return UsageRow(runs.runs, runs.turns, *(mine + further for mine, further in zip(runs[2:], more, strict=True)))
+    return await tx.one(RunsSql.session_usage, session=session)
+
+
+@reading
+async def wrong_totals(tx: Transaction, *, look: int = 200, most: int = 1_000) -> list[str]:
+    """Sessions whose totals are not the sum of their rows, among the newest; those with so many runs are left out."""
+    return [row.session for row in await tx.many(RunsSql.wrong_totals, look=look, most=most, limit=10)]
 
 
 @reading

@@ -11,7 +11,16 @@ from holdfast.agents.forks import statements as forks
 from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
-from holdfast.agents.listing_rows import CallPlace, EndedAt, HeldStretch, JobOf, RunPlace, RunsHad, TenantName
+from holdfast.agents.listing_rows import (
+    CallPlace,
+    EndedAt,
+    HeldStretch,
+    JobOf,
+    RunPlace,
+    RunsHad,
+    SessionId,
+    TenantName,
+)
 from holdfast.agents.money import statements as money
 from holdfast.agents.people import statements as people
 from holdfast.agents.retention import statements as retention
@@ -173,6 +182,7 @@ class RunsSql(
     mark_retry: Exec
     tree_usage: One[UsageRow]
     session_usage: One[UsageRow]
+    wrong_totals: Many[SessionId]
     run_ahead: One[AheadRun]
     wake_next: Many[Woken]
     move_run: Exec

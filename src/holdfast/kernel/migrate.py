@@ -50,6 +50,8 @@ _ALTERED = re.compile(r"\b(?:alter|drop) table holdfast\.(\w+)")
 _WRITTEN = re.compile(r"\b(?:insert into|update|delete from) holdfast\.(\w+)")
 _CREATED = re.compile(r"\bcreate table holdfast\.(\w+)")
 _INDEXED = re.compile(r"\bcreate (?:unique )?index (?:if not exists )?(\w+)\s+on holdfast\.(\w+)")
+_TRIGGERED = re.compile(r"\bcreate (?:constraint )?trigger \w+\s[^;]*?\bon holdfast\.(\w+)")
+_UNTRIGGERED = re.compile(r"\bdrop trigger \w+ on holdfast\.(\w+)")
 _UNINDEXED = re.compile(r"\bdrop index holdfast\.(\w+)")
 _ALONE, _NO_WRITERS = "access exclusive", "share row exclusive"
 # As most transactions of workers go: a heartbeat from its worker to jobs, a tick from its schedule to a job, an ending
@@ -112,7 +114,9 @@ def locks(migration: Migration, direction: Direction, schema: str, *, guarded: b
     body = migration.up if direction == "up" else migration.down
     homes = {index: table for m in migrations("postgres") for index, table in _INDEXED.findall(m.up + m.down)}
     altered = {*_ALTERED.findall(body), *(homes[index] for index in _UNINDEXED.findall(body))}
+    altered |= {*_UNTRIGGERED.findall(body)}
     changed = {*altered, *_WRITTEN.findall(body), *(table for _, table in _INDEXED.findall(body))}
+    changed |= {*_TRIGGERED.findall(body)}
     changed = (changed - {*_CREATED.findall(body)}) | ({"worker"} if guarded else set())
     place = {table: number for number, table in enumerate(_LOCK_ORDER)}
     ordered = sorted(changed, key=lambda table: (place.get(table, len(place)), table))

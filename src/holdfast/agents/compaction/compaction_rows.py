@@ -114,11 +114,3 @@ class NewMade(NamedTuple):
     run: str
     turn: int
     kind: str
-
-
-class CompactionUse(NamedTuple):
-    input_tokens: int
-    output_tokens: int
-    cache_write_tokens: int
-    cache_read_tokens: int
-    cost_nano: int

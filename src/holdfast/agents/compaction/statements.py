@@ -5,7 +5,6 @@ from __future__ import annotations
 from holdfast.agents.compaction.compaction_rows import (
     CompactionAttempt,
     CompactionRow,
-    CompactionUse,
     Generation,
     HistoryBlock,
     LastRun,
@@ -51,5 +50,4 @@ class CompactionsSql(
     bring_back: Exec
     restore_compaction: One[CompactionRow]
     preserve: One[LiveMessage]
-    compaction_use: One[CompactionUse]
     delete_compactions: Exec

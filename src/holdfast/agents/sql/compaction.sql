@@ -169,13 +169,5 @@ returning :columns;
 update holdfast.message set preserved = :preserved where id = :id and session = :session
 returning id, preserved;
 
--- name: compaction_use :one
-select cast(coalesce(sum(input_tokens), 0) as bigint) as input_tokens,
-    cast(coalesce(sum(output_tokens), 0) as bigint) as output_tokens,
-    cast(coalesce(sum(cache_write_tokens), 0) as bigint) as cache_write_tokens,
-    cast(coalesce(sum(cache_read_tokens), 0) as bigint) as cache_read_tokens,
-    cast(coalesce(sum(cost_nano), 0) as bigint) as cost_nano
-from holdfast.compaction where session = :session;
-
 -- name: delete_compactions :exec
 delete from holdfast.compaction where session = :id;

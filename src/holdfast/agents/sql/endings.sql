@@ -16,8 +16,7 @@ select c.finished_at as at from holdfast.tool_call c
 where c.finished_at is not null and c.finished_at > :after and c.finished_at < :before
 order by c.finished_at, c.id limit 1 offset :skipped;
 
--- name: ended_runs :many
--- In an order that one index has: by another one a plan might read all that have ended.
+-- part: run_ended
 select r.finalized_at as at, r.agent_name as source, '' as kind, r.mode, r.state, r.tenant, r.input_tokens, r.output_tokens,
     r.cache_write_tokens, r.cache_read_tokens, r.cost_nano,
     coalesce(r.started_at, (select e.claimed_at from holdfast.ended e where e.seq = r.job)) - r.created_at as wait_us,
@@ -25,22 +24,28 @@ select r.finalized_at as at, r.agent_name as source, '' as kind, r.mode, r.state
         as duration_us,
     r.id, case when r.state = 'failed' then coalesce(r.error_type, '') end as error, r.error as message,
     cast(null as text) as layer
+
+-- name: ended_runs :many
+-- In an order that one index has: by another one a plan might read all that have ended.
+@run_ended
 from holdfast.run r
 where r.finalized_at is not null and r.finalized_at > :after and r.finalized_at <= :upto
 order by r.finalized_at, r.id;
 
--- name: ended_turns :many
+-- part: turn_ended
 select t.ended_at as at, r.agent_name as source, t.model as kind, t.mode, t.state, r.tenant, t.input_tokens, t.output_tokens,
     t.cache_write_tokens, t.cache_read_tokens, t.cost_nano, cast(null as bigint) as wait_us,
     t.ended_at - t.started_at as duration_us, t.run as id, cast(null as text) as error, cast(null as text) as message,
     cast(null as text) as layer
+
+-- name: ended_turns :many
+@turn_ended
 from holdfast.turn t
 cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
 where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto
 order by t.ended_at;
 
--- name: ended_calls :many
--- A call waited until its job was claimed.
+-- part: call_ended
 select c.finished_at as at, r.agent_name as source, c.name as kind, '' as mode, c.state, r.tenant, 0 as input_tokens,
     0 as output_tokens, 0 as cache_write_tokens, 0 as cache_read_tokens, 0 as cost_nano,
     (select e.claimed_at from holdfast.ended e where e.seq = c.job) - c.created_at as wait_us,
@@ -48,6 +53,10 @@ select c.finished_at as at, r.agent_name as source, c.name as kind, '' as mode, 
     c.id, case when c.state = 'failed' then coalesce(c.output ->> 'type', '') end as error,
     case when c.state = 'failed' then coalesce(c.output ->> 'message', cast(c.output as text)) end as message,
     cast(null as text) as layer
+
+-- name: ended_calls :many
+-- A call waited until its job was claimed.
+@call_ended
 from holdfast.tool_call c
 cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
 where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto
@@ -55,22 +64,13 @@ order by c.finished_at, c.id;
 
 -- name: runs_in :many
 -- Of a session that is about to be removed, what ended after the mark.
-select r.finalized_at as at, r.agent_name as source, '' as kind, r.mode, r.state, r.tenant, r.input_tokens, r.output_tokens,
-    r.cache_write_tokens, r.cache_read_tokens, r.cost_nano,
-    coalesce(r.started_at, (select e.claimed_at from holdfast.ended e where e.seq = r.job)) - r.created_at as wait_us,
-    r.finalized_at - coalesce(r.started_at, (select e.claimed_at from holdfast.ended e where e.seq = r.job), r.created_at)
-        as duration_us,
-    r.id, case when r.state = 'failed' then coalesce(r.error_type, '') end as error, r.error as message,
-    cast(null as text) as layer
+@run_ended
 from holdfast.run r
 where r.session = :session and r.finalized_at > :after;
 
 -- name: turns_in :many
 -- The condition does not say that a turn has ended: a plan might then begin with all turns that have.
-select t.ended_at as at, r.agent_name as source, t.model as kind, t.mode, t.state, r.tenant, t.input_tokens, t.output_tokens,
-    t.cache_write_tokens, t.cache_read_tokens, t.cost_nano, cast(null as bigint) as wait_us,
-    t.ended_at - t.started_at as duration_us, t.run as id, cast(null as text) as error, cast(null as text) as message,
-    cast(null as text) as layer
+@turn_ended
 from holdfast.run r
 cross join lateral (select t.run, t.ended_at, t.model, t.mode, t.state, t.input_tokens, t.output_tokens,
     t.cache_write_tokens, t.cache_read_tokens, t.cost_nano, t.started_at from holdfast.turn t
@@ -78,13 +78,7 @@ cross join lateral (select t.run, t.ended_at, t.model, t.mode, t.state, t.input_
 where r.session = :session and coalesce(t.ended_at, -1) > :after;
 
 -- name: calls_in :many
-select c.finished_at as at, r.agent_name as source, c.name as kind, '' as mode, c.state, r.tenant, 0 as input_tokens,
-    0 as output_tokens, 0 as cache_write_tokens, 0 as cache_read_tokens, 0 as cost_nano,
-    (select e.claimed_at from holdfast.ended e where e.seq = c.job) - c.created_at as wait_us,
-    c.finished_at - coalesce((select e.claimed_at from holdfast.ended e where e.seq = c.job), c.created_at) as duration_us,
-    c.id, case when c.state = 'failed' then coalesce(c.output ->> 'type', '') end as error,
-    case when c.state = 'failed' then coalesce(c.output ->> 'message', cast(c.output as text)) end as message,
-    cast(null as text) as layer
+@call_ended
 from holdfast.run r
 cross join lateral (select c.id, c.name, c.state, c.job, c.created_at, c.finished_at, c.output from holdfast.tool_call c
     where c.run = r.id offset 0) as c

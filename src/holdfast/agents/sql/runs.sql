@@ -82,10 +82,38 @@ from (
 ) as u;
 
 -- name: session_usage :one
-select count(*) as runs, cast(coalesce(sum(turns), 0) as bigint) as turns, cast(coalesce(sum(input_tokens), 0) as bigint) as input_tokens,
-    cast(coalesce(sum(output_tokens), 0) as bigint) as output_tokens, cast(coalesce(sum(cache_write_tokens), 0) as bigint) as cache_write_tokens,
-    cast(coalesce(sum(cache_read_tokens), 0) as bigint) as cache_read_tokens, cast(coalesce(sum(cost_nano), 0) as bigint) as cost_nano
-from holdfast.run where session = :session;
+-- What has ended is in the totals, compactions too. Open runs are found by an index for those below another run, and
+-- one for the others.
+select cast(coalesce(sum(u.runs), 0) as bigint) as runs, cast(coalesce(sum(u.turns), 0) as bigint) as turns,
+    cast(coalesce(sum(u.input_tokens), 0) as bigint) as input_tokens,
+    cast(coalesce(sum(u.output_tokens), 0) as bigint) as output_tokens,
+    cast(coalesce(sum(u.cache_write_tokens), 0) as bigint) as cache_write_tokens,
+    cast(coalesce(sum(u.cache_read_tokens), 0) as bigint) as cache_read_tokens,
+    cast(coalesce(sum(u.cost_nano), 0) as bigint) as cost_nano
+from (
+    select runs, turns, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano
+    from holdfast.session_total where session = :session
+    union all
+    select 1, turns, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano
+    from holdfast.run where session = :session and parent is null and finalized_at is null
+    union all
+    select 1, turns, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, cost_nano
+    from holdfast.run where session = :session and parent is not null and finalized_at is null
+) as u;
+
+-- name: wrong_totals :many
+-- Among the newest sessions, those whose totals are not the sum of their rows. One with very many runs is left out.
+select w.id as session from (
+    select s.id,
+        coalesce((select t.runs + t.turns + t.input_tokens + t.output_tokens + t.cost_nano from holdfast.session_total t
+            where t.session = s.id), 0) as said,
+        coalesce((select sum(1 + r.turns + r.input_tokens + r.output_tokens + r.cost_nano) from holdfast.run r
+            where r.session = s.id and r.finalized_at is not null), 0)
+        + coalesce((select sum(c.input_tokens + c.output_tokens + c.cost_nano) from holdfast.compaction c
+            where c.session = s.id), 0) as summed
+    from (select k.id, k.runs from holdfast.session k order by k.created_at desc, k.id desc limit :look) as s
+    where s.runs < :most
+) as w where w.said <> w.summed order by w.id limit :limit;
 
 -- name: run_ahead :one
 -- A run of the same session that was accepted earlier and has not ended: it comes first.

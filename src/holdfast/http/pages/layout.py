@@ -117,6 +117,8 @@ def _may(gate: Gate, seen: Seen) -> Callable[[str], bool]:
 
 async def _open_inquiries(seen: Seen) -> int:
     try:
+        if not seen.pinned:
+            return min(await seen.inquiries.count(), _MANY)
         found = await seen.inquiries.list(limit=_MANY)
     except HoldfastError:
         return 0  # the page says what is wrong

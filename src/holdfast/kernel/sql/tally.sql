@@ -60,7 +60,7 @@ select e.finished_at as at from holdfast.ended e
 where e.queue = :queue and e.finished_at > :after and e.finished_at < :before
 order by e.queue, e.finished_at limit 1 offset :skipped;
 
--- name: ended_jobs :many
+-- part: ended_job
 -- A job waited from when it was due until its first attempt. Its duration is that of its last attempt.
 select e.finished_at as at, e.queue as source, j.kind, '' as mode, e.state, j.tenant, 0 as input_tokens,
     0 as output_tokens, 0 as cache_write_tokens, 0 as cache_read_tokens, 0 as cost_nano,
@@ -73,6 +73,9 @@ select e.finished_at as at, e.queue as source, j.kind, '' as mode, e.state, j.te
 from holdfast.ended e
 cross join lateral (select j.kind, j.tenant, j.due_at, j.created_at, j.id, j.layer from holdfast.job j
     where j.seq = e.seq offset 0) as j
+
+-- name: ended_jobs :many
+@ended_job
 where e.queue = :queue and e.finished_at > :after and e.finished_at <= :upto;
 
 -- name: hold_marks_of_jobs :exec
@@ -82,17 +85,7 @@ on conflict (subject, source) do update set at = tally_mark.at;
 
 -- name: untallied_jobs :many
 -- Of these jobs, those that ended after the mark of their queue.
-select e.finished_at as at, e.queue as source, j.kind, '' as mode, e.state, j.tenant, 0 as input_tokens,
-    0 as output_tokens, 0 as cache_write_tokens, 0 as cache_read_tokens, 0 as cost_nano,
-    case when e.token > 1 then coalesce((select a.started_at from holdfast.attempt a where a.job = e.seq
-        order by a.epoch, a.token limit 1), e.claimed_at) else e.claimed_at end
-        - case when j.due_at > j.created_at then j.due_at else j.created_at end as wait_us,
-    e.finished_at - e.claimed_at as duration_us, cast(j.id as text) as id,
-    case when e.state = 'failed' then e.error ->> 'type' end as error,
-    case when e.state = 'failed' then e.error ->> 'message' end as message, j.layer
-from holdfast.ended e
-cross join lateral (select j.kind, j.tenant, j.due_at, j.created_at, j.id, j.layer from holdfast.job j
-    where j.seq = e.seq offset 0) as j
+@ended_job
 where e.seq = any(cast(:seqs as bigint[])) and e.finished_at > coalesce((select m.at from holdfast.tally_mark m
     where m.subject = 'jobs' and m.source = e.queue), -1);
 

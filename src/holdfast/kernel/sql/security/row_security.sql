@@ -65,6 +65,7 @@ begin
             ('agent_version', '(select a.tenant from holdfast.agent a where a.id = agent) in ('''', @mine)'),
             ('message', '(select s.tenant from holdfast.session s where s.id = session) = @mine'),
             ('compaction', '(select s.tenant from holdfast.session s where s.id = session) = @mine'),
+            ('session_total', '(select s.tenant from holdfast.session s where s.id = session) = @mine'),
             ('block', '@reads (select m.id from holdfast.message m where m.id = message) is not null'),
             ('turn', '(select r.tenant from holdfast.run r where r.id = run) = @mine'),
             ('tool_call', '(select r.tenant from holdfast.run r where r.id = run) = @mine'),
@@ -80,6 +81,7 @@ begin
             ('budget', '@reads scope = ''everybody'' or (scope = ''tenant'' and subject in ('''', @mine)) or '
                 '(select s.tenant from holdfast.session s where s.id = subject) = @mine')
         ) as policies (name, condition)
+        where exists (select from pg_tables t where t.schemaname = 'holdfast' and t.tablename = policies.name)
     loop
         execute format('alter table holdfast.%I enable row level security', each.name);
         execute format('drop policy if exists everybody on holdfast.%I', each.name);
