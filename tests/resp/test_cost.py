@@ -144,6 +144,23 @@ async def test_pipelined_pops_and_removals_are_answered_in_their_order(connect: 
     assert await client("LLEN", "queue:processing") == 0
 
 
+@pytest.mark.both
+async def test_a_job_costs_a_claim_and_one_statement_that_ends_it(connect: Connect, statements: Statements) -> None:
+    """However many come in a pipeline, and without a question whether the lease of a moment ago still holds."""
+    client = await registered(connect, max_concurrent_jobs=100)
+    await client("LPUSH", "queue:in", *(f"e{number}" for number in range(50)))
+    await client("RPOP", "queue:none")  # routes are known from now on
+    statements.clear()
+    elements = await piped(client, *[("RPOPLPUSH", "queue:in", "queue:processing")] * 49)
+    removed = await piped(client, *(("LREM", "queue:processing", "1", str(each, "ascii")) for each in elements))  # type: ignore[call-overload]
+    assert removed == [1] * 49
+    assert (statements.sent["take_for"], statements.sent["standing_leases"]) == (1, 0)
+    assert statements.sent["finish"] <= 2
+    last = await client("BRPOPLPUSH", "queue:in", "queue:processing", "1")
+    assert await client("LREM", "queue:processing", "1", last) == 1  # type: ignore[arg-type]
+    assert (statements.sent["take_for"], statements.sent["standing_leases"]) == (2, 0)
+
+
 async def test_replies_of_a_pipeline_come_before_the_error_that_ends_it(connect: Connect) -> None:
     client = await registered(connect, max_concurrent_jobs=3)
     await client("LPUSH", "queue:in", "a", "b")

@@ -5,7 +5,7 @@ The table of commands makes COMMAND, the checks of arity and rights, and the ref
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -41,6 +41,7 @@ class CommandCall:
 
 
 Answer = Callable[[CommandCall], Awaitable[Reply]]
+AnswerMany = Callable[[Sequence[CommandCall]], "Awaitable[Sequence[Reply | Exception]]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Command:
     waits: bool = False
     rate: int | None = None  # calls a minute by one principal
     together: Callable[[list[bytes]], bool] | None = None  # whether calls that follow each other may share a commit
+    many: AnswerMany | None = None  # answers such calls at less cost than one by one
 
     @property
     def least(self) -> int:

@@ -43,7 +43,9 @@ async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int)
     """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
     epochs = {ask.epoch for ask in asks}
     holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
-    room = {holder.epoch: holder.slots - holder.held for holder in holders if holder.epoch in epochs}
+    counted = await tx.many(HoldersSql.count_held, workers=[holder.seq for holder in holders])
+    held = {row.worker: row.leases for row in counted}
+    room = {holder.epoch: holder.slots - held.get(holder.seq, 0) for holder in holders if holder.epoch in epochs}
     claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders})
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from holdfast.resp import frames
 from holdfast.resp.client import Client
-from holdfast.resp.dispatch import NOAUTH, dispatch, is_together, is_waiting
+from holdfast.resp.dispatch import NOAUTH, dispatch, dispatch_together, is_together, is_waiting
 from holdfast.resp.frames import BadFrame, Frames
 from holdfast.resp.gateway import INLET, RespGateway
 from holdfast.resp.liveness import watch_peer
@@ -45,6 +45,10 @@ class RespConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._key_until = 0.0  # by the loop's time, when a connection that has shown no key ends
+        self._patience_until: float | None = (
+            None  # by the loop's time, when it ends if no bytes come; None: it is answered
+        )
+        self._timer: asyncio.TimerHandle | None = None  # one for all waits: it looks again when bytes have come
 
     # What the event loop calls.
 
@@ -85,6 +89,8 @@ class RespConnection(asyncio.BufferedProtocol):
     def connection_lost(self, problem: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._left(self)
 
     # What the server calls.
@@ -157,7 +163,7 @@ class RespConnection(asyncio.BufferedProtocol):
                 self._ahead = None
         if len(requests) == 1:
             return [await dispatch(request, self.client, self._gateway)]
-        return await asyncio.gather(*(dispatch(each, self.client, self._gateway) for each in requests))
+        return await dispatch_together(requests, self.client, self._gateway)
 
     def _look_ahead(self) -> list[bytes] | None:
         """Read the request after this one, which waits for its turn. None: it is not all there, or a line of words."""
@@ -174,9 +180,31 @@ class RespConnection(asyncio.BufferedProtocol):
             self._paused = False
             transport.resume_reading()
         known = self.client.principal is not None
-        async with asyncio.timeout_at(self._in(self._gateway.options.idle) if known else self._key_until):
-            await self._arrived.wait()
+        self._patience_until = self._in(self._gateway.options.idle) if known else self._key_until
+        if self._timer is None or self._timer.when() > self._patience_until:
+            self._watch(self._patience_until)
+        await self._arrived.wait()
+        if self._patience_until is None:
+            raise TimeoutError
+        self._patience_until = None
         return True
+
+    def _watch(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(until, self._look_at_patience)
+
+    def _look_at_patience(self) -> None:
+        """The time of an earlier wait is over; the one that is under way may have some left."""
+        self._timer = None
+        until = self._patience_until
+        if until is None:
+            return
+        if until > asyncio.get_running_loop().time():
+            self._watch(until)
+            return
+        self._patience_until = None
+        self._arrived.set()
 
     @staticmethod
     def _in(span: timedelta) -> float:

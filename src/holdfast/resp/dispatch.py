@@ -6,6 +6,7 @@ learns nothing but that it needs one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
@@ -75,25 +76,46 @@ def is_together(first: list[bytes], other: list[bytes], client: Client) -> bool:
     return first[0] == other[0] and command.together(first[1:]) and command.together(other[1:])
 
 
+async def dispatch_together(requests: list[list[bytes]], client: Client, gateway: RespGateway) -> list[Reply]:
+    """The replies to requests of which each may be answered together with the first, in their order."""
+    command = TABLE[requests[0][0].decode("utf-8", "replace").upper()]
+    problems = (_problem(command, command.name, len(each) - 1, client, gateway) for each in requests)
+    if command.many is None or command.rate is not None or any(problems):
+        return await asyncio.gather(*(dispatch(each, client, gateway) for each in requests))
+    gateway.counts["commands"] += len(requests)
+    try:
+        answers = await command.many([CommandCall(command.name, each[1:], client, gateway) for each in requests])
+    except Exception as problem:  # noqa: BLE001  the edge of a connection, as in `answer`
+        return [_failure(command, problem)] * len(requests)
+    return [_failure(command, each) if isinstance(each, Exception) else each for each in answers]
+
+
 async def answer(command: Command, request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
     """Call the command; what it or the store refuses is a reply."""
     try:
         return await command.answer(CommandCall(command.name, request[1:], client, gateway))
-    except CallRefused as refused:
-        return Failure(refused.message, refused.code)
-    except WrongKind as refused:
-        return Failure(str(refused), "WRONGTYPE")
-    except (UsageError, StoreRefused) as refused:
-        return Failure(str(refused))
-    except Unavailable as problem:
-        log.warning("%s could not be done: %s", command.name, problem)
-        return Failure(str(problem), "TRYAGAIN")
-    except HoldfastError as problem:
-        log.error("%s failed: %s", command.name, problem)
-        return Failure("Internal error")
-    except Exception:  # the edge of a connection: the others continue, and so does this one
-        log.exception("%s failed", command.name)
-        return Failure("Internal error")
+    except Exception as problem:  # noqa: BLE001  the edge of a connection: the others continue, and so does this one
+        return _failure(command, problem)
+
+
+def _failure(command: Command, problem: Exception) -> Failure:
+    """What a client is told."""
+    match problem:
+        case CallRefused():
+            return Failure(problem.message, problem.code)
+        case WrongKind():
+            return Failure(str(problem), "WRONGTYPE")
+        case UsageError() | StoreRefused():
+            return Failure(str(problem))
+        case Unavailable():
+            log.warning("%s could not be done: %s", command.name, problem)
+            return Failure(str(problem), "TRYAGAIN")
+        case HoldfastError():
+            log.error("%s failed: %s", command.name, problem)
+            return Failure("Internal error")
+        case _:
+            log.error("%s failed", command.name, exc_info=problem)
+            return Failure("Internal error")
 
 
 def _problem(command: Command | None, name: str, count: int, client: Client, gateway: RespGateway) -> Failure | None:

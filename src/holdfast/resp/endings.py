@@ -49,7 +49,7 @@ class ReportEndings:
         self._writer: asyncio.Task[None] | None = None
         self._last: asyncio.Future[bool] | None = None  # the answer to the last report
 
-    async def end(self, sent: SentLease, write: Write, *, merges: bool = True) -> bool:
+    def begin(self, sent: SentLease, write: Write, *, merges: bool = True) -> asyncio.Future[bool]:
         """End an attempt. False: the lease does not hold, or its worker counts as dead; nothing was written.
 
         What the store refuses is raised, for this report alone.
@@ -59,7 +59,7 @@ class ReportEndings:
         self._last = report.answer
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all(), name="resp-endings")
-        return await report.answer
+        return report.answer
 
     def _is_plain(self, lease: Lease) -> bool:
         """Whether nobody else has to hear of its end."""

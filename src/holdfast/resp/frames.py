@@ -11,6 +11,7 @@ from typing import NamedTuple
 Request = list[bytes]
 
 _LONGEST_NUMBER = 20  # digits of a length, with its type byte and sign
+_SHORT_NUMBER = 12  # bytes of a length as nearly all are, with its type byte and its end
 _COMPACT = 1 << 16
 
 
@@ -65,6 +66,8 @@ class Frames:
 
     def next(self) -> Request | None:
         """The next request, None if it is not complete, or `BadFrame`. An empty array or line is left out."""
+        if not self._missing and (request := self._whole()) is not None:
+            return request
         while True:
             if not self._missing and not self._begin():
                 return None
@@ -76,6 +79,32 @@ class Frames:
                 if not self._argument():
                     return None
             return self._take()
+
+    def _whole(self) -> Request | None:
+        """The next request, if it is an array that is all there and within the limits: most are, and this is the quick
+        way to read them. None: everything is as it was, and the slow way says what is wrong or missing."""
+        buffer, at, limits = self._buffer, self._at, self.limits
+        end = buffer.find(b"\r\n", at, at + _SHORT_NUMBER)
+        if end < 0 or buffer[at] != 0x2A or not (digits := buffer[at + 1 : end]).isdigit():  # *
+            return None
+        count, at, room = int(digits), end + 2, limits.request
+        if not 0 < count <= limits.arguments:
+            return None
+        request: Request = []
+        for _ in range(count):
+            end = buffer.find(b"\r\n", at, at + _SHORT_NUMBER)
+            if end < 0 or buffer[at] != 0x24 or not (digits := buffer[at + 1 : end]).isdigit():  # $
+                return None
+            length = int(digits)
+            room -= length
+            at = end + 2 + length
+            if length > limits.bulk or room < 0 or buffer[at : at + 2] != b"\r\n":
+                return None
+            request.append(bytes(buffer[end + 2 : at]))
+            at += 2
+        self._at = self._looked = at
+        self.inline = False
+        return request
 
     def _take(self) -> Request:
         request, self._arguments, self._size = self._arguments, [], 0

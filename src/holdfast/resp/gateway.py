@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.agents.core import AgentsCore
 from holdfast.kernel.database import Database, Operation
+from holdfast.kernel.rows import Held
 from holdfast.resp import keys
 from holdfast.resp.client import Client
 from holdfast.resp.deliveries import SentLease
@@ -63,22 +64,29 @@ class RespGateway:
         return await self.database.transact(operation, *args, **kwargs)
 
     async def end(self, client: Client, sent: SentLease | None, write: Write, *, merges: bool = False) -> bool:
-        """End an attempt whose lease went out to a client. False: not in this way; the store says why.
+        """End an attempt whose lease went out to a client. False: not in this way; the store says why."""
+        ending = self.begin_end(client, sent, write, merges=merges)
+        return ending is not None and await ending
 
-        `merges`: what was reported before is part of how it ends.
-        """
+    def begin_end(
+        self, client: Client, sent: SentLease | None, write: Write, *, merges: bool = False
+    ) -> asyncio.Future[bool] | None:
+        """As `end`, which somebody awaits later; None: False. `merges`: what was reported before is part of the end."""
         if sent is None or client.epoch not in (None, sent.epoch) or sent.lease.tenant != client.tenant:
-            return False
-        delivered, held = self.pops.delivered, sent.lease.held
-        delivered.ending.add(held)
-        try:
-            ended = await self.endings.end(sent, write, merges=merges)
-        finally:
-            delivered.ending.discard(held)
-        delivered.forget(held)
-        if ended:
-            self.pops.freed(client.worker_id)
-        return ended
+            return None
+        held, worker = sent.lease.held, client.worker_id
+        self.pops.delivered.ending.add(held)
+        ending = self.endings.begin(sent, write, merges=merges)
+        ending.add_done_callback(lambda ended: self._note_end(held, worker, ended))
+        return ending
+
+    def _note_end(self, held: Held, worker: str, ended: asyncio.Future[bool]) -> None:
+        self.pops.delivered.ending.discard(held)
+        if ended.cancelled() or ended.exception() is not None:
+            return
+        self.pops.delivered.forget(held)
+        if ended.result():
+            self.pops.freed(worker)
 
     async def principal_of(self, key: bytes, name: str | None) -> KeyPrincipal | None:
         """Who has this key. `name` must be theirs; with a shared key it says which worker this is."""

@@ -42,6 +42,7 @@ _TOGETHER = 32  # of those who wait, that one claim serves; it locks their worke
 _BEATS = 1_000  # workers whose heartbeats are one transaction
 _REMEMBERED = 10_000
 _SURE = 0.9  # of the time that a lease and its silent holder have: clocks differ a little
+_LONGEST_SURE = 5.0  # seconds; not much, because a restored store may give the same token out again
 _US = 1_000_000
 
 
@@ -139,25 +140,23 @@ class Pops:
         waiter.patient = seconds != 0
         self._waiting[waiter] = None
         self._work.set()
+        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_over, waiter) if seconds else None
         try:
-            return await self._answer_within(waiter, seconds)
+            return await waiter.answer
         except asyncio.CancelledError:
             if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
                 self.give_back(waiter.answer.result())
             raise
         finally:
             self._waiting.pop(waiter, None)
-            waiter.answer.cancel()
+            if timer is not None:
+                timer.cancel()
 
-    async def _answer_within(self, waiter: PopWaiter, seconds: float | None) -> list[Popped]:
-        try:
-            async with asyncio.timeout(seconds or None):
-                return await asyncio.shield(waiter.answer)
-        except TimeoutError:
-            waiter.patient = False
-            if waiter.served or waiter.answer.done():  # a claim for it is under way, and says what it brings
-                return await asyncio.shield(waiter.answer)
-            return []
+    @staticmethod
+    def _time_is_over(waiter: PopWaiter) -> None:
+        waiter.patient = False
+        if not waiter.served and not waiter.answer.done():  # else a claim for it is under way, and says what it brings
+            waiter.answer.set_result([])
 
     def freed(self, worker: str) -> None:
         """A worker has ended a job here: it may have a place for another."""
@@ -275,7 +274,8 @@ class Pops:
                 waiter.served = False
         for waiter, ask, leases in zip(waiters, asks, claimed.leases, strict=True):
             if leases:
-                sure = asked_at + _SURE * min(self._ttl_us, claimed.left_us[ask.epoch]) / _US
+                seconds = min(self._ttl_us, claimed.left_us[ask.epoch]) / _US
+                sure = asked_at + min(_SURE * seconds, _LONGEST_SURE)
                 self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, sure) for lease in leases])
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         left = [waiter for waiter in waiters if not waiter.answer.done()]

@@ -6,6 +6,7 @@ what the worker holds now, and an element that is removed from it is completed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Sequence
@@ -52,15 +53,34 @@ async def pop(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -
     return (await pop_with_key(call, keys, seconds))[0]
 
 
+async def pop_many(calls: Sequence[CommandCall]) -> list[Reply]:
+    """The replies to the same call, many times: what each of them would pop, one after the other."""
+    call, popped = calls[0], list[Popped]()
+    (queue,) = _queues(call, call.arguments[:1])
+    while len(popped) < len(calls):
+        some = await claim(call, [queue], len(calls) - len(popped), 0)
+        if not some:
+            break
+        popped += some
+    return [*map(_as_popped, popped), *[None] * (len(calls) - len(popped))]
+
+
+def _as_popped(popped: Popped) -> bytes:
+    return jobs.popped(popped.lease, popped.public) if popped.element is None else popped.element
+
+
 async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -> tuple[bytes | None, bytes]:
     """A job as its pop replies it, and the key it came from."""
-    if any(not key.startswith(QUEUE) or key == PROCESSING for key in keys):
-        raise CallRefused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
-    popped = await claim(call, [queue_of(call, key) for key in keys], 1, seconds)
+    popped = await claim(call, _queues(call, keys), 1, seconds)
     if not popped:
         return None, b""
-    lease, public, _, element, _ = popped[0]
-    return jobs.popped(lease, public) if element is None else element, QUEUE + lease.queue.encode()
+    return _as_popped(popped[0]), QUEUE + popped[0].lease.queue.encode()
+
+
+def _queues(call: CommandCall, keys: Sequence[bytes]) -> list[str]:
+    if any(not key.startswith(QUEUE) or key == PROCESSING for key in keys):
+        raise CallRefused("queue:<name> keys and plain lists cannot be popped together, nor queue:processing")
+    return [queue_of(call, key) for key in keys]
 
 
 def check_processing(call: CommandCall, target: bytes) -> None:
@@ -170,14 +190,44 @@ async def acknowledge(call: CommandCall) -> Reply:
     """LREM queue:processing: the job that this element is, is done."""
     if call.arguments[0] != PROCESSING:
         raise CallRefused("a job leaves its queue by a pop; LREM completes jobs of queue:processing")
+    return await _acknowledged(call, _begin(call))
+
+
+async def acknowledge_many(calls: Sequence[CommandCall]) -> list[Reply | Exception]:
+    """The replies to these; what one of them is refused with does not concern the others."""
+    replies: list[Reply | Exception] = []
+    for call, ending in [(call, _begin(call)) for call in calls]:
+        try:
+            replies.append(await _acknowledged(call, ending))
+        except Exception as problem:  # noqa: BLE001  its caller tells the client
+            replies.append(problem)
+    return replies
+
+
+def _begin(call: CommandCall) -> asyncio.Future[bool] | None:
+    """Complete the job that this element is, if this connection's worker is known to hold it."""
     element, client, delivered = call.arguments[2], call.client, call.gateway.pops.delivered
     sent = delivered.find_element(client.worker_id, element)
-    value = _json(element) if sent is None else None
-    named = value.get("job_id") if isinstance(value, dict) else element.decode(errors="replace")
-    if isinstance(value, dict) and (known := delivered.find(client.worker_id, str(named))) is not None:
-        sent = known if known.lease.kind != jobs.RAW else None
-    if sent is not None and await call.gateway.end(client, sent, lambda _: jobs.ending_of(sent.lease, Done(None))):
+    if sent is None and isinstance(named := _named(element), str):
+        known = delivered.find(client.worker_id, named)
+        sent = known if known is not None and known.lease.kind != jobs.RAW else None
+    if sent is None:
+        return None
+    lease = sent.lease
+    return call.gateway.begin_end(client, sent, lambda _: jobs.ending_of(lease, Done(None)))
+
+
+def _named(element: bytes) -> object:
+    """The id of the job that an element names, if it is one as a pop has replied it."""
+    value = _json(element)
+    return value.get("job_id") if isinstance(value, dict) else None
+
+
+async def _acknowledged(call: CommandCall, ending: asyncio.Future[bool] | None) -> Reply:
+    if ending is not None and await ending:
         return 1
+    element, client = call.arguments[2], call.client
+    named = _named(element) or element.decode(errors="replace")
     await call.gateway.endings.passed()  # a request before this one may be about the same element
     done = await call.gateway.transact(_complete, _reporter(call), named, element)
     if done:

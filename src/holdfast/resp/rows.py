@@ -125,12 +125,16 @@ class Holder(NamedTuple):
     seq: int
     incarnation: str
     slots: int
-    held: int
     left_us: int  # for which it counts as alive if it stays silent
 
     @property
     def epoch(self) -> Epoch:
         return Epoch(self.seq, self.incarnation)
+
+
+class HeldCount(NamedTuple):
+    worker: int
+    leases: int
 
 
 class WorkerEpoch(NamedTuple):

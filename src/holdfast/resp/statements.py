@@ -9,6 +9,7 @@ from holdfast.resp.rows import (
     ActionJob,
     ActionRow,
     Extent,
+    HeldCount,
     HeldLease,
     Holder,
     KeyName,
@@ -84,6 +85,7 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     find_live: One[WorkerEpoch]
     lock_holders: Many[Holder]
+    count_held: Many[HeldCount]
     live_holders: Many[LiveHolder]
     held_leases: Many[HeldLease]
     standing_leases: Many[StandingLease]

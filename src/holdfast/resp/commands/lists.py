@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from holdfast.resp import keyspace, queued
 from holdfast.resp.arguments import integer, is_queue, name_of, score
 from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.keyspace import whole_number
 from holdfast.resp.replies import NoArray, Reply
 
 T = TypeVar("T")
@@ -157,12 +158,40 @@ def _is_of_a_queue(arguments: list[bytes]) -> bool:
     return bool(arguments) and is_queue(arguments[0])
 
 
+def _is_completion(arguments: list[bytes]) -> bool:
+    return len(arguments) == 3 and arguments[0] == queued.PROCESSING and whole_number(arguments[1]) is not None
+
+
+async def _pops(calls: Sequence[CommandCall]) -> Sequence[Reply | Exception]:
+    if any(call.arguments != calls[0].arguments for call in calls):
+        return [await _popped_alone(call) for call in calls]
+    if calls[0].command == "RPOPLPUSH":
+        queued.check_processing(calls[0], calls[0].arguments[1])
+    return await queued.pop_many(calls)
+
+
+async def _popped_alone(call: CommandCall) -> Reply | Exception:
+    try:
+        return await (rpoplpush if call.command == "RPOPLPUSH" else rpop)(call)
+    except Exception as problem:  # noqa: BLE001  its caller tells the client
+        return problem
+
+
 COMMANDS = (
     Command("LPUSH", "key element [element ...]", "Put elements at the left of a list.", lpush, keys=_ONE, writes=True),
     Command(
         "RPUSH", "key element [element ...]", "Put elements at the right of a list.", rpush, keys=_ONE, writes=True
     ),
-    Command("RPOP", "key", "Take an element from the right.", rpop, keys=_ONE, writes=True, together=_is_of_a_queue),
+    Command(
+        "RPOP",
+        "key",
+        "Take an element from the right.",
+        rpop,
+        keys=_ONE,
+        writes=True,
+        together=_is_of_a_queue,
+        many=_pops,
+    ),
     Command("LPOP", "key", "Take an element from the left.", lpop, keys=_ONE, writes=True),
     Command("LLEN", "key", "Count the elements.", llen, keys=_ONE),
     Command("LRANGE", "key start stop", "Read elements by their place.", lrange, keys=_ONE),
@@ -173,7 +202,8 @@ COMMANDS = (
         lrem,
         keys=_ONE,
         writes=True,
-        together=_is_of_a_queue,
+        together=_is_completion,
+        many=queued.acknowledge_many,
     ),
     Command(
         "RPOPLPUSH",
@@ -183,6 +213,7 @@ COMMANDS = (
         keys=(1, 2, 1),
         writes=True,
         together=_is_of_a_queue,
+        many=_pops,
     ),
     Command(
         "BRPOP",

@@ -9,13 +9,17 @@ from holdfast.worker
 where id = :id and status in ('active', 'draining') and host = 0 and heartbeat_at + ttl_us > holdfast.now_us();
 
 -- name: lock_holders :many
--- Those of these who may take something, each with what it holds. Their rows are locked, so that two connections of one
--- worker cannot both take its last place.
-select w.seq, w.incarnation, w.slots, (select count(*) from holdfast.lease l where l.worker = w.seq) as held,
-    w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
+-- Those of these who may take something. Their rows are locked, so that two servers cannot both give out the last place of
+-- a worker. What each holds is counted by a statement of its own: this one would not see what somebody has taken while it
+-- waited for the lock.
+select w.seq, w.incarnation, w.slots, w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
 order by w.seq for update;
+
+-- name: count_held :many
+select l.worker, count(*) as leases from holdfast.lease l where l.worker = any(cast(:workers as bigint[]))
+group by l.worker;
 
 -- name: live_holders :many
 -- Those of these who are alive, and what they have told about themselves if somebody asks for it: it may be long.
