@@ -22,7 +22,7 @@ BUDGETS: dict[str, dict[str, int]] = {
         "tests/conformance": 140,
         "tests/e2e": 105,
         "tests/facades": 30,
-        "tests/http": 120,
+        "tests/http": 150,
         "tests/interleaving": 16,
         "tests/lockstep": 10,
         "tests/machines": 40,
