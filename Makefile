@@ -18,6 +18,8 @@ WORLD  ?=
 SCENE  ?=
 # make soak RUNS=how-many
 RUNS   ?= 10000
+# make soak-web MINUTES=how-many
+MINUTES ?= 60
 # make bench QUICK=1 ONLY=drain,latency
 QUICK  ?=
 ONLY   ?=
@@ -31,7 +33,7 @@ UV      := .cache/uv/bin/uv
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak bench demo screenshots lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak soak-web bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -123,6 +125,9 @@ sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with 
 soak: $(READY) ## RUNS=n runs in batch mode on each database while workers are killed; the witness's bill must be ours
 	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS) --on sqlite
 	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS) --on postgres
+
+soak-web: $(READY) ## pages that stay open for MINUTES=60 while agents work; they must not grow
+	$(BIN)/python -m tests.http.soak --minutes $(MINUTES)
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

@@ -113,7 +113,8 @@ def prompt_line(blocks: Any, longest: int = 120) -> str:
     """What a run was asked, on one line."""
     if not isinstance(blocks, list):
         return json_line(blocks, longest)
-    return line(" ".join(str(each.get("text", "")) for each in blocks if isinstance(each, dict)).strip(), longest)
+    words = " ".join(str(each.get("text", "")) for each in blocks if isinstance(each, dict))
+    return line(" ".join(words[: 100 * longest].split()), longest)
 
 
 def error_line(error: Any, longest: int = 160) -> str:
