@@ -97,7 +97,7 @@ def commands(part: str) -> list[str]:
 @pytest.mark.slow
 def test_a_new_user_follows_the_guide_with_curl(tmp_path: Path) -> None:
     page = GUIDE.read_text()
-    part = page[page.index("## A server of its own") : page.index("To be reached from elsewhere")]
+    part = page[page.index("## A server of its own") : page.index("To listen on an address")]
     (program,) = [block.text for block in blocks(part) if block.text.startswith("# app.py")]
     (tmp_path / "app.py").write_text(program)
     found: dict[str, str] = {}

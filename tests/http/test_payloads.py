@@ -124,6 +124,8 @@ def test_nothing_that_is_stored_runs_or_leaves(hostile: Site, chromium: Browser)
 
 NOT_LINKED = {
     "/now/health",
+    "/runs/{id}/said",
+    "/sessions/{id}/window",
     "/find",
     "/money.csv",
     "/why",

@@ -44,7 +44,7 @@ from tests.agents.test_retention_plans import FILL, NUMBERS
 from tests.http.client import Client
 from tests.http.test_api import guide
 from tests.http.test_security import ENDPOINTS, call
-from tests.support.apps import MakeApp
+from tests.support.apps import MakeApp, working
 from tests.support.plans import postgres_nodes, sqlite_plan
 from tests.support.sent import Statements
 
@@ -232,9 +232,11 @@ ELSEWHERE = {
 
 
 async def test_the_api_reads_by_no_other_statement(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    hf = make_app()
-    await guide(hf).run("Hello")
-    (run,) = await hf.runs.list()
+    hf = make_app(embedded=False)
+    async with working(hf):
+        asked = await guide(hf).enqueue("Hello")
+        await asked.result()
+    run = await hf.runs.get(asked.id)
     statements = Statements(monkeypatch, "postgres" if "postgres" in hf.settings.url else "sqlite")
     numbers = itertools.count()
     client = Client(web(hf, who=lambda _: Principal(f"ann {next(numbers)}", "admin"), gateway="guide"))

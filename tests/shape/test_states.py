@@ -133,10 +133,15 @@ class Update:
 
 
 def _statements(path: Path) -> Iterator[tuple[str, str]]:
-    """The names and texts of the statements of a file, without comments and each on one line."""
-    for part in path.read_text().split("-- name: ")[1:]:
-        head, _, body = part.partition("\n")
+    """The names and texts of the statements of a file, with the parts that they share, without comments, on one line."""
+    parts: dict[str, str] = {}
+    for kind, block in re.findall(r"^-- (part|name): (.*?)(?=^-- (?:part|name): |\Z)", path.read_text(), re.M | re.S):
+        head, _, body = block.partition("\n")
         code = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
+        code = re.sub(r"@(\w+)", lambda match: parts.get(match[1], match[0]), code)
+        if kind == "part":
+            parts[head] = code
+            continue
         for text in code.split(";"):
             yield f"{named(path)} {head}", " ".join(text.split())
 
