@@ -14,7 +14,7 @@ from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.resp import keys, principals
 from holdfast.resp.frames import BEFORE_AUTH
-from holdfast.resp.options import RespOptions
+from holdfast.resp.options import DEAD_AFTER, RespOptions
 from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
 from holdfast.resp.table import TABLE
@@ -75,6 +75,24 @@ async def test_agx_02_six_wrong_keys_in_a_minute_are_throttled(connect: Connect)
         await client("AUTH", KEYS["w1"])
     other = await connect(None)
     assert await other("AUTH", KEYS["w1"]) == refused
+
+
+async def test_one_key_cannot_use_up_the_calls_of_another(connect: Connect) -> None:
+    first, second = await connect("w1"), await connect("w2")
+    said = [str(await first("ACTION.SUBMIT", "{")) for _ in range(101)]
+    limited = "-ERR ACTION.SUBMIT is limited to 100 calls a minute for each key; try again later"
+    assert said[-1] == limited
+    assert limited not in said[:100]
+    assert await second("ACTION.SUBMIT", "{") == said[0]
+
+
+async def test_a_silent_client_is_let_go_later_than_a_silent_worker(serve: Serve) -> None:
+    assert RespOptions().idle > DEAD_AFTER
+    server = await serve(idle=timedelta(milliseconds=50))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request("AUTH", KEYS["w1"]))
+    assert await reader.read() == b"+OK\r\n", "and then the end"
+    writer.close()
 
 
 async def test_agx_04_pipelined_requests_are_answered_in_order_however_they_are_cut(raw: OpenRaw) -> None:

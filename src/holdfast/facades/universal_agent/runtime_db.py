@@ -37,6 +37,7 @@ class RuntimeDb:
         # An app of their own: the worker that this one embeds for agents must not play runs.
         self._queue = Holdfast(app.settings.url, settings=app.settings, embedded=False)
         self._runs = Runs(self._queue)
+        core_of(app).closing.append(self._queue.close)
 
     @property
     def runs(self) -> Runs:
@@ -78,6 +79,7 @@ class RuntimeDb:
         """Close what calls without a loop have opened. An app that you brought stays open otherwise."""
         if not self._closed:
             self._closed = True
+            core_of(self._app).closing.remove(self._queue.close)
             self._queue.sync.close()
             if self._owned:
                 self._app.sync.close()
