@@ -133,7 +133,7 @@ class Update:
 
 
 def _statements(path: Path) -> Iterator[tuple[str, str]]:
-    """The names and texts of the statements of a file, with the parts that they share, without comments, on one line."""
+    """The names and texts of the statements of a file, with the parts that they share, each on one line."""
     parts: dict[str, str] = {}
     for kind, block in re.findall(r"^-- (part|name): (.*?)(?=^-- (?:part|name): |\Z)", path.read_text(), re.M | re.S):
         head, _, body = block.partition("\n")
