@@ -41,7 +41,11 @@ select 'r' || n, 1000000 + n, 's' || (n % 5000), '', 1, 't' || (n % 50), 'ag', '
 insert into holdfast.run_event (run, seq, at, type, data, tx)
 select 'r' || (n % 5000), n / 5000 + 1, n, 'text_delta', '{{}}', 0 from {numbers};
 insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, epoch, token, started_at, ended_at)
-select 'r' || n, 1, 'm', '', '', 'completed', 1, 1, n, n from {numbers}
+select 'r' || n, 1, 'm', '', '', 'completed', 1, 1, n, n from {numbers};
+insert into holdfast.inquiry (id, run, session, tenant, kind, call, name, digest, data, state, asked_at,
+    decided_at)
+select 'i' || n, 'r' || n, 's' || n, 't' || (n % 50), 'approval', 'c' || n, 't', '', '{{}}',
+    case when n % 100 = 0 then 'open' else 'approved' end, n, case when n % 100 > 0 then n end from {numbers}
 """
 NUMBERS = "(with recursive g (n) as (select 1 union all select n + 1 from g where n < 20000) select n from g) as g"
 

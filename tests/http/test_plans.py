@@ -112,11 +112,7 @@ insert into holdfast.tool_call (id, run, turn, ordinal, tool_use_id, name, input
 select 'c' || n, 'r' || n, 1, 1, '', 't' || (n % 20), '{{}}', 'read',
     case when n % 10 = 0 then 'failed' else 'completed' end, n, n from {numbers};
 insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
-select 'm' || n, 's' || (n % 10), '', n, 'user', 'r' || n, 1, 'prompt', n from {numbers};
-insert into holdfast.inquiry (id, run, session, tenant, kind, call, name, digest, data, state, asked_at,
-    decided_at)
-select 'i' || n, 'r' || n, 's' || n, 't' || (n % 50), 'approval', 'c' || n, 't', '', '{{}}',
-    case when n % 100 = 0 then 'open' else 'approved' end, n, case when n % 100 > 0 then n end from {numbers}
+select 'm' || n, 's' || (n % 10), '', n, 'user', 'r' || n, 1, 'prompt', n from {numbers}
 """
 # By which index each begins.
 FIRST: dict[Statement, str] = {

@@ -158,6 +158,7 @@ MUTANTS: Final = (
         "call after the lease",
         "a worker that was stopped after it stored its intent makes the call when it goes on",
         _call_whatever_the_time,
+        soon=59,
     ),
     Mutant(
         "calls launched later",

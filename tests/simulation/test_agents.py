@@ -17,7 +17,7 @@ from tests.simulation.run import simulate
 
 SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "18")) * 2 // 3)
 CHAOS_S = 300.0
-MOST_SEEDS = 30
+MOST_SEEDS = 60
 
 
 @pytest.mark.long

@@ -217,7 +217,7 @@
       setClock(page.documentElement.dataset.now);
       for (const part of parts) {
         const fresh = page.getElementById(part.id);
-        if (fresh) { morph(part, fresh, all); window.htmx?.process(part); }
+        if (fresh) morph(part, fresh, all);
       }
       const inbox = $(".nav .count", page), shown = $(".nav .count");
       if (inbox && shown) { put(shown, inbox.textContent); shown.hidden = inbox.hidden; }
@@ -247,6 +247,7 @@
         name === "style" || name === "tabindex" || (name === "class" && node.classList?.contains("settled")) ||
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
         name === "checked" || (name === "width" && node.classList?.contains("wf"))),
+      afterNodeAdded: (node) => { if (node.nodeType === 1) window.htmx?.process(node); },
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
     },
   });

@@ -17,6 +17,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
@@ -55,6 +56,21 @@ class Viewed(Response):
         self.value = value
 
 
+class AnyName(Convertor[str]):
+    """A name in a path: it may have a slash, or the end of a line."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any", AnyName())
+
+
 def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
     """Serve all pages. `/` answers programs as before."""
     app.router.routes += _page_routes(for_programs, killing=gate.options.doomed is not None)
@@ -67,7 +83,7 @@ def _page_routes(for_programs: Answering, *, killing: bool) -> tuple[BaseRoute, 
     router = APIRouter()
     for route in (*ROUTES, *kill.pages.routes) if killing else ROUTES:
         router.add_api_route(
-            route.path.replace("{name}", "{name:path}"),  # a name may have a slash
+            route.path.replace("{name}", "{name:any}"),
             _viewing(route),
             methods=[route.method],
             include_in_schema=False,
