@@ -78,4 +78,5 @@ async def test_the_signal_that_ended_a_tool_is_its_exit_code(name: str) -> None:
 
 async def test_a_tool_finds_signals_as_any_program_does() -> None:
     done = await ran(plan({"command": "sh", "args": ["-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status"]}))
-    assert {int(line.split()[1], 16) for line in done.results[0]["stdout"].splitlines()} == {0}
+    ours = sum(1 << (each - 1) for each in signal.valid_signals())  # the C library keeps 32 and 33 for itself
+    assert [int(line.split()[1], 16) & ours for line in done.results[0]["stdout"].splitlines()] == [0, 0]
