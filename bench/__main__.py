@@ -52,18 +52,32 @@ def _names(known: list[str]) -> Callable[[click.Context, click.Parameter, str | 
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write every sample to this file.")
 @click.option("--page", type=click.Path(path_type=Path), help="Write the page here; default: docs/performance.md.")
 @click.option("--again", is_flag=True, help="Measure nothing: make the page of the last complete run again.")
+@click.option(
+    "--join",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Measure nothing: put what --json wrote after a part into the last complete run, and make its page again.",
+)
 def command(  # noqa: PLR0917  the options of the command
-    quick: bool, only: Names, contenders: Names, json_file: Path | None, page: Path | None, again: bool
+    quick: bool,
+    only: Names,
+    contenders: Names,
+    json_file: Path | None,
+    page: Path | None,
+    again: bool,
+    join: Path | None,
 ) -> None:
     """Measure Holdfast, its peers and a bare loop of SQL, interleaved, on a throw-away PostgreSQL.
 
     The page is written when everything was measured; after a part of it only where --page says so.
     """
     complete = only is None and contenders is None
-    if again:
+    if again or join:
         if not LAST.is_file():
-            raise click.UsageError("there is no complete run to make the page from; leave --again out.")
+            raise click.UsageError("there is no complete run to make the page from; run `make bench` first.")
         results = Results.load(LAST)
+        if join:
+            results = results.joined(Results.load(join))
+            results.save(LAST)
     else:
         results = measure(QUICK if quick else FULL, only, contenders)
         if complete:

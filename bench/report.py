@@ -27,7 +27,8 @@ machine hits all of them.
 """
 AGAIN = """
 To measure again: `make bench` on a machine that does nothing else, `make bench QUICK=1` for a first look, and
-`make bench ONLY=drain,latency` for some of it, which leaves this page alone.
+`make bench ONLY=drain,latency` for some of it, which leaves this page alone. `python -m bench --join` puts such a
+part into the page; what was measured again, and when, is in the table above.
 """
 LEGEND = """
 The median of the rounds, the lowest and the highest. *Holdfast* is how many times Holdfast's figure is this one. CPU is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.figures import Absence, Figures, Sample, Subject, Thrown
@@ -23,6 +23,23 @@ class Results:
     figures: Figures
     absences: Sequence[Absence]
     thrown: Sequence[Thrown]
+
+    def joined(self, part: Results) -> Results:
+        """This run, with another run's figures in place of its own, for all works of that one."""
+        figures = Figures()
+        newer = {figure.subject.key for figure in part.figures}
+        for figure in (*(each for each in self.figures if each.subject.key not in newer), *part.figures):
+            for sample in figure.samples:
+                figures.add(figure.subject, figure.contender, sample, note=figure.note)
+        again = (f"{', '.join(part.works)}: measured again", dict(part.machine)["date"])
+        return replace(
+            self,
+            machine=[*(fact for fact in self.machine if fact[0] != again[0]), again],
+            works=list(dict.fromkeys([*self.works, *part.works])),
+            figures=figures,
+            absences=[*(each for each in self.absences if each.work not in part.works), *part.absences],
+            thrown=[*(each for each in self.thrown if each.work not in part.works), *part.thrown],
+        )
 
     def save(self, path: Path) -> None:
         figures = [

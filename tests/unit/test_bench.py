@@ -293,6 +293,29 @@ class TestPage:
         assert report.page(replace(before, figures=found.figures)) == report.page(before)
         assert replace(found, figures=results.figures) == results
 
+    def test_a_part_that_was_measured_again_takes_the_place_of_the_former(self) -> None:
+        def results(works: list[str], date: str, **values: float) -> Results:
+            figures = Figures()
+            for name, value in values.items():
+                figures.add(Subject(name, name, "ms"), HOLDFAST, Sample(value))
+            absences = [Absence(work, BARE, date) for work in works]
+            machine = [("date", date), ("system", "Abacus")]
+            return Results(
+                scale="full",
+                machine=machine,
+                works=works,
+                contenders=[HOLDFAST],
+                figures=figures,
+                absences=absences,
+                thrown=[],
+            )
+
+        whole = results(["drain", "web"], "monday", one=1.0, two=2.0)
+        found = whole.joined(results(["web"], "tuesday", two=3.0)).joined(results(["web"], "friday", two=4.0))
+        assert {figure.subject.key: figure.median for figure in found.figures} == {"one": 1.0, "two": 4.0}
+        assert found.machine == [("date", "monday"), ("system", "Abacus"), ("web: measured again", "friday")]
+        assert [(each.work, each.reason) for each in found.absences] == [("drain", "monday"), ("web", "friday")]
+
     @pytest.mark.parametrize(
         ("value", "text"),
         [

@@ -207,6 +207,13 @@ class HeldLease(NamedTuple):
         return Held(*self[:4])
 
 
+class TakenAway(NamedTuple):
+    """A job whose time was over before it ended, and who had it."""
+
+    id: JobId
+    worker: int
+
+
 class StandingLease(NamedTuple):
     """A lease that holds, and what was reported about its job."""
 

@@ -26,6 +26,7 @@ from holdfast.resp.rows import (
     RecentJob,
     RespKeyRow,
     StandingLease,
+    TakenAway,
     ValueRow,
     WorkerEpoch,
 )
@@ -88,6 +89,7 @@ class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     count_held: Many[HeldCount]
     live_holders: Many[LiveHolder]
     held_leases: Many[HeldLease]
+    taken_away: Many[TakenAway]
     standing_leases: Many[StandingLease]
     queue_length: One[QueueLength]
     next_on_route: Many[QueuePlace]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any, NamedTuple
 
 from holdfast.brokers.routes import Takes
@@ -17,12 +17,13 @@ from holdfast.errors import DuplicateWorker, StoreRefused
 from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import beat_many, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.workers import Registration, list_workers, unregister
-from holdfast.resp.plans import KIND
+from holdfast.resp.plans import KIND, public_id
 from holdfast.resp.principals import KeyPrincipal
 from holdfast.resp.rows import Epoch, HeldLease, WorkerEpoch
 from holdfast.resp.statements import HoldersSql
@@ -181,10 +182,10 @@ async def beat_all(
     known = [each for each in leases if _knows(each, delivered)]
     left = {each.held: each.claimed_at + (each.timeout_us or NEVER_US) - each.now for each in known}
     active = Counter(each.worker for each in known)
-    for each in known:
-        if left[each.held] <= 0:
-            said = told.setdefault(each.worker, {})
-            said["flagged"] = [*said.get("flagged", ()), each.id]
+    overtime = [(each.worker, each.id) for each in known if left[each.held] <= 0]
+    for worker, job in [*overtime, *await _taken_away(tx, delivered - {each.held for each in leases}, set(workers))]:
+        said = told.setdefault(worker, {})
+        said["flagged"] = [*said.get("flagged", ()), public_id(job)]
     holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
     alive = [row for row in holders if row.epoch in set(epochs)]
     await beat_many(
@@ -203,6 +204,14 @@ async def beat_all(
     renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0 and held.worker in beaten]
     await renew_each(tx, renewals, ceiling_us=NEVER_US)
     return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
+
+
+async def _taken_away(tx: Transaction, gone: frozenset[Held], workers: Set[int]) -> list[tuple[int, JobId]]:
+    """Those of these jobs that somebody took from these workers when their time was over, before a heartbeat came."""
+    asked = sorted(held.seq for held in gone if held.worker in workers)
+    if not asked:
+        return []
+    return [(row.worker, row.id) for row in await tx.many(HoldersSql.taken_away, seqs=asked) if row.worker in workers]
 
 
 def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
