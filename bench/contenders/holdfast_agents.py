@@ -61,6 +61,8 @@ hf.script("tools", Script(calls(*(call("nap", number=number) for number in range
 asker = hf.agent("asker", model=MODEL, tools=[look])
 sleeper = hf.agent("sleeper", model="scripted:tools", tools=[nap])
 talker = hf.agent("talker", model="scripted:")
+crier = hf.agent("crier", model="scripted:")
+TALKERS = frozenset({"talker", "crier"})
 
 
 def _use(order: Order) -> None:
@@ -98,12 +100,13 @@ async def fill(order: Order) -> None:
 async def work(order: Order) -> None:
     """Be a worker: warm, then let go, then until nothing is left."""
     _use(order)
-    if order.what == "talker":
+    if order.what in TALKERS:
         core_of(hf).book.substitute = Metronome(order.pause)
     await core_of(hf).runtime().open()
     if order.what == "asker":
         await _warm_up()
-    worker = core_of(hf).make_worker(Role(until="empty" if order.until_empty else "stopped"))
+    only = {"agent": [order.what]} if order.what in TALKERS else None
+    worker = core_of(hf).make_worker(Role(until="empty" if order.until_empty else "stopped", only=only))
     await async_gate()
     await worker.run()
     await hf.close()

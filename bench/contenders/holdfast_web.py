@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from bench.contenders.holdfast_agents import CLOCK, talker
+from bench.contenders.holdfast_agents import CLOCK, crier, talker
 from bench.contenders.holdfast_agents import hf as talking
 from bench.contenders.protocol import Order, async_gate, main, say
 from bench.run_filling import copy_message, copy_run
@@ -183,20 +183,25 @@ async def hit(order: Order) -> None:
 
 
 async def read(order: Order) -> None:
-    """So many readers of one run; how late each piece came, to each of them."""
+    """So many readers of one run, and one of another; how late each piece of the first came to each of them."""
     _use(order)
-    run = await talker.enqueue("Talk.")
-    lines = [await Connection.to(_port(order)) for _ in range(order.n)]
+    crowded, alone = await crier.enqueue("Talk."), await talker.enqueue("Talk.")
+    lines = [await Connection.to(_port(order)) for _ in range(order.n + 1)]
     heard: list[tuple[float, bytes]] = []
+    begun = [asyncio.Event() for _ in lines]
 
-    async def follow(line: Connection) -> None:
-        await line.send("GET", f"{API}/runs/{run.id}/stream")
+    async def follow(line: Connection, run: str, first: asyncio.Event, into: list[tuple[float, bytes]]) -> None:
+        await line.send("GET", f"{API}/runs/{run}/stream")
         async for data in line.chunks():
-            heard.append((CLOCK.wall_us() / 1e6, data))
+            first.set()
+            into.append((CLOCK.wall_us() / 1e6, data))
             if b"event: run_ended" in data:
                 return
 
-    following = [asyncio.create_task(follow(line)) for line in lines]
+    following = [asyncio.create_task(follow(lines[0], alone.id, begun[0], []))]
+    for line, first in zip(lines[1:], begun[1:], strict=True):
+        following.append(asyncio.create_task(follow(line, crowded.id, first, heard)))
+    await asyncio.gather(*(first.wait() for first in begun))
     await async_gate()
     await asyncio.gather(*following)
     lags = sorted(

@@ -105,9 +105,10 @@ WARM = 5
 HOW = """
 A server of one process, with default settings, over a store with as many runs that have ended as the note says, of a
 hundred tenants, and one session with many messages. A client on one connection asks for the first page of each list,
-and for each aggregate, one after the other, and then for each page as a browser does. Then one run says 30 pieces a
-second; a client in another process has as many readers of it as the note says. The lag is from the moment a piece is
-said to the moment a reader has it. The worker's CPU is compared with that for one reader. Requests a second are those
+and for each aggregate, one after the other, and then for each page as a browser does. Then two runs, each in a worker
+of its own, say 30 pieces a second; a client in another process has one reader of the one and, of the other, as many as
+the note says, who are all there before it begins. The lag is from the moment a piece is said to the moment a reader has
+it. The two workers' CPU is compared: both are on the same machine at the same time. Requests a second are those
 of the API, with its gate, its audit and its commit, beside a route of the same process that returns what it is given.
 """
 
@@ -166,26 +167,28 @@ def _asked(session: Session, contender: Contender, order: Order, paths: list[str
 
 
 def _streams(session: Session, contender: Contender, name: str) -> None:
-    for subject, readers in ((ALONE, 1), (CROWD, session.scale.web_readers)):
-        session.progress.show(f"web: {readers} readers of one run, {contender.store}")
-        with _served(session, contender) as order:
-            working = replace(order, what="talker", until_empty=True, pause=TALK)
-            limit = session.scale.limit
-            with crew(
-                Player.of(contender, verb, each, limit=limit, part=part)
-                for verb, each, part in (("work", working, AGENTS), ("read", replace(order, n=readers), PART))
-            ) as (worker, reader):
-                reader.expect("ready")
-                worker.expect("ready")
-                before, used = meter.read(), meter.cpu_seconds({worker.pid})
-                reader.go()
-                worker.go()
-                told = reader.expect("done")
-                spent = meter.cpu_seconds({worker.pid}) - used
-                lap = meter.lap(before, meter.read())
-        session.record(subject, name, Sample.of(spent, lap), note=f"{readers} readers")
-        if subject is CROWD:
-            session.record(LAG, name, Sample.of(told["p99"], lap), note=f"{readers} readers")
+    readers, limit = session.scale.web_readers, session.scale.limit
+    session.progress.show(f"web: {readers} readers of one run, one of another, {contender.store}")
+    with _served(session, contender) as order:
+        working = replace(order, until_empty=True, pause=TALK)
+        with crew(
+            [
+                Player.of(contender, "work", replace(working, what="crier"), limit=limit, part=AGENTS),
+                Player.of(contender, "work", replace(working, what="talker"), limit=limit, part=AGENTS),
+                Player.of(contender, "read", replace(order, n=readers), limit=limit, part=PART),
+            ]
+        ) as (crowded, alone, reader):
+            for player in (reader, crowded, alone):
+                player.expect("ready")
+            before, used = meter.read(), [meter.cpu_seconds({worker.pid}) for worker in (crowded, alone)]
+            for player in (reader, crowded, alone):
+                player.go()
+            told = reader.expect("done")
+            spent = [meter.cpu_seconds({each.pid}) - at for each, at in zip((crowded, alone), used, strict=True)]
+            lap = meter.lap(before, meter.read())
+    session.record(LAG, name, Sample.of(told["p99"], lap), note=f"{readers} readers")
+    session.record(CROWD, name, Sample.of(spent[0], lap), note=f"{readers} readers")
+    session.record(ALONE, name, Sample.of(spent[1], lap), note="1 reader")
 
 
 def _hits(session: Session, contender: Contender, name: str) -> None:
