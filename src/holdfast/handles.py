@@ -275,8 +275,35 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
+class StoredWorker:
+    """A worker in the store, by its id: a handle without I/O."""
+
+    def __init__(self, workers: Workers, id: str) -> None:
+        self._workers = workers
+        self.id = id
+
+    async def get(self) -> WorkerRecord:
+        """Its last incarnation, alive or not; `NotFound` when there was none."""
+        return await self._workers.get(self.id)
+
+    async def held(self) -> Sequence[JobChange]:
+        """The jobs it holds a lease on."""
+        return await self._workers.held(await self.get())
+
+    async def drain(self) -> None:
+        """Ask it to drain and exit."""
+        await self._workers.drain(self.id)
+
+    async def forget(self) -> None:
+        """Remove it from the lists, when it has left or died."""
+        await self._workers.forget(self.id)
+
+
 class Workers(View):
-    """The workers in the store."""
+    """The workers in the store: `hf.workers[id]` is a handle without I/O."""
+
+    def __getitem__(self, id: str) -> StoredWorker:
+        return StoredWorker(self, id)
 
     async def list(self, *, all: bool = False, limit: int = 1_000, after: str | None = None) -> Page[WorkerRecord]:
         """Live workers, the newest first; with `all`, also workers that stopped or were lost recently."""
@@ -311,8 +338,39 @@ class Workers(View):
         return [duty_of(row) for row in await self._ask(workers.list_duties)]
 
 
+class StoredQueue:
+    """A queue in the store, by its name: a handle without I/O."""
+
+    def __init__(self, queues: Queues, name: str) -> None:
+        self._queues = queues
+        self.name = name
+
+    async def get(self) -> QueueCounts:
+        """The queue with its counts; `NotFound` when nobody has used it yet."""
+        return await self._queues.get(self.name)
+
+    async def load(self) -> int:
+        """How many of its jobs wait for a worker or are run by one."""
+        return await self._queues.load(self.name)
+
+    async def lanes(self, *, limit: int = 1_000, after: str | None = None) -> Page[LaneRecord]:
+        """The lanes that its jobs are in, by name."""
+        return await self._queues.lanes(queue=self.name, limit=limit, after=after)
+
+    async def pause(self, *, reason: str = "") -> None:
+        """No worker claims its jobs any more; running jobs continue."""
+        await self._queues.pause(self.name, reason=reason)
+
+    async def resume(self) -> bool:
+        """Let workers claim its jobs again; False when it was not paused."""
+        return await self._queues.resume(self.name)
+
+
 class Queues(View):
-    """The queues in the store: list them, count what is in them, pause and resume them."""
+    """The queues in the store: `hf.queues[name]` is a handle without I/O."""
+
+    def __getitem__(self, name: str) -> StoredQueue:
+        return StoredQueue(self, name)
 
     async def list(self, *, limit: int = 1_000, after: str | None = None) -> Page[QueueRecord]:
         """Queues by name."""

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast, JobContext
+from holdfast.errors import NotFound
 from holdfast.kernel.duties import DUTIES
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -185,3 +186,26 @@ async def test_leaving_the_app_drains_its_worker(hf: Holdfast, make_app: MakeApp
         desk.let_go.set()
     assert (await watcher.jobs.get(job.id)).state == "succeeded"
     assert await watcher.workers.list() == []
+
+
+async def test_a_handle_of_a_worker_and_of_a_queue_reads_and_changes_it(make_app: MakeApp) -> None:
+    app = make_app(embedded=False, drain_grace="10m")
+    desk = Desk(app)
+    queue, worker = app.queues["default"], app.workers["w1"]
+    with pytest.raises(NotFound, match="'w1'"):
+        await worker.get()
+    async with working(app, Role(id="w1")):
+        job = await desk.stay.enqueue()
+        await happens(desk.begun)
+        assert [held.id for held in await worker.held()] == [job.id]
+        await queue.pause(reason="stocktaking")
+        assert (queue.name, await queue.load(), (await queue.get()).running) == ("default", 1, 1)
+        assert await queue.lanes() == []
+        assert (await queue.resume(), await queue.resume()) == (True, False)
+        await worker.drain()
+        desk.let_go.set()
+        await job.result()
+    assert (await worker.get()).status == "stopped"
+    await worker.forget()
+    with pytest.raises(NotFound, match="'w1'"):
+        await worker.get()
