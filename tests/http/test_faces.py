@@ -33,6 +33,11 @@ async def test_an_execution_is_started_followed_and_cancelled(hf: Holdfast, tmp_
     assert (await ann.get(f"{API}/machines")).json == [{"name": "greeter", "states": ["greet", "done"]}]
     wanted = {"machine": "greeter", "input": {"name": "Bob"}, "execution_id": "one"}
     started = await ann.post(f"{API}/executions", wanted)
+    early = await ann.post(f"{API}/executions/{started.json['id']}/resume")
+    assert (early.status, early.json["detail"].partition(": ")[2]) == (
+        422,
+        "it continues by itself, so there is nothing to resume.",
+    )
     assert (started.status, started.json["machine"]) == (201, "greeter"), started.body
     assert (await ann.post(f"{API}/executions", wanted)).json["id"] == started.json["id"]
     assert (await ann.post(f"{API}/executions", {**wanted, "input": {"name": "Eve"}})).status == 409

@@ -272,6 +272,8 @@ async def resume_execution(core: AgentsCore, id: JobId, bundle: Bundle | None, q
     """
     order, stored = await stored_order(core, id)
     machines = stored.of(order.machine) if bundle is None else bundle
+    if bundle is None and (row := await core.runtime().transact(queries.find_job, id)).state not in TERMINAL:
+        raise UsageError(f"execution {id} is {row.state}: it continues by itself, so there is nothing to resume.")
     made = await core.runtime().transact(_resume, id, order, machines, queue=queue, settings=core.settings)
     return ExecutionHandle(core, made)
 
