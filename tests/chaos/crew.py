@@ -11,13 +11,14 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.support.apps import PATIENCE, eventually
+from tests.support.commands import start
+from tests.support.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.chaos.jobs:hf"
@@ -26,7 +27,9 @@ NO_CHANGES: Mapping[str, str] = {}
 GUARD = r"""
 read -r _
 while read -r pid; do
-    if { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF "$1"; then kill -KILL "$pid"; fi
+    if { tr '\0' ' ' <"/proc/$pid/cmdline"; cat "/proc/$pid/comm"; } 2>/dev/null | grep -qF "$1"; then
+        kill -KILL "$pid"
+    fi
 done <"$2"
 """
 
@@ -34,7 +37,7 @@ done <"$2"
 class Member:
     """One process, and what it wrote."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, process: WarmProcess, log: Path) -> None:
         self._process = process
         self._log = log
         self.pid = process.pid
@@ -100,7 +103,7 @@ class Member:
 class Crew:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.mark = f"crew-{secrets.token_hex(4)}"  # a word of every command line
+        self.mark = f"crew-{secrets.token_hex(4)}"  # what every process is known by
         self._pids = folder / "pids"
         self._pids.touch()
         self._members: list[Member] = []
@@ -124,8 +127,8 @@ class Crew:
         if arguments[:1] in {("worker",), ("pool",)}:
             arguments = (*arguments, "--log-level", "info")  # tests wait for what it says
         with log.open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+            process = start(
+                *("-m", module, *arguments),
                 cwd=ROOT,
                 env={**_without_settings(os.environ), **environment},
                 stdin=subprocess.PIPE,
@@ -133,6 +136,7 @@ class Crew:
                 stderr=output,
                 text=True,
                 start_new_session=True,
+                title=self.mark,
             )
         self.watch(process.pid)
         member = Member(process, log)

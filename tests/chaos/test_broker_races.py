@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,15 +16,26 @@ from holdfast.app import core_of
 from holdfast.kernel.brokers import take
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.owners import register_owner
-from tests.support.commands import environment
+from tests.support.commands import start
 from tests.support.stores import TTL_US, owner_named
+from tests.support.warm import WarmProcess
 
-RACER = [sys.executable, "-m", "tests.chaos.broker_racer"]
+ROOT = Path(__file__).parents[2]
 
 
-def racer(url: str, *arguments: str) -> subprocess.Popen[str]:
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([*RACER, url, *arguments], env=environment(), text=True, **streams)  # type: ignore[call-overload,no-any-return]
+def racer(url: str, *arguments: str) -> WarmProcess:
+    pipe = subprocess.PIPE
+    return start("-m", "tests.chaos.broker_racer", url, *arguments, cwd=ROOT, text=True, stdin=pipe, stdout=pipe)
+
+
+def last_words(process: WarmProcess, typed: str = "") -> str:
+    """What it says after it has read what is typed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        process.stdin.write(typed)
+        process.stdin.close()
+        return str(process.stdout.read())
 
 
 async def jobs(url: str, n: int, kinds: int) -> list[str]:
@@ -40,7 +51,7 @@ def test_of_processes_that_take_one_job_one_gets_it(url: str, processes: int) ->
     for each in racers:
         assert each.stdout is not None
         assert each.stdout.readline() == "ready\n"
-    answers = [each.communicate("go\n")[0].strip() for each in racers]
+    answers = [last_words(each, "go\n").strip() for each in racers]
     assert sorted(answers) == sorted(["token 1.1", *["nothing"] * (processes - 1)])
 
 
@@ -81,7 +92,7 @@ def test_the_jobs_of_a_process_that_is_killed_go_to_other_brokers_long_before_th
             return [lease.attempt for lease in got if lease is not None]
 
     assert asyncio.run(taken_over()) == [1, 1, 1]
-    holder.communicate()
+    last_words(holder)
 
 
 @pytest.mark.chaos
@@ -91,7 +102,7 @@ def test_the_jobs_of_a_process_that_is_killed_go_to_other_brokers_long_before_th
 def test_brokers_of_many_processes_do_each_job_once(url: str, processes: int, n: int) -> None:
     asyncio.run(jobs(url, n, 25))
     racers = [racer(url, "drain", "4") for _ in range(processes)]
-    said = [each.communicate()[0].split() for each in racers]
+    said = [last_words(each).split() for each in racers]
     assert all(lines[-1] == "end" for lines in said)
     done = Counter(int(line) for lines in said for line in lines[:-1])
     assert done == Counter(range(n))

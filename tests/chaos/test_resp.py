@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,9 +21,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Unavailable
 from holdfast.values.jobs import JobRecord
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast
+from tests.support.commands import environment, holdfast, start
 from tests.support.postgres import Server
 from tests.support.redis import free_port
+from tests.support.warm import WarmProcess
 
 PLAN = {
     "plan_id": "work",
@@ -43,7 +44,7 @@ class Fleet:
         self._chance = random.Random(7)
         self.ports = [free_port() for _ in range(2)]
         self.keys = {f"unix-{n}": self._key(f"unix-{n}") for n in range(WORKERS)}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, WarmProcess] = {}
 
     def _key(self, name: str) -> str:
         return str(holdfast("resp", "keys", "add", name, "--url", self.url).out.strip())
@@ -72,8 +73,8 @@ class Fleet:
             self.start_worker(name)
 
     def _start(self, name: str, *words: str, **env: str) -> None:
-        command = [sys.executable, "-m", "holdfast", *words, "--log-level", "error"]
-        process = subprocess.Popen(command, env={**environment(), **env}, stdout=subprocess.DEVNULL)
+        command = ("-m", "holdfast", *words, "--log-level", "error")
+        process = start(*command, env=environment(**env), stdout=subprocess.DEVNULL)
         self.running[name] = process
         self._stack.callback(_end, process)
 
@@ -82,7 +83,7 @@ class Fleet:
         self.running[name].wait()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: WarmProcess) -> None:
     process.kill()
     process.wait()
 
@@ -90,10 +91,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def submitted(url: str, count: int, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(PLAN))
-    for start in range(0, count, 100):
-        inputs = tmp_path / f"inputs-{start}.jsonl"
-        inputs.write_text("".join(f'{{"n": {n}}}\n' for n in range(start, min(count, start + 100))))
-        said = holdfast("action", "submit", str(plan), str(inputs), "--id", f"a{start}", "--url", url)
+    for first in range(0, count, 100):
+        inputs = tmp_path / f"inputs-{first}.jsonl"
+        inputs.write_text("".join(f'{{"n": {n}}}\n' for n in range(first, min(count, first + 100))))
+        said = holdfast("action", "submit", str(plan), str(inputs), "--id", f"a{first}", "--url", url)
         assert said.code == 0, said
 
 
@@ -142,6 +143,7 @@ async def done_though_struck(
                 begun = begun or SystemClock().wall_us()
                 waiting.pop(0)()
             done = len(ended)
+            await asyncio.sleep(0.02)  # the machine is for those who do the jobs
         attempts = {job.id: await hf.jobs.attempts(job.id) for job in ended}
     assert not waiting
     assert len(attempts) == count

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +12,7 @@ from holdfast import Holdfast, Limits
 from holdfast.agents.lanes import close_lane
 from holdfast.app import core_of
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast
+from tests.support.commands import holdfast
 
 
 class Told(NamedTuple):
@@ -131,12 +129,9 @@ def test_a_chat_goes_on_where_it_was_left(tmp_path: Path) -> None:
     )
 
     def chat(text: str) -> str:
-        command = [sys.executable, "-m", "holdfast", "chat", "desk:hf", "echo", "--session", "me"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment(), input=text, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        said = holdfast("chat", "desk:hf", "echo", "--session", "me", cwd=tmp_path, typed=text)
+        assert said.code == 0, said
+        return said.out
 
     assert chat("Good day\n\n") == "Good day\n"
     assert chat("And now?\n") == "user: Good day\nassistant: Good day\nAnd now?\n"

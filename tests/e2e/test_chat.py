@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from tests.conftest import Place
 from tests.support.apps import working
-from tests.support.commands import Said, environment
+from tests.support.commands import Said, environment, holdfast
 
 DESK = '''
 import os
@@ -44,16 +42,8 @@ class Terminal:
         self._url = url
 
     def chat(self, *words: str, typed: str, **variables: str) -> Said:
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "chat", *words, "--url", self._url],
-            cwd=self._folder,
-            env=environment(DESK_URL=self._url, **variables),
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+        env = environment(DESK_URL=self._url, **variables)
+        return holdfast("chat", *words, "--url", self._url, cwd=self._folder, env=env, typed=typed)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.conftest import Place
 from tests.facades.test_leases import patiently
-from tests.support.commands import environment, python, run
+from tests.support.commands import environment, program, python, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAPERS = EXAMPLES / "papers"
@@ -34,13 +34,13 @@ def test_the_readme_lists_every_folder() -> None:
 
 
 def shown(folder: Path) -> list[list[str]]:
-    return [line.split(" | ") for line in python(str(PAPERS / "papers.py"), "show", cwd=folder).lines]
+    return [line.split(" | ") for line in program(str(PAPERS / "papers.py"), "show", cwd=folder).lines]
 
 
 @pytest.mark.long
 def test_a_worker_writes_the_summary_of_one_paper(tmp_path: Path) -> None:
-    assert python(str(PAPERS / "papers.py"), "add", cwd=tmp_path).lines == ["3 papers wait"]
-    (said,) = python(str(PAPERS / "papers.py"), "work", cwd=tmp_path).lines
+    assert program(str(PAPERS / "papers.py"), "add", cwd=tmp_path).lines == ["3 papers wait"]
+    (said,) = program(str(PAPERS / "papers.py"), "work", cwd=tmp_path).lines
     summary = {"title": "On Leases", "abstract": "A lease is a right that ends."}
     assert json.loads(said) == {"job_id": "1", "result": summary}
     leases, tokens, _ = shown(tmp_path)
@@ -51,10 +51,10 @@ def test_a_worker_writes_the_summary_of_one_paper(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_paper_pipeline(tmp_path: Path) -> None:
     """Workers are processes: each takes one paper and asks its agent; the paper without an abstract is given up."""
-    python(str(PAPERS / "papers.py"), "add", cwd=tmp_path)
+    program(str(PAPERS / "papers.py"), "add", cwd=tmp_path)
 
     def all_ended() -> bool:
-        (said,) = python(str(PAPERS / "papers.py"), "check", cwd=tmp_path).lines
+        (said,) = program(str(PAPERS / "papers.py"), "check", cwd=tmp_path).lines
         assert json.loads(said)["spawned"] <= 2
         return not {"pending", "claimed"} & {status for _, status, *_ in shown(tmp_path)}
 
@@ -70,14 +70,14 @@ def test_the_paper_pipeline(tmp_path: Path) -> None:
 
 
 def test_the_paper_of_a_worker_that_died_goes_back(tmp_path: Path) -> None:
-    python(str(PAPERS / "papers.py"), "add", cwd=tmp_path)
+    program(str(PAPERS / "papers.py"), "add", cwd=tmp_path)
     registry = create_backends({"registration_path": str(tmp_path / "workers.sqlite")}).registration
     assert isinstance(registry, HoldfastRegistrationBackend)
     registry.register(WorkerRegistration("dead", pool_id="papers"))
     claimed = "update paper_queue set status = 'claimed', claimed_by = 'dead' where id = 1"
     apsw.Connection(str(tmp_path / "papers.db")).execute(claimed)
-    assert python(str(PAPERS / "papers.py"), "reap", cwd=tmp_path).lines == ['{"reaped_count": 0}']
-    assert python(str(PAPERS / "papers.py"), "reap", "0.001", cwd=tmp_path).lines == ['{"reaped_count": 1}']
+    assert program(str(PAPERS / "papers.py"), "reap", cwd=tmp_path).lines == ['{"reaped_count": 0}']
+    assert program(str(PAPERS / "papers.py"), "reap", "0.001", cwd=tmp_path).lines == ['{"reaped_count": 1}']
     assert shown(tmp_path)[0] == ["On Leases", "pending", "1", "its worker has died"]
     registry.close()
 

@@ -20,7 +20,7 @@ from holdfast.testing.databases import SERVER_VARIABLE
 from tests.conftest import Place
 from tests.http.browser import request
 from tests.support.apps import eventually
-from tests.support.commands import PATIENCE, Said, environment, holdfast, python
+from tests.support.commands import PATIENCE, Said, environment, holdfast, program, python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -52,7 +52,7 @@ def test_the_readme_lists_every_example() -> None:
 
 def test_quickstart(tmp_path: Path) -> None:
     for _ in range(2):
-        said = python(str(EXAMPLES / "quickstart.py"), cwd=tmp_path)
+        said = program(str(EXAMPLES / "quickstart.py"), cwd=tmp_path)
         assert said == (0, "sunny in Oslo\n", "")
     jobs = holdfast("jobs", "ls", "--url", f"sqlite:///{tmp_path / 'quick.db'}", "--json").json
     assert sorted((job["kind"], job["state"]) for job in jobs) == [
@@ -62,7 +62,7 @@ def test_quickstart(tmp_path: Path) -> None:
 
 
 def test_article(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "article.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "article.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     assert said.lines[-1] == "{'draft': 'The Storm, draft 2', 'rounds': 2}"
     assert [line for line in said.lines if line.isidentifier()] == [
@@ -74,9 +74,9 @@ def test_article(tmp_path: Path, place: Place) -> None:
 @pytest.mark.long
 def test_universal_agent(tmp_path: Path) -> None:
     handled = "job_1: The notes are in order.\njob_2: The notes are in order.\n"
-    program = str(EXAMPLES / "universal_agent.py")
-    assert python(program, cwd=tmp_path) == (0, f"{handled}Active workers: 1\nCompleted: 2\n", "")
-    assert python(program, cwd=tmp_path) == (0, "Active workers: 1\nCompleted: 0\n", ""), "runs are not run again"
+    file = str(EXAMPLES / "universal_agent.py")
+    assert program(file, cwd=tmp_path) == (0, f"{handled}Active workers: 1\nCompleted: 2\n", "")
+    assert program(file, cwd=tmp_path) == (0, "Active workers: 1\nCompleted: 0\n", ""), "runs are not run again"
 
 
 @pytest.mark.long
@@ -89,20 +89,18 @@ def test_chat(tmp_path: Path) -> None:
 
 
 def _talk(folder: Path, typed: str) -> Said:
-    command = [sys.executable, str(EXAMPLES / "chat.py")]
-    done = subprocess.run(command, cwd=folder, input=typed, capture_output=True, text=True, timeout=60, check=False)
-    return Said(done.returncode, done.stdout, done.stderr)
+    return program(str(EXAMPLES / "chat.py"), cwd=folder, typed=typed)
 
 
 @pytest.mark.long
 def test_notes(tmp_path: Path) -> None:
-    said = python(str(EXAMPLES / "notes.py"), cwd=tmp_path)
+    said = program(str(EXAMPLES / "notes.py"), cwd=tmp_path)
     assert said == (0, "notes_read (read)\nnotes_write (idempotent)\nThe note says: high at six.\n", "")
 
 
 @pytest.mark.long
 def test_fork(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "fork.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "fork.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said.lines == [
         "Room 12 is booked.",
         "again: Room 12 is booked. booked: ['12']",
@@ -118,14 +116,14 @@ def test_fork(tmp_path: Path, place: Place) -> None:
 def test_pool(tmp_path: Path, place: Place) -> None:
     path = os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = environment(HOLDFAST_URL=place.url, PYTHONPATH=path)
-    said = python(str(EXAMPLES / "pool.py"), cwd=tmp_path, env=env)
+    said = program(str(EXAMPLES / "pool.py"), cwd=tmp_path, env=env)
     assert said.lines == ["12 pictures, the first is boat 0", "0 workers are left, 0 jobs wait"], said
 
 
 @pytest.mark.long
 def test_fleet(tmp_path: Path, place: Place) -> None:
     env = environment(HOLDFAST_URL=place.url, PYTHONPATH=str(EXAMPLES))
-    said = python(str(EXAMPLES / "fleet.py"), cwd=tmp_path, env=env)
+    said = program(str(EXAMPLES / "fleet.py"), cwd=tmp_path, env=env)
     assert said.lines == [
         "no live worker serves agent 'artist': start one, or leave require_worker out.",
         "Sketched and painted.",
@@ -136,7 +134,7 @@ def test_fleet(tmp_path: Path, place: Place) -> None:
 
 @pytest.mark.long
 def test_newsroom(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "newsroom.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "newsroom.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     assert said.lines == [
         "Printed on page one.",
@@ -149,16 +147,16 @@ def test_newsroom(tmp_path: Path, place: Place) -> None:
 
 @pytest.mark.long
 def test_tickets(tmp_path: Path, postgres_url: str) -> None:
-    said = python(str(EXAMPLES / "tickets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=postgres_url))
+    said = program(str(EXAMPLES / "tickets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=postgres_url))
     assert said == (0, "refused: no ticket, no run\n1 run, 1 session\nMy order never came.\n", "")
 
 
 @pytest.mark.long
 def test_resume(tmp_path: Path) -> None:
     env = environment(PYTHONUNBUFFERED="1")
-    said = python(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
+    said = program(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
     assert said[:2] == (-9, "making an outline of Tides\npublishing Tides\n")
-    said = python(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
+    said = program(str(EXAMPLES / "resume.py"), cwd=tmp_path, env=env)
     assert said.lines == ["publishing Tides", "It is published.", "3 turns, 3 calls of the model"]
 
 
@@ -247,7 +245,7 @@ async def test_support(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_nightly(tmp_path: Path, postgres_url: str) -> None:
-    said = python(str(EXAMPLES / "nightly.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=postgres_url))
+    said = program(str(EXAMPLES / "nightly.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=postgres_url))
     assert said == (0, "customer 1: 30 euros\ncustomer 2: 12 euros\n0 customers are left\n", "")
 
 
@@ -265,7 +263,7 @@ def test_testing_programs(tmp_path: Path, postgres_url: str) -> None:
 
 @pytest.mark.long
 def test_compaction(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "compaction.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "compaction.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     full, pruned, summarized, asked, back = said.lines
     assert full.startswith("24 messages, ")
@@ -286,7 +284,7 @@ APPROVED = [
 @pytest.mark.long
 def test_approval(tmp_path: Path, place: Place) -> None:
     for _ in range(2):  # the second time it reads what happened the first time
-        said = python(str(EXAMPLES / "approval.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+        said = program(str(EXAMPLES / "approval.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
         assert said.lines == ["refund A1 waits for a person", *APPROVED]
 
 
@@ -306,7 +304,7 @@ def test_approval_from_another_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_overnight(tmp_path: Path) -> None:
-    said = python(str(EXAMPLES / "overnight.py"), cwd=tmp_path, env=environment(HOLDFAST_PROFILE="fast"))
+    said = program(str(EXAMPLES / "overnight.py"), cwd=tmp_path, env=environment(HOLDFAST_PROFILE="fast"))
     assert said.err == ""
     assert said.lines[:-1] == [
         "1,000 runs are committed; their mode is batch",
@@ -321,7 +319,7 @@ def test_overnight(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_budgets(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "budgets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "budgets.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     asked = [line for line in said.lines if line.startswith("ben: waits for a person")]
     ann, why, went_on, *used = [line for line in said.lines if line not in asked]
@@ -345,7 +343,7 @@ def test_testing_agent(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_jobs(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "jobs.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "jobs.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     warned, *trace = said.err.splitlines()
     assert "failed on attempt 1 of 5 and is tried again" in warned
     assert trace[-1] == "  OSError: the disk is slow today"
@@ -364,7 +362,7 @@ def test_jobs(tmp_path: Path, place: Place) -> None:
 @pytest.mark.long
 def test_images(tmp_path: Path, place: Place) -> None:
     env = environment(HOLDFAST_URL=place.url, PYTHONPATH=str(EXAMPLES))
-    said = python(str(EXAMPLES / "images.py"), cwd=tmp_path, env=env)
+    said = program(str(EXAMPLES / "images.py"), cwd=tmp_path, env=env)
     assert said == (0, "the bytes of https://example.org/a.png, 400 wide\n", "")
     (schedule,) = holdfast("schedules", "ls", "--json", env=env).json
     assert (schedule["name"], schedule["timezone"]) == ("images.nightly", "Europe/Athens")
@@ -381,7 +379,7 @@ def test_images(tmp_path: Path, place: Place) -> None:
 
 @pytest.mark.long
 def test_family(tmp_path: Path, place: Place) -> None:
-    said = python(str(EXAMPLES / "family.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
+    said = program(str(EXAMPLES / "family.py"), cwd=tmp_path, env=environment(HOLDFAST_URL=place.url))
     assert said[:2] == (0, "The Storm: 7 words, thin says Ann\nnote: chapter three is empty\n")
     (failed,) = said.err.splitlines()
     assert failed.endswith(
@@ -395,7 +393,7 @@ def test_family(tmp_path: Path, place: Place) -> None:
 
 @pytest.mark.long
 def test_transactions(tmp_path: Path) -> None:
-    said = python(str(EXAMPLES / "transactions.py"), cwd=tmp_path)
+    said = program(str(EXAMPLES / "transactions.py"), cwd=tmp_path)
     assert said == (0, "A1 is confirmed\nA2 is out of stock\n1 order, 1 job\n", "")
 
 

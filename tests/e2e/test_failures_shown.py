@@ -13,7 +13,7 @@ from holdfast.models.script import Script, call, say
 from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast, python
+from tests.support.commands import environment, holdfast, program
 
 KEY = "sk-ant-api03-c4n4ry0123456789abcdef"
 CANARY = f"{KEY} \x1b[31m\u202e"
@@ -74,7 +74,7 @@ def safe(text: str) -> bool:
 
 def test_a_script_shows_a_failure_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    said = python("script.py", cwd=tmp_path)
+    said = program("script.py", cwd=tmp_path)
     assert said.code == 1
     assert said.err.count("# the user's own line") == 1, said.err
     assert "RunFailed: job" in said.err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import python
+from tests.support.commands import program, python
 
 CELLS = """
 from holdfast import Holdfast
@@ -44,8 +44,7 @@ def test_cells_are_added_and_run_again(tmp_path: Path) -> None:
 
 
 def test_a_program_that_declares_a_tool_twice_is_refused(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(CELLS)
-    said = python(str(program), cwd=tmp_path)
+    (tmp_path / "twice.py").write_text(CELLS)
+    said = program("twice.py", cwd=tmp_path)
     assert (said.code, said.out) == (1, "sunny in Oslo\n")
     assert "two functions are declared as job 'tool:weather'" in said.err

@@ -9,8 +9,6 @@ import pty
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -22,7 +20,8 @@ from holdfast.app import core_of
 from holdfast.cli.top.sample import BUCKETS
 from holdfast.workers.role import Role
 from tests.conftest import Place
-from tests.support.commands import PATIENCE, environment, holdfast
+from tests.support.commands import PATIENCE, environment, holdfast, start
+from tests.support.warm import WarmProcess
 
 ENTERED, LEFT = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -64,7 +63,7 @@ def test_one_look_for_programs(shop_url: str) -> None:
 class Terminal(NamedTuple):
     """A terminal with `top` on it, as the person before it has it."""
 
-    process: subprocess.Popen[bytes]
+    process: WarmProcess
     handle: int
 
     def read_until(self, text: str) -> str:
@@ -90,9 +89,9 @@ class Terminal(NamedTuple):
 def terminal(url: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "holdfast", "top", "--url", url, "--interval", "200ms"]
+    command = ("-m", "holdfast", "top", "--url", url, "--interval", "200ms")
     plain = {k: v for k, v in environment(TERM="xterm").items() if k not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=plain, start_new_session=True)
+    process = start(*command, stdin=theirs, stdout=theirs, stderr=theirs, env=plain, start_new_session=True)
     os.close(theirs)
     try:
         yield Terminal(process, ours)

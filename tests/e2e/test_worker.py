@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,8 @@ from holdfast import Holdfast
 from holdfast.values.workers import WorkerRecord
 from tests.conftest import Place
 from tests.support.apps import eventually, in_state
-from tests.support.commands import PATIENCE, Said, environment, holdfast
+from tests.support.commands import PATIENCE, Said, environment, holdfast, start
+from tests.support.warm import WarmProcess
 
 PATIENT = '''
 """A job that shows that it began and stays until it may go."""
@@ -87,13 +87,11 @@ BROKEN = 'raise ImportError("made for another Python")'
 
 
 @contextmanager
-def started(folder: Path, target: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(folder: Path, target: str, *words: str) -> Iterator[WarmProcess]:
     """A worker process, which is gone at the end."""
-    command = [sys.executable, "-m", "holdfast", "worker", target, *words]
     with (folder / "worker.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+        command = ("-m", "holdfast", "worker", target, *words)
+        process = start(*command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -102,7 +100,7 @@ def started(folder: Path, target: str, *words: str) -> Iterator[subprocess.Popen
         process.wait()
 
 
-async def ended(process: subprocess.Popen[bytes]) -> int:
+async def ended(process: WarmProcess) -> int:
     return await asyncio.to_thread(process.wait, PATIENCE)
 
 

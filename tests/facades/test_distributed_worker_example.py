@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from holdfast.machines.run import WAITS
 from tests.facades.test_leases import patiently
+from tests.support.commands import program, start
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed_worker"
 SEED = Path(__file__).parents[1] / "machines" / "seed"
@@ -36,11 +35,10 @@ def test_the_tree_is_the_documents() -> None:
 
 @pytest.mark.long
 def test_the_verification_plan(tmp_path: Path) -> None:
-    def run(program: str, *options: str) -> str:
-        command = [sys.executable, str(EXAMPLE / "python" / program), *options, "--data", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def run(file: str, *options: str) -> str:
+        said = program(str(EXAMPLE / "python" / file), *options, "--data", str(tmp_path), cwd=tmp_path)
+        assert said.code == 0, said.err
+        return said.out
 
     def spawned() -> int:
         return int(json.loads(run("run_checker.py", "--max-workers", "3"))["spawned"])
@@ -92,12 +90,11 @@ def test_the_verification_plan(tmp_path: Path) -> None:
 
 def test_sigterm_lets_the_worker_of_the_example_hand_its_job_back(tmp_path: Path) -> None:
     folder = EXAMPLE / "python"
-    seeding = [str(folder / "seed_jobs.py"), "--count", "1", "--delay", "600", "--data", str(tmp_path)]
-    subprocess.run([sys.executable, *seeding], stdout=subprocess.DEVNULL, check=True)
+    assert program(str(folder / "seed_jobs.py"), "--count", "1", "--delay", "600", "--data", str(tmp_path)).code == 0
     registry, work = create_backends({"work_path": str(tmp_path / "worker.sqlite")})
     pool = work.pool("echo")
     assert isinstance(registry, HoldfastRegistrationBackend)
-    worker = subprocess.Popen([sys.executable, str(folder / "run_worker.py"), "--data", str(tmp_path)])
+    worker = start(str(folder / "run_worker.py"), "--data", str(tmp_path))
     patiently(lambda: pool.size() == 0)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == WAITS, "at once, though its echo sleeps"

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.facades.echo_hooks import ECHO, EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
 from tests.facades.test_leases import SHORT, patiently
-from tests.support.commands import environment
+from tests.support.commands import environment, program
 
 __all__ = ["scene"]
 
@@ -213,8 +211,8 @@ def test_a_launched_process_finds_the_agents_of_the_program_that_launched_it(
         (tmp_path / name).write_text(text)
     scene.pool.push({"n": 1})
     env = environment(SHOP_URL=url, **{BACKENDS: json.dumps(scene.config.absolute())})
-    command = [sys.executable, "-m", "holdfast.machines.run", "--machine", "launcher.yml", "--app", "shop:hf"]
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+    command = ("-m", "holdfast.machines.run", "--machine", "launcher.yml", "--app", "shop:hf")
+    assert program(*command, env=env).code == 0
 
     def answers() -> list[Any]:
         rows = scene.app.sync(scene.app.jobs.list(kind="machine:asker"))
@@ -279,8 +277,7 @@ def test_hooks_of_a_script_are_found_by_the_name_of_its_file(scene: Scene, tmp_p
         "if __name__ == '__main__':\n    print(*Hooks().invoker.command([], None)[3:])\n"
     )
     env = environment(**{BACKENDS: json.dumps(scene.config.absolute())})
-    said = subprocess.run([sys.executable, str(script)], env=env, check=True, capture_output=True, text=True)
-    assert said.stdout == "--hooks checking:Hooks\n"
+    assert program(str(script), env=env) == (0, "--hooks checking:Hooks\n", "")
 
 
 def test_a_spawner_that_dies_before_it_starts_its_workers_is_repaired_by_a_tick(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,14 +17,14 @@ from holdfast.cli.serve import listen_on
 from holdfast.errors import UsageError
 from holdfast.http.security.binds import check_bind, read_bind
 from tests.conftest import Place
-from tests.support.commands import holdfast
+from tests.support.commands import holdfast, start
 
 
 @contextmanager
 def serving(url: str, *options: str) -> Iterator[str]:
     """A server in a process of its own; the first line that it prints."""
-    command = [sys.executable, "-m", "holdfast", "serve", "--url", url, "--bind", "127.0.0.1:0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = ("-m", "holdfast", "serve", "--url", url, "--bind", "127.0.0.1:0", *options)
+    process = start(*command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from holdfast.cli.machine import command
 from holdfast.machines import run
 from holdfast.machines.api import execution_job
 from tests.machines.conftest import WriteMachine
-from tests.support.commands import environment
+from tests.support.commands import environment, holdfast, program
 
 SHOP = """
 from pathlib import Path
@@ -57,9 +54,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def played(*words: str | Path, **env: str) -> Any:
-    command = [sys.executable, "-m", run.__name__, *map(str, words)]
-    done = subprocess.run(command, env=environment(**env), capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+    said = program("-m", run.__name__, *map(str, words), env=environment(**env))
+    return said.json if said.code == 0 else said.err
 
 
 @pytest.mark.parametrize("by", ["--app", "HOLDFAST_APP"])
@@ -93,9 +89,8 @@ def test_an_agent_that_nobody_has_defined_yet_is_a_warning(
 
 
 def typed(*words: str | Path) -> Any:
-    command = [sys.executable, "-m", "holdfast", "machine", *map(str, words)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else done.stdout + done.stderr
+    said = holdfast("machine", *map(str, words))
+    return said.json if said.code == 0 else said.out + said.err
 
 
 def test_run_and_resume_have_the_hooks_and_agents_of_the_program(folder: Path, write: WriteMachine) -> None:

@@ -21,9 +21,10 @@ import pytest
 from bench.environments import NotRun
 from bench.redis import find_redis
 from tests.conftest import Place
-from tests.support.commands import environment, holdfast, python
+from tests.support.commands import environment, holdfast, program, start
 from tests.support.redis import free_port
 from tests.support.stock_clients import CHECKS, EXAMPLES, with_go, with_node
+from tests.support.warm import WarmProcess
 
 PLAN = {
     "plan_id": "shout",
@@ -42,14 +43,18 @@ PIPED_GO = ["v", True, {"a": "1"}, [{"Score": 1.5, "Member": "m"}], ["y", "x"]]
 
 
 @contextmanager
-def process(*command: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    whole = {**environment(), "PYTHONUNBUFFERED": "1", **env}
-    running = subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, text=True)
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.communicate()
+def process(*command: str, **env: str) -> Iterator[subprocess.Popen[str] | WarmProcess]:
+    first, *words = command
+    whole = environment(**env)
+    with (
+        start(*words, env=whole, stdout=subprocess.PIPE, text=True)
+        if first == sys.executable
+        else subprocess.Popen(command, env=whole, stdout=subprocess.PIPE, text=True)
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def test_an_agents_tool_is_served_by_a_stock_client(place: Place, started: Start
     with gateway(place.url) as port, ExitStack() as stack:
         env = {"HOST": "127.0.0.1", "PORT": str(port), "WORKER": "w1", "KEY": key}
         stack.enter_context(process(*command, **env))
-        said = python(str(EXAMPLES / "agent.py"), env=environment(HOLDFAST_URL=place.url))
+        said = program(str(EXAMPLES / "agent.py"), env=environment(HOLDFAST_URL=place.url))
     assert said.err == ""
     assert json.loads(said.out)["sky"] == "rain"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from tests.support.warm import Request, nursery
+from tests.support.warm import WarmProcess, begin
 
-COMMANDS_IMPORT = ("holdfast.cli.worker", "holdfast.kernel.drivers.postgres", "holdfast.kernel.drivers.sqlite")
+PROGRAMS_IMPORT = ("tests.support.preloaded",)
 PYTHON_READS = ("PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
 PATIENCE = 250.0  # seconds after which a command counts as hung; no test depends on being faster
 
@@ -66,16 +67,33 @@ def python(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None =
     return run([sys.executable, *words], cwd=cwd, env=env)
 
 
-def holdfast(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Said:
+def start(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> WarmProcess:
+    """`subprocess.Popen` of Python with a file, or `-m` and a module, in a process that was warmed up."""
+    return begin(*words, preload=PROGRAMS_IMPORT, env=env or environment(), **options)
+
+
+def program(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, typed: str = "") -> Said:
+    """What a process of `start` has said, once it has ended. It reads what is typed."""
+    reads = subprocess.PIPE if typed else subprocess.DEVNULL
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(*words, cwd=cwd, env=env, stdin=reads, stdout=out, stderr=err)
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it may have ended, and read nothing
+                stdin.write(typed.encode())
+        try:
+            return Said(process.wait(PATIENCE), *(_read(file) for file in (out, err)))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def holdfast(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, typed: str = "") -> Said:
     """`python -m holdfast` in a process that was warmed up, unless the environment sets Python itself up."""
     chosen = dict(env or environment())
     if any(chosen.get(name) != os.environ.get(name) for name in PYTHON_READS):
+        assert not typed
         return cold_holdfast(*words, cwd=cwd, env=chosen)
-    request = Request("holdfast", words, str(cwd or Path.cwd()), chosen)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
-        files = [file.fileno() for file in (nothing, out, err)]
-        code = nursery(*COMMANDS_IMPORT).run(request, files, within=PATIENCE)
-        return Said(code, *(_read(file) for file in (out, err)))
+    return program("-m", "holdfast", *words, cwd=cwd, env=chosen, typed=typed)
 
 
 def cold_holdfast(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Said:

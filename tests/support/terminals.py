@@ -6,12 +6,10 @@ import contextlib
 import os
 import pty
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.commands import PATIENCE
+from tests.support.commands import PATIENCE, start
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -19,8 +17,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def terminal(*words: str, cwd: Path, env: Mapping[str, str]) -> str:
     """What a command that ends by itself has shown, without colours."""
     ours, its = pty.openpty()
-    command = [sys.executable, "-m", "holdfast", *words]
-    with subprocess.Popen(command, cwd=cwd, env=dict(env), stdin=its, stdout=its, stderr=its) as process:
+    with start("-m", "holdfast", *words, cwd=cwd, env=env, stdin=its, stdout=its, stderr=its) as process:
         os.close(its)
         shown = b""
         with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
