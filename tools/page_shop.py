@@ -6,14 +6,22 @@ Scripts answer in the place of the models; the prices are the models' own.
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from holdfast import Agent, Holdfast, Retry
 from holdfast.app import core_of
+from holdfast.facades.flatagents.triggers import Triggers
+from holdfast.machines.triggers import MARK
 from holdfast.models import Script, call, calls, reject, say
 from holdfast.workers.role import Role
 
 MACHINE = Path(__file__).parents[1] / "examples" / "article.yml"
+_REGISTRY = """
+triggers:
+  - {name: front page, type: cron, schedule: "0 5 * * *", machine: article}
+  - {name: letters, type: subprocess, on: work_added, machine: article}
+"""
 _CUSTOMERS = (("42", "gold"), ("43", "gold"), ("44", "free"))
 
 
@@ -30,6 +38,7 @@ class Shop(NamedTuple):
     run: str
     session: str
     job: str
+    batch: str
     execution: str
     worker: str
 
@@ -52,16 +61,19 @@ async def open_shop(hf: Holdfast) -> Shop:
         """Tidy up."""
 
     article = hf.machine(MACHINE, hooks=Newspaper)
+    _triggers(hf)
     await hf.migrate()
     for id in ("mill-1", "mill-2"):
         await core_of(hf).make_worker(Role(id=id, name="mill")).start()
-    execution = await article.enqueue({"title": "The Storm"})
+    execution = await article.enqueue({"title": "The Storm"}, metadata={MARK: "front page"})
     await hf.budgets.set("0.05", tenant="acme", per="1d")
     await hf.budgets.set("400.00", per="30d", policy="ask")
     for customer, plan in _CUSTOMERS:
         marks = {"customer": customer, "plan": plan}
         talk = await hf.session(f"customer {customer}", tenant="acme", metadata=marks)
         await (await talk.send("How do I get to the harbour?", guide, metadata=marks)).result()
+    for town in ("Oslo", "Bergen", "Tromso"):
+        await guide.enqueue(f"Describe {town}.", tenant="acme", mode="batch")
     for number in range(3):
         await fetch.enqueue(f"https://example.org/news/{number}")
         await _failing(hf, number)
@@ -70,7 +82,15 @@ async def open_shop(hf: Holdfast) -> Shop:
     asked = await chat.send("My lamp A1 never came.", desk)
     await hf.queues.pause("reports", reason="The printer has no paper.")
     waiting = await report.enqueue("2026-10")
-    return Shop(asked.id, chat.id, waiting.id, execution.id, "mill-2")
+    (batch,) = await hf.batches.list()
+    return Shop(asked.id, chat.id, waiting.id, batch.id, execution.id, "mill-2")
+
+
+def _triggers(hf: Holdfast) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trigger_registry.yml"
+        file.write_text(_REGISTRY)
+        Triggers(file, app=hf)
 
 
 def _staff(hf: Holdfast) -> tuple[Agent[str], Agent[str], Agent[str]]:

@@ -68,6 +68,8 @@ def pictures(shop: Shop) -> tuple[Picture, ...]:
         Picture("money", "/money?by=tenant"),
         Picture("audit", "/audit"),
         Picture("machines", f"/executions/{shop.execution}"),
+        Picture("triggers", "/triggers"),
+        Picture("batch", f"/batches/{shop.batch}"),
     )
 
 

@@ -19,6 +19,7 @@ from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, wor
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
+from holdfast.kernel.failure_groups import is_alike
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -225,28 +226,34 @@ class Jobs(View):
         return Job(self._app, accepted.id, None) if accepted.fresh else None
 
     @changing("jobs retry")
-    async def retry_some(
+    async def retry_some(  # noqa: PLR0913  filters
         self,
         *,
         state: str | None = None,
         queue: str | None = None,
         kind: str | None = None,
         tenant: str | None = None,
+        error: str | None = None,
+        message: str | None = None,
         after: str | None = None,
         dry_run: bool = False,
     ) -> Bulk:
-        """`retry_once` for a page of ended jobs, failed ones by default; with `dry_run` it only counts them."""
+        """`retry_once` for a page of ended jobs, failed ones by default; with `dry_run` it only counts them.
+
+        `error` and `message` are those of a group of `failures`: only jobs that failed so.
+        """
         chosen = state or "failed"
         if chosen in LIVE:
             raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
         page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
+        fitting = [job for job in page if _failed_so(job, (error, message))]
         changed, refused = 0, dict[str, str]()
-        for job in [] if dry_run else page:
+        for job in [] if dry_run else fitting:
             try:
                 changed += await self.retry_once(job.id) is not None
             except HoldfastError as problem:
                 refused[job.id] = str(problem)
-        return Bulk(matched=len(page), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
+        return Bulk(matched=len(fitting), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
 
     @changing("jobs cancel")
     async def cancel_some(
@@ -273,6 +280,11 @@ class Jobs(View):
             if changed >= _TOGETHER:
                 return Bulk(matched=changed, changed=changed, refused={}, next="more", dry_run=False)
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
+
+
+def _failed_so(job: JobRecord, group: tuple[str | None, str | None]) -> bool:
+    its = job.error if isinstance(job.error, dict) else {}
+    return is_alike(group, its.get("type"), its.get("message"))
 
 
 class StoredWorker:

@@ -67,6 +67,18 @@ class Webhook:
     tenant: str = ""
     using: Callable[[Any], Any] | None = None
 
+    @property
+    def target(self) -> tuple[str, str]:
+        """What a delivery starts: a noun, and its name."""
+        match self.to:
+            case JobFunction():
+                return "job", self.to.definition.kind
+            case Agent():
+                return "agent", self.to.name
+            case Machine():
+                return "machine", self.to.name
+        return "function", getattr(self.to, "__name__", type(self.to).__name__)
+
     def read(self, headers: Mapping[str, str], raw: bytes, now_us: int) -> Delivery:
         """The delivery, if it is signed; `NotSigned` otherwise, `BadPayload` for what is not JSON."""
         id, sent = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
@@ -139,6 +151,10 @@ class Webhooks:
             raise UsageError(f"webhook {name!r} needs a secret.")
         self._declared[name] = made
         return made
+
+    @property
+    def declared(self) -> Sequence[Webhook]:
+        return list(self._declared.values())
 
     def find(self, name: str) -> Webhook | None:
         return self._declared.get(name)

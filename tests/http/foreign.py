@@ -37,7 +37,21 @@ GATEWAY = "/gateway/api/v1"
 PLAIN = frozenset(
     (
         *("after", "limit", "count", "state", "mode", "since", "until", "archived", "partial", "wait", "by", "step"),
-        *("of", "queue", "kind", "name", "metadata", "source", "all", "before", "value", "key", "machine"),
+        *(
+            "of",
+            "queue",
+            "kind",
+            "name",
+            "metadata",
+            "source",
+            "all",
+            "before",
+            "value",
+            "key",
+            "machine",
+            "error",
+            "message",
+        ),
     )
 )
 # Fields with which a body may name something, beyond those that it must have.

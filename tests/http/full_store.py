@@ -8,7 +8,9 @@ from typing import Any
 
 from holdfast import Agent, Holdfast, JobContext, Tool
 from holdfast.access.principals import Principal
+from holdfast.facades.flatagents.triggers import Triggers
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.machines.triggers import MARK
 from holdfast.models.protocol import Wire
 from holdfast.models.script import Part, Script, call, calls, last_user_text, reject, say, think
 from tests.http.test_security import as_principal
@@ -39,7 +41,19 @@ data:
       output:
         verdict: "{{{{ context.verdict }}}}"
 """
-_SETTLED = ("completed", "failed", "awaiting_input")
+TRIGGERS = """
+triggers:
+  - name: nightly_{n}
+    type: cron
+    machine: article_{n}
+    schedule: "0 3 * * *"
+  - name: added_{n}
+    type: subprocess
+    machine: article_{n}
+    on: work_added
+"""
+_BATCHED = ("batch_submitting", "batch_pending", "batch_processing")
+_SETTLED = ("completed", "failed", "awaiting_input", *_BATCHED)
 
 
 class FullStore:
@@ -64,7 +78,8 @@ class FullStore:
             for number, agent in enumerate(agents):
                 await self._converse(number, agent)
                 await self._enqueue(number)
-                await machines[number].enqueue({"title": self.text(number, 20_000)})
+                started = {MARK: self.text(number, 200)}
+                await machines[number].enqueue({"title": self.text(number, 20_000)}, metadata=started)
                 await self.hf.budgets.set("1.00", tenant=f"tenant_{number}", per="1d")
                 await self.hf.access.tokens.create(f"token_{number}", by=f"maker_{number}", tenant=f"tenant_{number}")
             await eventually(self._settled)
@@ -112,6 +127,9 @@ class FullStore:
     def _machine(self, n: int) -> Any:
         file = self._folder / f"article_{n}.yml"
         file.write_text(MACHINE.format(n=n))
+        registry = self._folder / f"triggers_{n}.yml"
+        registry.write_text(TRIGGERS.format(n=n))
+        Triggers(registry, app=self.hf)
         return self.hf.machine(file)
 
     def _declare_jobs(self, n: int) -> None:
@@ -134,6 +152,7 @@ class FullStore:
         for end in ("well", "asks", "fails", "question") if len(text) < 100_000 else ("well",):
             session = await self.hf.session(f"key_{n}_{end}", tenant=f"tenant_{n}", metadata=told)
             await session.send(f"{end}: {text}", agent, metadata=told)
+        await agent.enqueue(f"well: {text[:5_000]}", mode="batch", tenant=f"tenant_{n}", metadata=told)
 
     async def _enqueue(self, n: int) -> None:
         text = self.text(n)

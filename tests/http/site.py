@@ -30,7 +30,7 @@ const add = (each) => {
   const at = ({ x, y, width, height }) => `${x},${y} ${width}x${height}`;
   for (const { node, previousRect, currentRect } of each.sources) {
     const what = node?.outerHTML?.slice(0, 160) ?? `${node?.nodeName} ${node?.textContent?.slice(0, 60)}`;
-    window.shifted.push(`${at(previousRect)} → ${at(currentRect)} ${what}`);
+    if (window.shifted.length < 40) window.shifted.push(`${at(previousRect)} → ${at(currentRect)} ${what}`);
   }
 };
 new PerformanceObserver((list) => list.getEntries().forEach(add)).observe({ type: "layout-shift", buffered: true });

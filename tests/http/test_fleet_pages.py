@@ -24,9 +24,9 @@ from tests.support.apps import working
 
 LISTS = (
     *("/sessions", "/agents", "/tools", "/calls", "/queues", "/workers", "/schedules", "/batches", "/pools"),
-    *("/machines", "/plans", "/money", "/audit", "/settings"),
+    *("/machines", "/triggers", "/plans", "/money", "/audit", "/settings"),
 )
-FLEET = ("/queues", "/workers", "/schedules", "/batches", "/pools", "/audit", "/settings")
+FLEET = ("/queues", "/workers", "/schedules", "/batches", "/pools", "/triggers", "/audit", "/settings")
 EVIL = "</script><img src=x onerror=alert(1)>\u202e"
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import html
 import re
 
+import pytest
+
 from holdfast import Agent, Holdfast
 from holdfast.app import core_of
-from holdfast.models.script import Script, call, say
+from holdfast.errors import RunFailed
+from holdfast.models.script import Script, call, reject, say
 from holdfast.resp.principals import KeyPrincipal
 from holdfast.resp.workers import Described, register
 from tests.http.browsing import browser, send
 from tests.http.test_api import guide
 from tests.http.test_fleet_pages import filled, text
 from tests.http.test_pages import asking
+from tests.support.agents import scripted
 from tests.support.apps import MakeApp, working
 from tests.support.snippets import check_command
 
@@ -166,3 +170,58 @@ async def test_failed_calls_are_told_by_their_words(hf: Holdfast) -> None:
     page = await text(browser(hf), "/calls")
     assert '<span class="note failed">ValueError: too heavy' in page
     assert "Traceback" not in page
+
+
+async def test_now_says_what_work_waits_for(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    await guide(hf).enqueue("What?")
+    await hf.enqueue("print", {}, queue="reports")
+    await hf.queues.pause("reports", reason="no paper")
+    ann = browser(hf)
+    page = await text(ann, "/")
+    gates = re.findall(r'<b class="num">(\d+)</b><a href="([^"]+)">([^<]+)</a>', page)
+    assert ("1", "/workers", "a worker: none is live") in gates
+    assert ("1", "/queues", "a queue that is paused") in gates
+    assert len(gates) == 6, "each has its place, also without work"
+    assert "What work waits for" not in await text(browser(hf, tenant="acme"), "/")
+
+
+async def test_an_agent_says_who_serves_it(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    agent = await hf.agents.put(guide(hf))
+    ann = browser(hf)
+    assert "No live worker has it" in await text(ann, f"/agents/{agent.id}")
+    async with working(hf) as worker:
+        assert f'href="/workers/{worker.id}"' in await text(ann, f"/agents/{agent.id}")
+    tenants = await text(browser(hf, tenant="acme"), "/agents")
+    assert "Who serves it" not in tenants
+
+
+async def test_why_leads_to_what_holds_it(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    job = await hf.enqueue("print", {}, queue="reports")
+    await hf.queues.pause("reports", reason="no paper")
+    ann = browser(hf)
+    for path in (f"/jobs/{job.id}", f"/why?id={job.id}"):
+        page = await text(ann, path)
+        assert '<a class="way" href="/queues">' in page, path
+        assert '<a class="way" href="/workers">' in page, path
+
+
+async def test_a_run_has_one_notice_in_every_state(hf: Holdfast) -> None:
+    """So that nothing moves when one takes the place of another."""
+    ann = browser(hf)
+    run = await asking(hf)
+    told = [await text(ann, f"/runs/{run.id}")]
+    await run.cancel("no longer wanted")
+    told.append(await text(ann, f"/runs/{run.id}"))
+    done = await guide(hf).run("What?")
+    told.append(await text(ann, f"/runs/{done.run_id}"))
+    failing = hf.agent("clumsy", model=scripted(hf, reject("x" * 500)))
+    with pytest.raises(RunFailed):
+        await failing.run("Reach")
+    (failed,) = await hf.runs.list(agent="clumsy")
+    told.append(await text(ann, f"/runs/{failed.id}"))
+    found = [re.findall(r'class="notice[^"]* told[^"]*" id="([a-z-]+)"', page) for page in told]
+    assert found == [["why-asks"], ["why-ended"], ["why-ended"], ["why-ended"]]
+    assert 'class="notice failed' not in told[1], "only a failure is red"

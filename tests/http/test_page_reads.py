@@ -27,6 +27,7 @@ LISTS = (
         "/batches",
         "/pools",
         "/machines",
+        "/triggers",
         "/plans",
         "/money",
         "/audit",

@@ -15,7 +15,6 @@ from holdfast.settings import Settings
 from tests.http.memory import Scale, grown
 from tests.http.site import Site, looking
 
-REFRESHES = 40  # `make soak-web` has an hour of them
 WARM = 20
 
 pytestmark = pytest.mark.slow
@@ -44,8 +43,9 @@ def refresh(page: Page) -> None:
     fetched.value.finished()
 
 
-def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser) -> None:
-    """While runs come and end, so that there is something to show each time."""
+@pytest.mark.parametrize("refreshes", [40, pytest.param(720, marks=pytest.mark.long)])  # an hour of five seconds each
+def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser, refreshes: int) -> None:
+    """While runs come and end, so that there is something to show each time; `make soak-web` has a real hour of it."""
     for number in range(12):
         site.ask(_result(site, site.start("guide", f"Before {number}")))
     with looking(chromium) as (page, _):
@@ -55,12 +55,13 @@ def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser) -> None:
         for _ in range(WARM):
             refresh(page)
         before = scale.weigh()
-        for number in range(REFRESHES):
+        for number in range(refreshes):
             if number % 20 == 0:
                 site.start("guide", f"Run {number}")
             refresh(page)
         after = scale.weigh()
         assert grown(before, after) == [], f"{before}\n{after}"
+        assert page.evaluate("window.shifts") == 0, page.evaluate("window.shifted")
 
 
 async def _result(site: Site, run: str) -> None:

@@ -56,6 +56,7 @@ CHANGING = frozenset(
         "workers forget",
     }
 )
+_REASON = "holdfast.reason"  # where a command keeps it
 # Where and how, and what people and models say to each other: that has no place in an audit.
 _LEFT_OUT = frozenset(
     {*("url", "app", "as_json", "wide", "yes"), *("changed", "inputs", "message", "prompt", "results", "text")}
@@ -67,6 +68,11 @@ def caller() -> Principal:
     return Principal(f"{os_user()} (command)", "admin")
 
 
+def keep_reason(context: click.Context, _: click.Parameter, reason: str) -> None:
+    """The callback of `--reason`: what a person says is for the audit, not for the command."""
+    context.meta[_REASON] = reason
+
+
 @asynccontextmanager
 async def recorded(app: Holdfast, *, changes: bool = True) -> AsyncIterator[None]:
     """Around what the present command asks of the store: if it changes something, that is written."""
@@ -76,7 +82,8 @@ async def recorded(app: Holdfast, *, changes: bool = True) -> AsyncIterator[None
     if not changes or name not in CHANGING or given.get("dry_run"):
         yield
         return
-    async with app.access.audit.recording(caller(), name, subject_of(given), detail=detail_of(given)):
+    why = {} if context is None else {"reason": context.meta.get(_REASON)}
+    async with app.access.audit.recording(caller(), name, subject_of(given), detail=detail_of({**why, **given})):
         yield
 
 

@@ -8,7 +8,7 @@ from holdfast.agents.money.api import Budget, Policy
 from holdfast.agents.money.budgets import name_of
 from holdfast.app import Holdfast
 from holdfast.cli.lists import Listing, print_list, wide_option
-from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
+from holdfast.cli.options import all_of, ask, json_option, print_json, reason_option, url_option
 from holdfast.cli.renamed import add_earlier_name
 from holdfast.cli.short_ids import whole, whole_session
 from holdfast.cli.tables import Column
@@ -98,6 +98,7 @@ def set_(  # noqa: PLR0913  its options
 
 @command.command("delete")
 @click.argument("id")
+@reason_option
 @url_option
 @json_option
 def delete(id: str, url: str | None, as_json: bool) -> None:

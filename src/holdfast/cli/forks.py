@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     ask,
     json_option,
     print_json,
+    reason_option,
     seen_by,
     tenant_option,
     text_of,
@@ -151,6 +152,7 @@ def replay(ctx: click.Context, id: str, url: str | None, as_json: bool) -> None:
 @click.option("--at", type=click.IntRange(1), help="The last message to copy; default: all of them.")
 @click.option("--key", help="The key of the new session; the same key gives the same session again.")
 @tenant_option
+@reason_option
 @url_option
 @json_option
 def fork_session(  # noqa: PLR0917  the options of the command

@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     print_json,
     print_pairs,
     progress,
+    reason_option,
     url_option,
 )
 from holdfast.cli.queues import require_queue, say_if_absent
@@ -171,6 +172,7 @@ def why(id: str, worker: str | None, url: str | None, as_json: bool) -> None:
     show_default=True,
     help="With --all: at most this many, the newest.",
 )
+@reason_option
 @url_option
 @json_option
 def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **filters: Any) -> None:

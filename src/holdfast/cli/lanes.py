@@ -8,7 +8,7 @@ import click
 
 from holdfast.agents.values.lanes import ClosedLaneRecord
 from holdfast.cli.lists import Listing, print_list, wide_option
-from holdfast.cli.options import all_of, ask, counted, json_option, print_json, url_option
+from holdfast.cli.options import all_of, ask, counted, json_option, print_json, reason_option, url_option
 from holdfast.cli.tables import Column
 
 _LANES = Listing(
@@ -48,6 +48,7 @@ def ls(url: str | None, as_json: bool, wide: bool) -> None:
 
 @command.command("open")
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def open_(name: str, url: str | None, as_json: bool) -> None:

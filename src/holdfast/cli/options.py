@@ -16,7 +16,7 @@ import click
 from holdfast.agents.api.lists import Tenant
 from holdfast.app import Holdfast
 from holdfast.cli import target
-from holdfast.cli.audited import recorded
+from holdfast.cli.audited import keep_reason, recorded
 from holdfast.errors import UsageError
 from holdfast.kernel.queues import CAP
 from holdfast.settings import Settings
@@ -33,6 +33,9 @@ limit_option = click.option(
 )
 after_option = click.option("--after", metavar="CURSOR", help="Continue a list: what the last part said.")
 tenant_option = click.option("--tenant", help="Only of this tenant; default: of no tenant.")
+reason_option = click.option(
+    "--reason", default="", expose_value=False, callback=keep_reason, help="Why you do it: the audit keeps it."
+)
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting; `holdfast settings` lists all."
 )

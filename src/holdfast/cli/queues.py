@@ -18,6 +18,7 @@ from holdfast.cli.options import (
     moment,
     print_json,
     print_pairs,
+    reason_option,
     rough,
     url_option,
 )
@@ -145,6 +146,7 @@ def pause(name: str, reason: str, create: bool, url: str | None, as_json: bool) 
 
 @command.command()
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def resume(name: str, url: str | None, as_json: bool) -> None:

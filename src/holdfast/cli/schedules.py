@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.lists import Listing, print_list, wide_option
-from holdfast.cli.options import all_of, ask, json_option, moment, print_json, url_option
+from holdfast.cli.options import all_of, ask, json_option, moment, print_json, reason_option, url_option
 from holdfast.cli.renamed import add_earlier_name
 from holdfast.cli.tables import Column
 from holdfast.cli.target import repeated
@@ -57,6 +57,7 @@ def ls(url: str | None, as_json: bool, wide: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def pause(name: str, url: str | None, as_json: bool) -> None:
@@ -70,6 +71,7 @@ def pause(name: str, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def resume(name: str, url: str | None, as_json: bool) -> None:
@@ -83,6 +85,7 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def run(name: str, url: str | None, as_json: bool) -> None:
@@ -96,6 +99,7 @@ def run(name: str, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@reason_option
 @url_option
 @json_option
 def delete(name: str, url: str | None, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     moment,
     print_json,
     print_pairs,
+    reason_option,
     seen_by,
     tenant_option,
     text_of,
@@ -109,6 +110,7 @@ def show(id: str, limit: int, tenant: str | None, url: str | None, as_json: bool
 @click.option("--protected-tokens", type=click.IntRange(0), metavar="TOKENS", help="Keep this many last tokens.")
 @click.option("--if-needed", is_flag=True, help="Only if the session has reached its trigger.")
 @tenant_option
+@reason_option
 @url_option
 @json_option
 def compact(
@@ -159,6 +161,7 @@ def stats(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("id")
 @tenant_option
+@reason_option
 @url_option
 @json_option
 def restore(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from holdfast.cli.options import (
     moment,
     print_json,
     print_pairs,
+    reason_option,
     rough,
     url_option,
 )
@@ -109,6 +110,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("id")
+@reason_option
 @url_option
 @json_option
 def drain(id: str, url: str | None, as_json: bool) -> None:

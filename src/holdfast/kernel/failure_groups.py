@@ -28,6 +28,20 @@ def pattern(message: str) -> str:
     return _NUMBER.sub("<n>", _ID.sub("<id>", line))[:_LONGEST]
 
 
+def alike(error: str | None, message: str | None) -> tuple[str, str]:
+    """What failures of one group have in common: the class of what was raised, and the message without its numbers.
+
+    A message begins with that class; without one, the runtime's own word for it is taken.
+    """
+    named = _CLASS.match(told := pattern(message or ""))
+    return (named[1], named[2]) if named else ((error or "")[:_LONGEST], told)
+
+
+def is_alike(group: tuple[str | None, str | None], error: str | None, message: str | None) -> bool:
+    """Whether a failure has what these have in common; None stands for any."""
+    return all(wanted in (None, its) for wanted, its in zip(group, alike(error, message), strict=True))
+
+
 async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]) -> None:
     """Count failures in their groups."""
     found: dict[str, Failures] = {}
@@ -45,9 +59,7 @@ async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]
 
 
 def _made(subject: str, row: Finished) -> Failures:
-    """A message begins with the class of what was raised; without one, the runtime's own word for it is taken."""
-    named = _CLASS.match(message := pattern(row.message or ""))
-    error, message = named.groups() if named else ((row.error or "")[:_LONGEST], message)
+    error, message = alike(row.error, row.message)
     made = Failures("", subject, row.tenant, row.kind or row.source, error, message, 1, row.at, row.at, row.id)
     return made._replace(id=_id(made))
 

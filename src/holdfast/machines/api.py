@@ -30,6 +30,7 @@ from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.profiles import model_of
 from holdfast.machines.stepping import MachineEvent, MachinePlace
+from holdfast.machines.triggers import DeclaredTrigger
 from holdfast.settings import Settings
 from holdfast.validation import did_you_mean
 
@@ -67,6 +68,7 @@ class Machines:
         self.engine = Engine(Agents(core), lambda: core.ports)
         self.files: dict[str, str] = {}  # of each machine that is served here
         self.declared: dict[str, Machine[Any]] = {}  # by name, as the program declared them
+        self.triggers: dict[str, DeclaredTrigger] = {}  # by name, from the files that the program has read
         self._layer = MachineLayer()
         core.registry.plug_in(self._layer)
 

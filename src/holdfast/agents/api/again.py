@@ -16,6 +16,7 @@ from holdfast.agents.runs.create import AgentName, Named
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.kernel import codec, stored_json
+from holdfast.kernel.failure_groups import is_alike
 from holdfast.values.bulk import Bulk
 from holdfast.values.page import Page
 
@@ -23,13 +24,18 @@ TOGETHER = 1_000  # runs that one call changes
 
 
 class RunChoice(TypedDict, total=False):
-    """Which runs a call changes: what `hf.runs.list` takes."""
+    """Which runs a call changes: what `hf.runs.list` takes.
+
+    `error` and `message` are those of a group of `hf.runs.failures`: only runs that failed so.
+    """
 
     session: Session | str | None
     agent: str | None
     state: str | None
     parent: str | None
     tenant: str | None
+    error: str | None
+    message: str | None
     after: str | None
     limit: int
 
@@ -74,8 +80,9 @@ async def change_some(
     dry_run: bool,
 ) -> Bulk:
     """Change a page of runs that have, or have not, ended. One that cannot be changed does not stop the others."""
+    failed = choice.pop("error", None), choice.pop("message", None)
     page = await listing(**{"limit": TOGETHER, **choice})
-    fitting = [run for run in page if (run.state in ENDED) == ended]
+    fitting = [run for run in page if (run.state in ENDED) == ended and is_alike(failed, run.error_type, run.error)]
     changed = 0
     refused: dict[str, str] = {}
     for run in () if dry_run else fitting:

@@ -8,14 +8,15 @@ and by the next tick if it never came.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast import crons
-from holdfast.app import Holdfast, core_of
+from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.errors import HoldfastError, RunFailed, StoreRefused, UsageError
 from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks, stale_after
 from holdfast.facades.flatagents.item_rows import QUEUE, size
@@ -31,6 +32,7 @@ from holdfast.machines.api import ExecutionHandle, Machine
 from holdfast.machines.documents import plain_value, read_document
 from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
 from holdfast.machines.run import play_here
+from holdfast.machines.triggers import MARK, DeclaredTrigger
 from holdfast.validation import did_you_mean
 
 WORK_ADDED = "work_added"
@@ -42,15 +44,8 @@ _WINDOWS_US = (60_000_000, 3_600_000_000, 86_400_000_000)  # a tick makes up for
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(DeclaredTrigger):
     """When a machine is to be started, and with which input."""
-
-    name: str
-    type: str
-    machine: str
-    schedule: str | None = None
-    on: str | None = None
-    input: Mapping[str, Any] = field(default_factory=dict)
 
     def due(self, moment: int) -> int | None:
         """The last time that its schedule names, at or before this moment; None: there was none for a day."""
@@ -130,6 +125,7 @@ class Triggers:
         self.listed = read_triggers(path)
         self._folder = Path(path).absolute().parent
         self._app = app
+        machines_of(app).triggers.update({each.name: each for each in self.listed})
         self._hooks = hooks or DistributedWorkerHooks()
         self._bound = dict(machines or {})
         self._machines: dict[str, Machine[Any]] = {}  # by trigger
@@ -192,7 +188,7 @@ class Triggers:
         made = []
         for trigger in self._of_work(pool_id):
             order = first_order(self._machine(trigger).bundle, {**trigger.input, "pool_id": pool_id})
-            way = Way(TRIGGERED)
+            way = Way(TRIGGERED, metadata=json.dumps({MARK: trigger.name}))
             made.append(new_job(derived_id("trigger", trigger.name, item_id), order, way, self._app.settings))
         return made
 
@@ -223,7 +219,7 @@ class Triggers:
     async def _enqueue(self, trigger: Trigger, input: Mapping[str, Any], key: str) -> list[ExecutionHandle[Any]]:
         machine = self._machine(trigger)
         id = f"trigger {trigger.name} {key}" if key else None
-        execution = await machine.enqueue(input, execution_id=id)
+        execution = await machine.enqueue(input, execution_id=id, metadata={MARK: trigger.name})
         return [execution] if execution.fresh else []
 
     async def _restart(self, before: int) -> None:

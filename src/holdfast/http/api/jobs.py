@@ -19,12 +19,17 @@ routes = Routes("jobs")
 
 
 class ManyJobs(Body):
-    """Which jobs; `dry_run` only counts them. Continue with `next` as `after`."""
+    """Which jobs; `dry_run` only counts them. Continue with `next` as `after`.
+
+    `error` and `message` are those of a group of `GET /system/failures`, to enqueue only jobs again that failed so.
+    """
 
     dry_run: bool = False
     state: str | None = None
     queue: str | None = None
     kind: str | None = None
+    error: str | None = None
+    message: str | None = None
     after: str | None = None
     reason: Annotated[str, Field(max_length=2_000)] = "cancelled by its owner"
 
@@ -54,7 +59,9 @@ async def list_jobs(
 @routes.post("/jobs/retry")
 async def retry_jobs(seen: Sight, many: ManyJobs) -> Bulk:
     """Enqueue ended jobs again, at most 1,000 a call, each once; failed ones unless `state` says otherwise."""
-    return await seen.hf.jobs.retry_some(**many.choice, after=many.after, tenant=seen.tenant, dry_run=many.dry_run)
+    group = {"error": many.error, "message": many.message}
+    where = {**many.choice, **group, "after": many.after, "tenant": seen.tenant}
+    return await seen.hf.jobs.retry_some(**where, dry_run=many.dry_run)
 
 
 @routes.post("/jobs/cancel")

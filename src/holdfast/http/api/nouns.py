@@ -18,6 +18,7 @@ from holdfast.http.api import (
     streams,
     system,
     tools,
+    triggers,
 )
 from holdfast.http.api.routes import Routes
 from holdfast.http.gateway import routes as gateway
@@ -32,6 +33,7 @@ NOUNS: Sequence[Routes] = (
     tools.tools,
     machines.machines,
     machines.routes,
+    triggers.routes,
     plans.plans,
     plans.actions,
     tools.pools,

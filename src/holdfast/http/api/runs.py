@@ -79,18 +79,24 @@ class Forking(Body):
 
 
 class ManyRuns(Body):
-    """Which runs; `dry_run` only counts them. Continue with `next` as `after`."""
+    """Which runs; `dry_run` only counts them. Continue with `next` as `after`.
+
+    `error` and `message` are those of a group of `GET /system/failures`: only runs that failed so.
+    """
 
     dry_run: bool = False
     agent: str | None = None
     session: str | None = None
     state: str | None = None
+    error: str | None = None
+    message: str | None = None
     after: str | None = None
     reason: Annotated[str, Field(max_length=2_000)] = ""
 
     @property
     def choice(self) -> dict[str, Any]:
-        return {"agent": self.agent, "session": self.session, "after": self.after, **self.in_state}
+        where = {"agent": self.agent, "session": self.session, "error": self.error, "message": self.message}
+        return {**where, "after": self.after, **self.in_state}
 
     @property
     def in_state(self) -> dict[str, str]:

@@ -247,6 +247,9 @@
         name === "style" || name === "tabindex" || (name === "class" && node.classList?.contains("settled")) ||
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
         name === "checked" || (name === "width" && node.classList?.contains("wf"))),
+      // What comes folds itself, so that it is as high as what it replaces; what a person drags stays.
+      beforeNodeAdded: (node) => { if (node.nodeName === "DETAILS" && node.classList.contains("told")) node.removeAttribute("open"); return true; },
+      beforeNodeRemoved: (node) => !node.classList?.contains("wf-range"),
       afterNodeAdded: (node) => { if (node.nodeType === 1) window.htmx?.process(node); },
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
     },

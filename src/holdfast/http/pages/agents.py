@@ -15,15 +15,17 @@ from holdfast.errors import UsageError
 from holdfast.http.api.agents import list_agents, list_versions, show_agent
 from holdfast.http.api.paging import Paged, Paging
 from holdfast.http.api.runs import NewRunBody, create_run, list_runs
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.pairs import pairs_of
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.values import Page
+from holdfast.values.workers import WorkerRecord
 
 pages = Pages()
 
 _FEW = Paging(None, 25)
+_WORKERS = 200  # that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,14 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
+    """`served_by` is None for who does not see workers."""
+
     agent: AgentRecord
     versions: Sequence[Changed]
     definition: Any
     runs: Page[RunRecord]
     ends: Ends
+    served_by: Sequence[WorkerRecord] | None
 
 
 @pages.page("/agents", "agents.html")
@@ -78,7 +83,14 @@ async def show_one_agent(seen: Sight, id: str) -> AgentView:
     versions = await list_versions(seen, agent.id, _FEW)
     runs = await list_runs(seen, _FEW, agent=agent.id)
     definition = versions[0].definition if versions else {}
-    return AgentView(agent, _changed(versions), definition, runs, _ends(runs))
+    return AgentView(agent, _changed(versions), definition, runs, _ends(runs), await _served_by(seen, agent.name))
+
+
+async def _served_by(seen: Seen, name: str) -> Sequence[WorkerRecord] | None:
+    """The live workers that can run it."""
+    if not seen.sees_fleet:
+        return None
+    return [each for each in await seen.hf.workers.list(limit=_WORKERS) if f"agent:{name}" in each.capabilities]
 
 
 def _changed(versions: Sequence[VersionRecord]) -> list[Changed]:

@@ -23,6 +23,7 @@ from holdfast.http.pages import (
     search,
     sessions,
     tools,
+    triggers,
     workers,
 )
 from holdfast.http.pages.routes import Pages
@@ -43,6 +44,7 @@ PAGES: Sequence[Pages] = (
     batches.pages,
     pools.pages,
     machines.pages,
+    triggers.pages,
     plans.pages,
     money.pages,
     administration.pages,

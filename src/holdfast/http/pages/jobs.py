@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -23,14 +24,16 @@ from holdfast.http.api.jobs import (
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.bulk import BulkView
+from holdfast.http.pages.bulk import BulkView, over_pages
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.trends import trends
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.values import Page
 from holdfast.values.bulk import Bulk
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+from holdfast.values.tallies import FailureRecord
 
 pages = Pages()
 
@@ -45,16 +48,25 @@ TABS = (
     Tab(State.CANCELLED, "Cancelled"),
 )
 _SHOWN = 100
+_CHOICE = ("state", "queue", "kind", "after")
 Ticked = Annotated[list[str], Query(default_factory=list)]
 
 
 @dataclass(frozen=True, slots=True)
 class JobsView:
+    """`groups` are failures of the last day that are alike, `trends` how often each kind failed in each hour.
+
+    `bulk_fits`: all jobs that fit can be changed at once, because nothing else narrows the list.
+    """
+
     jobs: Page[JobRecord]
     states: tuple[Tab, ...]
     state: str
     narrowed: tuple[Chip, ...]
     filters: dict[str, str | None]
+    groups: Sequence[FailureRecord]
+    trends: Mapping[str, str]
+    bulk_fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +99,51 @@ async def show_jobs(
     wanted: dict[str, Any] = {"queue": queue or None, "kind": kind or None, "tenant": tenant or None}
     found = await list_jobs(seen, page, state=state or None, since=from_when(seen, since), **wanted)
     filters = {**wanted, "since": since or None}
-    return JobsView(found, TABS, state or "", chips(filters), filters)
+    groups = await _groups(seen, wanted) if state == State.FAILED and not page.after else []
+    return JobsView(
+        jobs=found,
+        states=TABS,
+        state=state or "",
+        narrowed=chips(filters),
+        filters=filters,
+        groups=groups,
+        trends=await _trends(seen, groups, wanted),
+        bulk_fits=not (tenant or since),
+    )
+
+
+async def _groups(seen: Seen, wanted: Mapping[str, str | None]) -> Sequence[FailureRecord]:
+    """Those of a queue are not kept apart."""
+    if wanted["queue"]:
+        return []
+    whose = seen.chosen(wanted["tenant"])
+    return await seen.hf.jobs.failures(kind=wanted["kind"], tenant=whose, since="24h", limit=8)
+
+
+async def _trends(seen: Seen, groups: Sequence[FailureRecord], wanted: Mapping[str, str | None]) -> Mapping[str, str]:
+    if not groups:
+        return {}
+    whose = seen.chosen(wanted["tenant"])
+    return trends(
+        seen, await seen.hf.jobs.stats("kind", tenant=whose, since="24h", step="hour", state="failed"), "kind"
+    )
 
 
 @pages.page("/jobs/retry", "bulk.html", like="POST /jobs/retry")
 async def ask_retry(
-    seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
+    seen: Sight,
+    id: Ticked,
+    state: str | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    error: str | None = None,
+    message: str | None = None,
 ) -> BulkView:
+    """`error` and `message` are those of a group of failures."""
     if id:
         return await _asked_for(seen, "retry", id)
-    return await _bulk(seen, "retry", {"state": state, "queue": queue, "kind": kind}, dry_run=True)
+    choice = {"state": state, "queue": queue, "kind": kind, "error": error, "message": message}
+    return await _bulk(seen, "retry", choice, dry_run=True)
 
 
 @pages.page("/jobs/cancel", "bulk.html", like="POST /jobs/cancel")
@@ -112,14 +159,15 @@ async def ask_cancel(
 async def retry_many(seen: Sight, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "retry", form)
-    return await _bulk(seen, "retry", {name: form.text(name) for name in ("state", "queue", "kind", "after")})
+    choice = {name: form.text(name) for name in (*_CHOICE, "error", "message")}
+    return await _bulk(seen, "retry", choice, reason=form.text("reason"))
 
 
 @pages.action("/jobs/cancel", template="bulk.html")
 async def cancel_many(seen: Sight, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "cancel", form)
-    choice = {name: form.text(name) for name in ("state", "queue", "kind", "after")}
+    choice = {name: form.text(name) for name in _CHOICE}
     return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
 
 
@@ -152,7 +200,7 @@ async def _bulk(
     chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
     given = {} if reason is None else {"reason": reason}
     many = ManyJobs(dry_run=dry_run, **chosen, **given)
-    found = await (retry_jobs if verb == "retry" else cancel_jobs)(seen, many)
+    found = await (over_pages(partial(retry_jobs, seen), many) if verb == "retry" else cancel_jobs(seen, many))
     return BulkView("job", verb, found, chosen, not dry_run, reason or "")
 
 

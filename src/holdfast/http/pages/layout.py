@@ -46,6 +46,7 @@ PLACES = (
     NavigationEntry("/batches", "Batches", "package", "b", "GET /batches"),
     NavigationEntry("/pools", "Pools", "boxes", "p", "GET /pools"),
     NavigationEntry("/machines", "Machines", "workflow", "m", "GET /executions"),
+    NavigationEntry("/triggers", "Triggers", "send", "o", "GET /triggers"),
     NavigationEntry("/plans", "Plans", "clipboard-list", "l", "GET /plans"),
     NavigationEntry("/money", "Money", "coins", "d", "GET /usage"),
     NavigationEntry("/audit", "Audit", "scroll-text", "u", "GET /system/audit"),

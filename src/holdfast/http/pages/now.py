@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from holdfast.agents.doctor import examine_app
 from holdfast.agents.people.inquiry import Inquiry
@@ -20,8 +18,9 @@ from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.api.streams import Alive
 from holdfast.http.live.sampler import Sample
 from holdfast.http.pages.charts import sparkline
-from holdfast.http.pages.filters import now_of
+from holdfast.http.pages.gates import WaitingFor, gates
 from holdfast.http.pages.routes import Pages
+from holdfast.http.pages.trends import by_hour, trends
 from holdfast.kernel.doctor_database import Finding
 from holdfast.values import Page
 from holdfast.values.tallies import FailureRecord, StatRecord
@@ -40,6 +39,7 @@ class Day:
     ended_line: str
     failed_line: str
     groups: Sequence[FailureRecord]
+    trends: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class NowView:
     newest: Page[RunRecord]
     inquiries: Page[Inquiry]
     sample: Sample | None
+    waiting_for: Sequence[WaitingFor]
     lanes: Sequence[ClosedLaneRecord]
     day: Day | None
 
@@ -61,13 +62,14 @@ class HealthView:
 
 @pages.page("/", "now.html", like="GET /system")
 async def show_now(seen: Sight, live: Alive) -> NowView:
-    whole = seen.tenant is None and not seen.pinned
+    sample = await live.sampler.sample() if seen.sees_fleet else None
     return NowView(
         failed=await list_runs(seen, _FEW, state=RunState.FAILED),
         newest=await list_runs(seen, _FEW),
         inquiries=await list_inquiries(seen, _MANY),
-        sample=await live.sampler.sample() if whole else None,
-        lanes=await seen.hf.lanes.list() if whole else [],
+        sample=sample,
+        waiting_for=gates(sample) if sample else [],
+        lanes=await seen.hf.lanes.list() if sample else [],
         day=None if seen.pinned else await _day(seen),
     )
 
@@ -79,19 +81,11 @@ async def _day(seen: Seen) -> Day:
     return Day(
         runs=next(iter(whole), None),
         failed=sum(each.count for each in failures),
-        ended_line=sparkline(_by_hour(seen, hours), "Runs that ended, by hour", tone="runs"),
-        failed_line=sparkline(_by_hour(seen, failures), "Runs that failed, by hour", tone="failed"),
+        ended_line=sparkline(by_hour(seen, hours), "Runs that ended, by hour", tone="runs"),
+        failed_line=sparkline(by_hour(seen, failures), "Runs that failed, by hour", tone="failed"),
         groups=await seen.runs.failures(since="24h", limit=8),
+        trends=trends(seen, await seen.runs.stats("source", since="24h", step="hour", state="failed"), "source"),
     )
-
-
-def _by_hour(seen: Seen, found: Sequence[StatRecord]) -> list[int]:
-    """The counts of the last 24 hours, the oldest first, with none where nothing ended."""
-    counts: Counter[datetime] = Counter()
-    for each in found:
-        counts[each.at] += each.count
-    last = now_of(seen).replace(minute=0, second=0, microsecond=0)
-    return [counts[last - timedelta(hours=back)] for back in range(23, -1, -1)]
 
 
 @pages.page("/now/health", "health.html", like="GET /system/doctor")

@@ -19,7 +19,7 @@ from holdfast.http.api.marked_runs import list_mark_values
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.runs import ManyRuns, cancel_runs, list_runs, retry_runs
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.bulk import BulkView
+from holdfast.http.pages.bulk import BulkView, over_pages
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.metadata_filters import MOST_VALUES, DropDown, ShownMetadata
@@ -99,11 +99,19 @@ async def _values(seen: Seen, key: str) -> Sequence[tuple[Any, int]]:
 
 @pages.page("/runs/retry", "bulk.html", like="POST /runs/retry")
 async def ask_retry(
-    seen: Sight, id: Ticked, agent: str | None = None, session: str | None = None, state: str | None = None
+    seen: Sight,
+    id: Ticked,
+    agent: str | None = None,
+    session: str | None = None,
+    state: str | None = None,
+    error: str | None = None,
+    message: str | None = None,
 ) -> BulkView:
+    """`error` and `message` are those of a group of failures."""
     if id:
         return await _asked_for(seen, "retry", id)
-    return await _bulk(seen, "retry", {"agent": agent, "session": session, "state": state}, dry_run=True)
+    choice = {"agent": agent, "session": session, "state": state, "error": error, "message": message}
+    return await _bulk(seen, "retry", choice, dry_run=True)
 
 
 @pages.page("/runs/cancel", "bulk.html", like="POST /runs/cancel")
@@ -117,7 +125,9 @@ async def ask_cancel(
 
 @pages.action("/runs/retry", template="bulk.html")
 async def retry_many(seen: Sight, form: Filled) -> BulkView:
-    return await _selected(seen, "retry", form) if form.all("id") else await _bulk(seen, "retry", _choice(form))
+    if form.all("id"):
+        return await _selected(seen, "retry", form)
+    return await _bulk(seen, "retry", _choice(form), reason=form.text("reason") or "")
 
 
 @pages.action("/runs/cancel", template="bulk.html")
@@ -131,12 +141,13 @@ async def _asked_for(seen: Seen, verb: Verb, ids: Sequence[str]) -> BulkView:
     """What will happen to those that were ticked."""
     known = [(await seen.run(each)).id for each in ids[:_MOST_SELECTED]]
     found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
-    below = await core_of(seen.hf).runtime().transact(open_below, known)
+    ends = verb == "cancel"
+    below = await core_of(seen.hf).runtime().transact(open_below, known) if ends else None
     return BulkView("run", verb, found, {}, done=False, ids=tuple(known), below=below)
 
 
 def _choice(form: Form) -> dict[str, str | None]:
-    return {name: form.text(name) for name in ("agent", "session", "state", "after")}
+    return {name: form.text(name) for name in ("agent", "session", "state", "error", "message", "after")}
 
 
 async def _bulk(
@@ -144,7 +155,7 @@ async def _bulk(
 ) -> BulkView:
     chosen = {name: value or None for name, value in choice.items()}
     many = ManyRuns(dry_run=dry_run, reason=reason, **chosen)
-    found = await (retry_runs if verb == "retry" else cancel_runs)(seen, many)
+    found = await over_pages(partial(retry_runs if verb == "retry" else cancel_runs, seen), many)
     return BulkView("run", verb, found, chosen, not dry_run, reason)
 
 

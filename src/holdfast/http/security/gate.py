@@ -29,6 +29,7 @@ from holdfast.http.live.vigil import WatchedStream
 from holdfast.http.security.browser import SAFE, is_forged
 from holdfast.http.security.caps import RateCap
 from holdfast.http.security.denials import absent, forbidden, unknown
+from holdfast.http.security.reasons import reason_of
 from holdfast.http.security.roles import Rule
 from holdfast.http.security.texts import check_texts
 from holdfast.kernel.bounds import Bounds, bound
@@ -190,7 +191,9 @@ class Gate:
             before = await self.hf.access.requests.take(owner, key, whole)
             if before is not None:
                 return Response(before.answer, 200, {"idempotency-replayed": "true"}, "application/json")
-        response = await self._recorded(request, by, endpoint, answer, {"sha256": digest, "bytes": len(body)})
+        reason = reason_of(request, body)
+        detail = {"sha256": digest, "bytes": len(body), **({"reason": reason} if reason else {})}
+        response = await self._recorded(request, by, endpoint, answer, detail)
         if key is not None and response.status_code < 300:
             text = bytes(response.body).decode()
             await self.hf.access.requests.answered(owner, key, response.status_code, text)

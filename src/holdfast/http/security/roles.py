@@ -93,6 +93,7 @@ TABLE: dict[str, Rule] = {
     "GET /tools": _SEE,
     "GET /tools/{name}": _SEE,
     "GET /machines": _SEE,
+    "GET /triggers": _FLEET,
     "GET /executions": _SEE_ALL,
     "POST /executions": _ACT_ALL,
     "GET /executions/{id}": _SEE_ALL,
