@@ -36,7 +36,21 @@ GATEWAY = "/gateway/api/v1"
 # Query parameters that name nothing, or what the program has for everybody. A new one is an id until it stands here.
 PLAIN = frozenset(
     (
-        *("after", "limit", "count", "state", "mode", "since", "until", "archived", "partial", "wait", "by", "step"),
+        *(
+            "after",
+            "limit",
+            "count",
+            "whole",
+            "state",
+            "mode",
+            "since",
+            "until",
+            "archived",
+            "partial",
+            "wait",
+            "by",
+            "step",
+        ),
         *("of", "queue", "kind", "name", "metadata", "source", "all", "before", "value", "key", "machine"),
     )
 )

@@ -26,10 +26,22 @@ class HeldStretch(NamedTuple):
 
     job: int
     outcome: str | None
-    error: str | None
+    message: str | None
     started_at: int
     ended_at: int | None
     worker: str
+
+
+class AskedRow(NamedTuple):
+    """When a run asked a person, about which call, and who decided."""
+
+    run: str
+    call: str | None
+    kind: str
+    name: str
+    asked_at: int
+    decided_at: int | None
+    decided_by: str | None
 
 
 class JobOf(NamedTuple):

@@ -72,6 +72,19 @@ async def runs_of_root(tx: Transaction, root: str, limit: int) -> list[RunRow]:
 
 
 @reading
+async def short_family(tx: Transaction, root: str, limit: int, *, most: int = 0, cut: str = "null") -> list[RunRow]:
+    """The same, with `cut`, which is JSON, in place of each value that is longer than `most`."""
+    return await tx.many(LookingSql.short_family, root=root, limit=limit, most=most, cut=cut)
+
+
+@reading
+async def run_weight(tx: Transaction, root: str, session: str) -> int:
+    """About how many characters an export of a run has to read."""
+    found = await tx.one(LookingSql.run_weight, root=root, session=session)
+    return 0 if found is None else found.number
+
+
+@reading
 async def tree_usage(tx: Transaction, root: str) -> UsageRow | None:
     return await tx.one(RunsSql.tree_usage, root=root)
 

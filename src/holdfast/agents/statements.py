@@ -12,6 +12,7 @@ from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
 from holdfast.agents.listing_rows import (
+    AskedRow,
     CallPlace,
     EndedAt,
     HeldStretch,
@@ -206,6 +207,12 @@ class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
     jobs_below: Many[JobOf]
     stretches: Many[HeldStretch]
     run_before: One[EndedAt]
+    short_family: Many[RunRow]
+    short_runs: Many[RunRow]
+    turns_below: Many[TurnRow]
+    calls_below: Many[CallRow]
+    asked_below: Many[AskedRow]
+    run_weight: One[Number]
 
 
 class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
@@ -248,6 +255,7 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     messages_of_run: Many[MessageRow]
     messages_of_session: Many[MessageRow]
     blocks_of: Many[BlockRow]
+    short_blocks_of: Many[BlockRow]
 
 
 class MarkedRunsSql(Statements, package=_PACKAGE, file="marked_runs.sql", types={"metadata": "jsonb"}):

@@ -38,6 +38,7 @@ class Seen:
         self.principal = principal
         self.tenant = tenant
         self.pinned = pinned
+        self.whole = False  # whether no value of the answer is to be cut
         self.part: Tenant | None = None if tenant is None else hf.tenant(tenant)
 
     @property
