@@ -71,7 +71,7 @@ from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.listing_rows import Match
 from holdfast.kernel.rows import Beside, Number, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
-from holdfast.kernel.tally_rows import At, Finished
+from holdfast.kernel.tally_rows import At, Finished, Tally
 
 _PACKAGE = "holdfast.agents.sql"
 
@@ -316,6 +316,9 @@ class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):
     ended_runs: Many[Finished]
     ended_turns: Many[Finished]
     ended_calls: Many[Finished]
+    runs_again: Many[Tally]
+    turns_again: Many[Tally]
+    calls_again: Many[Tally]
     runs_in: Many[Finished]
     turns_in: Many[Finished]
     calls_in: Many[Finished]
