@@ -21,6 +21,12 @@ class RunsHad(NamedTuple):
     runs: int
 
 
+class SessionMetadata(NamedTuple):
+    id: str
+    tenant: str
+    metadata: str
+
+
 class HeldStretch(NamedTuple):
     """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
 

@@ -20,6 +20,7 @@ from holdfast.agents.listing_rows import (
     RunPlace,
     RunsHad,
     SessionId,
+    SessionMetadata,
     TenantName,
 )
 from holdfast.agents.money import statements as money
@@ -131,6 +132,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     lock_session: One[SessionRow]
     lock_lines: Exec
     runs_had: Many[RunsHad]
+    metadata_of: Many[SessionMetadata]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
     free_sources: Exec

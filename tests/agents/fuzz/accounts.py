@@ -1,4 +1,4 @@
-"""What was used, by every account of it: turns, totals of sessions, the tally with its tail, also when rows are gone."""
+"""What was used, by every account of it: turns, totals of sessions, the tally and its tail; also when rows are gone."""
 
 from __future__ import annotations
 

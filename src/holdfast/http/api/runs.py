@@ -138,7 +138,7 @@ async def list_runs(
     if not seen.pinned:
         found.total = await seen.runs.count(**where, **how) if count else None
         return found
-    return Page([run for run in found if await seen.shows(run.session)], next=found.next)
+    return Page(await seen.shown(found, lambda run: run.session), next=found.next, looked=found.looked)
 
 
 async def _check_named(seen: Seen, session: str | None, parent: str | None) -> None:
