@@ -127,7 +127,7 @@ class Jobs(View):
         return await self._ask(queries.count_jobs, **wanted, since=first)  # type: ignore[arg-type]
 
     async def attempts(self, id: str) -> Sequence[AttemptRecord]:
-        """The attempts of a job that have ended."""
+        """The attempts of a job that have ended, in their order; the last thousand."""
         row = await self.get(id)
         return [attempt_of(each) for each in await self._ask(queries.list_attempts, row.seq)]
 

@@ -10,6 +10,7 @@ from holdfast.kernel import failure_groups
 from holdfast.kernel.failure_groups import OTHERS, list_failures
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.tally import DAY, HOUR, MINUTE, forget_old, tally_jobs
+from holdfast.kernel.tally_again import count_jobs_again
 from holdfast.kernel.tally_rows import FailureGroup, SeriesPoint
 from holdfast.kernel.tally_series import SeriesQuery, percentile, read_series, read_times
 from holdfast.outcomes import Done, Fail
@@ -179,6 +180,103 @@ async def test_a_tenant_has_a_bounded_number_of_groups(store: Store, monkeypatch
         "wrong word two": 1,
         OTHERS: 2,
     }
+
+
+async def to_the_hour(store: Store) -> None:
+    await store.advance(f"{HOUR - store.clock.us % HOUR}us")
+
+
+async def finished_late(store: Store, n: int, queue: str = "default", tenant: str = "") -> None:
+    """As if the transactions that end these jobs had been open for ten minutes."""
+    await store.set_back("10m")
+    await finished(store, n, queue, tenant)
+    await store.advance("10m")
+
+
+async def again_all(store: Store, look: int = 5_000) -> int:
+    calls = 1
+    while await store.do(count_jobs_again, look=look):
+        calls += 1
+    return calls
+
+
+async def totals(store: Store) -> list[int]:
+    return [await number(store, grain) for grain in ("hour", "day")]
+
+
+async def test_what_ended_late_is_found_when_its_hour_is_counted_again(store: Store) -> None:
+    await to_the_hour(store)
+    await finished(store, 3)
+    await store.advance("20m")
+    await tally_all(store)
+    await finished_late(store, 2, tenant="acme")
+    await tally_all(store)
+    await store.advance("49m")
+    assert await again_all(store) == 1
+    assert await totals(store) == [3, 3]
+    await store.advance("1m")
+    for _ in range(2):
+        await again_all(store)
+        await tally_all(store)
+        assert await totals(store) == [5, 5]
+        assert await number(store, "hour", tenant="acme") == await number(store, "day", tenant="acme") == 2
+    assert await store.query("select subject from holdfast.tally where subject like 'again%'") == []
+
+
+@pytest.mark.parametrize("counted_before", [False, True], ids=["uncounted", "counted"])
+async def test_what_is_removed_before_its_hour_is_counted_again_is_counted_once(
+    store: Store, counted_before: bool
+) -> None:
+    await to_the_hour(store)
+    await finished(store, 3)
+    await store.advance("20m")
+    if counted_before:
+        await tally_all(store)
+    await finished_late(store, 2)
+    assert sum([gone async for gone in Pruner(store.database, Keep(0, 0)).thoroughly()]) == 5
+    await finished(store, 1)
+    await store.advance("51m")
+    await tally_all(store)
+    await again_all(store)
+    assert await totals(store) == [6, 6]
+
+
+async def test_an_hour_that_is_counted_again_never_becomes_lower(store: Store) -> None:
+    await to_the_hour(store)
+    await finished(store, 4)
+    await store.advance("20m")
+    await tally_all(store)
+    await store.query("update holdfast.tally set number = number + 1")  # as if the row of one more were gone
+    await store.advance("51m")
+    await again_all(store)
+    assert await totals(store) == [5, 5]
+
+
+async def test_hours_are_counted_again_in_small_steps_and_each_queue_once(store: Store) -> None:
+    await to_the_hour(store)
+    for queue in ("a", "b"):
+        await finished(store, 3, queue)
+        await store.advance("10m")
+    await tally_all(store)
+    for queue, n in (("a", 2), ("b", 1)):
+        await finished_late(store, n, queue)
+    await store.advance("2h")
+    await finished(store, 1, "a")
+    assert await again_all(store, look=2) > 4
+    assert {row.source: row.number for row in await counted(store, "day", "source")} == {"a": 5, "b": 4}
+    marks = await store.query("select subject, source, at from holdfast.tally_mark order by 1, 2")
+    assert not await store.do(count_jobs_again)
+    assert await store.query("select subject, source, at from holdfast.tally_mark order by 1, 2") == marks
+
+
+async def test_an_hour_is_not_counted_again_before_it_is_counted(store: Store) -> None:
+    await to_the_hour(store)
+    await finished(store, 3)
+    await store.advance("2h")
+    assert not await store.do(count_jobs_again)
+    await tally_all(store)
+    await again_all(store)
+    assert await totals(store) == [3, 3]
 
 
 def test_times_are_whole_parts_of_each_other() -> None:

@@ -36,22 +36,9 @@ GATEWAY = "/gateway/api/v1"
 # Query parameters that name nothing, or what the program has for everybody. A new one is an id until it stands here.
 PLAIN = frozenset(
     (
-        *("after", "limit", "count", "state", "mode", "since", "until", "archived", "partial", "wait", "by", "step"),
-        *(
-            "of",
-            "queue",
-            "kind",
-            "name",
-            "metadata",
-            "source",
-            "all",
-            "before",
-            "value",
-            "key",
-            "machine",
-            "error",
-            "message",
-        ),
+        *("after", "limit", "count", "whole", "state", "mode", "since", "until", "archived", "partial", "wait", "by"),
+        *("step", "of", "queue", "kind", "name", "metadata", "source", "all", "before", "value", "key", "machine"),
+        *("error", "message"),
     )
 )
 # Fields with which a body may name something, beyond those that it must have.

@@ -16,9 +16,9 @@ from holdfast.kernel.troubled_jobs import TroubleFilters, list_troubled
 from holdfast.models.script import Script, call, say
 from tests.http.client import Client
 from tests.http.planted import ask
-from tests.http.test_api import API
+from tests.http.test_api import API, guide
 from tests.http.test_security import as_principal
-from tests.support.apps import eventually
+from tests.support.apps import MakeApp, eventually
 from tests.support.sent import Statements
 
 pytestmark = pytest.mark.both
@@ -112,6 +112,23 @@ async def test_a_look_for_metadata_ends_and_says_where(hf: Holdfast) -> None:
     assert ([row.key for row in rest.rows], rest.place) == (["s0"], None)
     assert await hf.sessions.count(metadata={"n": 0}, cap=3) == 0
     assert sorted(await hf.sessions.values("n", cap=2)) == [(3, 1), (4, 1)]
+
+
+async def test_where_metadata_are_pinned_a_page_asks_for_all_its_sessions_at_once(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = make_app(embedded=False)
+    agent = guide(hf)
+    for user in ("bob", "eve", "bob", "eve", "bob"):
+        await agent.enqueue("Hi", session=await hf.session(metadata={"user": user}))
+    bob = as_principal(hf, Principal("bob", "viewer"), metadata={"user": "bob"})
+    sent = Statements(monkeypatch, "postgres" if "postgres" in hf.settings.url else "sqlite")
+    found = (await bob.get(f"{API}/runs", limit=5)).json
+    assert (len(found["items"]), found["looked"]) == (3, 5)
+    assert (sent.sent["metadata_of"], sent.sent["find_session"]) == (1, 0)
+    first = (await bob.get(f"{API}/runs", limit=2)).json
+    rest = (await bob.get(f"{API}/runs", limit=10, after=first["next"])).json
+    assert [each["id"] for page in (first, rest) for each in page["items"]] == [each["id"] for each in found["items"]]
 
 
 async def test_messages_are_read_in_pages(hf: Holdfast) -> None:

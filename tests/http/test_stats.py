@@ -10,7 +10,7 @@ from holdfast.agents import tallies
 from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http import web
-from holdfast.kernel import tally
+from holdfast.kernel import tally, tally_again
 from holdfast.models.script import Script, call, say
 from holdfast.values import as_json
 from tests.http.client import Client
@@ -82,6 +82,28 @@ async def test_what_ended_is_counted_by_what_is_asked_for(hf: Holdfast, monkeypa
     assert (await acme.get(f"{API}/system/failures", of="jobs", kind="paint")).json == [group]
     assert (await acme.get(f"{API}/system/failures", of="runs")).json == []
     assert (await evil.get(f"{API}/system/failures")).json == []
+
+
+@pytest.mark.both
+async def test_runs_that_ended_late_are_counted_with_their_hour(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = guide(hf)
+    await hf.ensure_worker()
+    await agent.run("Hello", tenant="acme", session="first")
+    monkeypatch.setattr(tally, "settled", lambda now_us: now_us + tally.HOUR)
+    database = await core_of(hf).opened()
+    while await database.transact(tallies.count, hf.settings):
+        pass
+    await agent.run("Hello", tenant="acme", session="late")
+    await agent.run("Hello", tenant="acme", session="gone")
+    await hf.tenant("acme").sessions["gone"].delete()
+    monkeypatch.setattr(tally_again, "over", lambda now_us: now_us + 2 * tally.HOUR)
+    for _ in range(2):
+        while await database.transact(tallies.count_again, hf.settings):
+            pass
+        runs = await hf.runs.stats(of="runs", tenant="acme", step="all")
+        turns = await hf.runs.stats(of="turns", tenant="acme", step="all")
+        calls = await hf.runs.stats(of="calls", tenant="acme", step="all")
+        assert [[each.count for each in found] for found in (runs, turns, calls)] == [[3], [6], [3]]
 
 
 async def test_failed_runs_and_calls_are_grouped_by_agent_and_tool(

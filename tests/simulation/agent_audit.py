@@ -29,6 +29,17 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 ENDED: Final = frozenset({"completed", "cancelled", "failed"})
 PAID: Final = frozenset({"turns", "stop_reason", "progressed_at", "container", "continued"})
 COUNTERS: Final = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens", "cost_nano")
+SESSION_TOTALS: Final = """
+select s.id, coalesce((select json_array(t.runs, t.turns, t.input_tokens, t.output_tokens, t.cost_nano)
+        from session_total t where t.session = s.id), '[0,0,0,0,0]'),
+    (select json_array(count(*), coalesce(sum(r.turns), 0), coalesce(sum(r.input_tokens), 0) + c.input_tokens,
+        coalesce(sum(r.output_tokens), 0) + c.output_tokens, coalesce(sum(r.cost_nano), 0) + c.cost_nano)
+        from run r where r.session = s.id and r.finalized_at is not null)
+from session s
+join (select k.id, coalesce(sum(p.input_tokens), 0) as input_tokens, coalesce(sum(p.output_tokens), 0) as output_tokens,
+        coalesce(sum(p.cost_nano), 0) as cost_nano
+    from session k left join compaction p on p.session = k.id group by k.id) as c on c.id = s.id
+"""
 
 
 class AgentAudit(Audit):
@@ -263,6 +274,9 @@ class AgentAudit(Audit):
                 raise Violation("no run fails because the store was away", f"{dict(run)}")
             if run["parent"] is not None and self.runs[run["parent"]]["state"] in ENDED and run["state"] not in ENDED:
                 raise Violation("I17 (nothing outlives its parent)", f"{dict(run)}")
+        for session, said, summed in self._file.execute(SESSION_TOTALS):
+            if said != summed:
+                raise Violation("I11 (totals of a session are the sums of its runs)", f"{said} of {session}: {summed}")
         for call in self.calls.values():
             if call["state"] is None:
                 raise Violation("every call is answered in the end", f"{dict(call)}")

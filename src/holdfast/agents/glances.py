@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.message_pages import with_blocks
-from holdfast.agents.statements import CallsSql, GlancesSql, RunsSql
+from holdfast.agents.statements import CallsSql, GlancesSql, LookingSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, call_of, run_of
 from holdfast.agents.values.sessions import Message
 from holdfast.kernel.database import Transaction, reading
 
 _MOST_CALLS = 1_000
+_LONGEST = 100_000  # characters of JSON of a value that a page shows
+_CUT = "[cut: this is too long for a page of many runs; the page of its run has it]"
+_CUT_RUN = json.dumps({"text": _CUT})
 
 
 class SaidRuns(NamedTuple):
@@ -25,11 +29,11 @@ class SaidRuns(NamedTuple):
 @reading
 async def said_in_runs(tx: Transaction, ids: Collection[str], most: int) -> SaidRuns:
     """These runs, and the last live messages of each, so many at most."""
-    rows = await tx.many(RunsSql.find_runs, ids=sorted(set(ids))) if ids else []
+    rows = await tx.many(LookingSql.short_runs, ids=sorted(set(ids)), most=_LONGEST, cut=_CUT_RUN) if ids else []
     places = [RunOfSession(row.id, row.session) for row in rows]
     found = await tx.many(GlancesSql.last_words, runs=places, skipped=most - 1) if rows else []
     words: dict[str, list[Message]] = {}
-    for message in await with_blocks(tx, found):
+    for message in await with_blocks(tx, found, longest=_LONGEST, cut=_CUT):
         words.setdefault(message.run_id, []).append(message)
     return SaidRuns({row.id: run_of(row) for row in rows}, words)
 

@@ -21,15 +21,33 @@ class RunsHad(NamedTuple):
     runs: int
 
 
+class SessionMetadata(NamedTuple):
+    id: str
+    tenant: str
+    metadata: str
+
+
 class HeldStretch(NamedTuple):
     """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
 
     job: int
     outcome: str | None
-    error: str | None
+    message: str | None
     started_at: int
     ended_at: int | None
     worker: str
+
+
+class AskedRow(NamedTuple):
+    """When a run asked a person, about which call, and who decided."""
+
+    run: str
+    call: str | None
+    kind: str
+    name: str
+    asked_at: int
+    decided_at: int | None
+    decided_by: str | None
 
 
 class JobOf(NamedTuple):

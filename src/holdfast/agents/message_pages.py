@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -73,9 +74,18 @@ async def list_messages(
     return await with_blocks(tx, rows)
 
 
-async def with_blocks(tx: Transaction, rows: Sequence[MessageRow]) -> list[Message]:
-    """The messages with what was said in them."""
-    blocks = await tx.many(MessagesSql.blocks_of, messages=[row.id for row in rows]) if rows else []
+async def with_blocks(
+    tx: Transaction, rows: Sequence[MessageRow], *, longest: int | None = None, cut: str = ""
+) -> list[Message]:
+    """The messages with what was said in them; `cut` stands for each part that is longer than `longest` characters."""
+    ids = [row.id for row in rows]
+    if not rows:
+        return []
+    if longest is None:
+        blocks = await tx.many(MessagesSql.blocks_of, messages=ids)
+    else:
+        note = json.dumps({"type": "text", "text": cut})
+        blocks = await tx.many(MessagesSql.short_blocks_of, messages=ids, most=longest, cut=note)
     bodies: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for block in blocks:
         bodies[block.message].append(codec.decode(block.body))

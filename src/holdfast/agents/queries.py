@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from holdfast.agents.compaction.compaction_rows import CompactionRow
 from holdfast.agents.compaction.statements import CompactionsSql
@@ -34,7 +35,7 @@ from holdfast.agents.statements import (
 )
 from holdfast.agents.values.runs import Turn, turn_of
 from holdfast.errors import NotFound, UsageError
-from holdfast.kernel import retention
+from holdfast.kernel import codec, retention
 from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.rows import Beside
@@ -69,6 +70,19 @@ async def known_run(tx: Transaction, id: str, tenant: str | None = None) -> None
 @reading
 async def runs_of_root(tx: Transaction, root: str, limit: int) -> list[RunRow]:
     return await tx.many(RunsSql.runs_of_root, root=root, limit=limit)
+
+
+@reading
+async def short_family(tx: Transaction, root: str, limit: int, *, most: int = 0, cut: str = "null") -> list[RunRow]:
+    """The same, with `cut`, which is JSON, in place of each value that is longer than `most`."""
+    return await tx.many(LookingSql.short_family, root=root, limit=limit, most=most, cut=cut)
+
+
+@reading
+async def run_weight(tx: Transaction, root: str, session: str) -> int:
+    """About how many characters an export of a run has to read."""
+    found = await tx.one(LookingSql.run_weight, root=root, session=session)
+    return 0 if found is None else found.number
 
 
 @reading
@@ -163,6 +177,13 @@ async def list_tenants(tx: Transaction, *, after: str = "", limit: int = 100) ->
 async def runs_had(tx: Transaction, sessions: Sequence[str]) -> dict[str, int]:
     """How many runs each of these sessions has had; a session that is gone is left out."""
     return {row.id: row.runs for row in await tx.many(SessionsSql.runs_had, ids=list(sessions))}
+
+
+@reading
+async def metadata_of(tx: Transaction, sessions: Collection[str], tenant: str | None = None) -> dict[str, Any]:
+    """The metadata of these sessions, by their ids; of one tenant, or of all."""
+    rows = await tx.many(SessionsSql.metadata_of, ids=sorted(set(sessions))) if sessions else []
+    return {row.id: codec.decode(row.metadata) for row in rows if tenant in (None, row.tenant)}
 
 
 @reading

@@ -12,6 +12,7 @@ from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
 from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
 from holdfast.agents.lane_rows import ClosedLane, LastFailure
 from holdfast.agents.listing_rows import (
+    AskedRow,
     CallPlace,
     EndedAt,
     HeldStretch,
@@ -19,6 +20,7 @@ from holdfast.agents.listing_rows import (
     RunPlace,
     RunsHad,
     SessionId,
+    SessionMetadata,
     TenantName,
 )
 from holdfast.agents.money import statements as money
@@ -70,7 +72,7 @@ from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
 from holdfast.kernel.listing_rows import Match
 from holdfast.kernel.rows import Beside, Number, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
-from holdfast.kernel.tally_rows import At, Finished
+from holdfast.kernel.tally_rows import At, Finished, Tally
 
 _PACKAGE = "holdfast.agents.sql"
 
@@ -130,6 +132,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     lock_session: One[SessionRow]
     lock_lines: Exec
     runs_had: Many[RunsHad]
+    metadata_of: Many[SessionMetadata]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
     free_sources: Exec
@@ -206,6 +209,12 @@ class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
     jobs_below: Many[JobOf]
     stretches: Many[HeldStretch]
     run_before: One[EndedAt]
+    short_family: Many[RunRow]
+    short_runs: Many[RunRow]
+    turns_below: Many[TurnRow]
+    calls_below: Many[CallRow]
+    asked_below: Many[AskedRow]
+    run_weight: One[Number]
 
 
 class ActivitySql(Statements, package=_PACKAGE, file="activity.sql"):
@@ -248,6 +257,7 @@ class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"mess
     messages_of_run: Many[MessageRow]
     messages_of_session: Many[MessageRow]
     blocks_of: Many[BlockRow]
+    short_blocks_of: Many[BlockRow]
 
 
 class MarkedRunsSql(Statements, package=_PACKAGE, file="marked_runs.sql", types={"metadata": "jsonb"}):
@@ -308,6 +318,9 @@ class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):
     ended_runs: Many[Finished]
     ended_turns: Many[Finished]
     ended_calls: Many[Finished]
+    runs_again: Many[Tally]
+    turns_again: Many[Tally]
+    calls_again: Many[Tally]
     runs_in: Many[Finished]
     turns_in: Many[Finished]
     calls_in: Many[Finished]

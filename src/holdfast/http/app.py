@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -22,7 +22,15 @@ from holdfast.asgi import AsgiApp
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
-from holdfast.http.api.answers import answering, json_response, model_of, other_answers, success_of
+from holdfast.http.api.answers import (
+    answering,
+    ask_whole,
+    json_response,
+    model_of,
+    offers_whole,
+    other_answers,
+    success_of,
+)
 from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint, Routes
 from holdfast.http.gateway import routes as gateway_routes
@@ -123,6 +131,7 @@ def _serve(router: APIRouter, endpoint: Endpoint) -> None:
         answering(endpoint),
         methods=[endpoint.method],
         tags=[endpoint.noun],
+        dependencies=[Depends(ask_whole)] if offers_whole(endpoint) else None,
         status_code=success_of(endpoint),
         response_model=model_of(endpoint),
         responses={**problems.RESPONSES, **other_answers(endpoint)},

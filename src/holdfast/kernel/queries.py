@@ -144,8 +144,9 @@ async def jobs_by_seq(tx: Transaction, seqs: Sequence[int]) -> list[JobRow]:
 
 
 @reading
-async def list_attempts(tx: Transaction, seq: int) -> list[AttemptRow]:
-    return await tx.many(JobsSql.list_attempts, seq=seq)
+async def list_attempts(tx: Transaction, seq: int, *, limit: int = 1_000) -> list[AttemptRow]:
+    """The last attempts of a job that have ended, in their order."""
+    return await tx.many(JobsSql.list_attempts, seq=seq, limit=limit)
 
 
 @reading

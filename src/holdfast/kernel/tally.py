@@ -2,8 +2,8 @@
 
 Nothing is counted where a job is claimed or ends. A chore reads what ended since its mark, some at a time, adds it to
 the counts and moves the mark, in one transaction. It leaves the last two minutes alone, because transactions may be
-under way that end something at a moment that has passed. Retention counts what is behind the mark before removing it.
-So everything is counted once, and a count never becomes lower.
+under way that end something at a moment that has passed; `tally_again` finds those that take longer. Retention counts
+what is behind the mark before removing it. So everything is counted once, and a count never becomes lower.
 
 Minutes are kept for two days, hours for 90, days for good. Minutes are of everybody, hours and days also of each
 tenant.
@@ -25,6 +25,7 @@ MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 SIZES: Mapping[str, int] = {"minute": MINUTE, "hour": HOUR, "day": DAY, "tenant_hour": HOUR, "tenant_day": DAY}
 KEPT: Mapping[str, int] = {"minute": 2 * DAY, "hour": 90 * DAY, "tenant_hour": 90 * DAY}
 JOBS = "jobs"
+AGAIN = "again:"  # before a subject: what `tally_again` has counted of hours that are not complete
 LOOK = 5_000  # what one transaction counts
 BUCKETS = 24
 _LAG = 2 * MINUTE
@@ -59,10 +60,27 @@ async def tally_jobs(tx: Transaction, *, look: int = LOOK) -> bool:
 
 async def tally_removed_jobs(tx: Transaction, seqs: Sequence[int]) -> None:
     """Count those of these jobs that no chore has counted; they are about to be removed."""
-    await tx.run(TallySql.hold_marks_of_jobs, seqs=seqs)
+    marks = {row.name: row.at for row in await tx.many(TallySql.hold_marks_of_jobs, subject=JOBS, seqs=seqs)}
+    await tx.many(TallySql.hold_marks_of_jobs, subject=AGAIN + JOBS, seqs=seqs)
     rows = await tx.many(TallySql.untallied_jobs, seqs=seqs)
+    await add_removed(tx, JOBS, rows, marks)
+
+
+async def add_removed(tx: Transaction, subject: str, rows: Sequence[Finished], marks: Mapping[str, int]) -> None:
+    """Count what is about to be removed: what is behind the mark of its source, and all of it again."""
     if rows:
-        await add(tx, JOBS, rows, await now(tx))
+        first = [row for row in rows if row.at > marks.get(row.source, marks.get("", -1))]
+        await add(tx, subject, first, await now(tx))
+        await put(tx, _hours(AGAIN + subject, rows), [])
+
+
+def _hours(subject: str, rows: Sequence[Finished]) -> list[Tally]:
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for row in rows:
+        key = (subject, "tenant_hour", row.tenant, row.at // HOUR * HOUR, *row[1:5])
+        used = (1, *row[6:11])
+        sums[key] = [a + b for a, b in zip(sums.get(key, (0,) * len(used)), used, strict=True)]
+    return [Tally._make((*key, *used)) for key, used in sums.items()]
 
 
 async def hold_mark(tx: Transaction, subject: str, source: str = "") -> int:

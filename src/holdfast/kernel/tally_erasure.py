@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.queries import now
 from holdfast.kernel.statements import TallySql
-from holdfast.kernel.tally import KEPT, put
+from holdfast.kernel.tally import AGAIN, KEPT, put
 from holdfast.kernel.tally_rows import Tally, TallyTime
 
 ERASED = "(erased)"
@@ -36,6 +36,11 @@ async def make_nameless(tx: Transaction, subject: str, tenant: str, *, page: int
                 TallySql.forget_minutes, subject=subject, sources=sources, since=await now(tx) - KEPT["minute"]
             )
     return more
+
+
+async def forget_again(tx: Transaction, subject: str, tenant: str) -> None:
+    """Forget what was counted again of hours that are not complete: it has names, and the rows are gone."""
+    await tx.run(TallySql.forget_again_of, again=AGAIN + subject, tenant=tenant)
 
 
 async def _move(tx: Transaction, tallies: Sequence[Tally], times: Sequence[TallyTime]) -> None:

@@ -123,3 +123,10 @@ class TalliedName(NamedTuple):
 
 class At(NamedTuple):
     at: int
+
+
+class SourceMark(NamedTuple):
+    """Up to which moment a source is counted."""
+
+    name: str
+    at: int

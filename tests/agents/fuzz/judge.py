@@ -35,6 +35,7 @@ from holdfast.kernel import codec
 from holdfast.models.prices import cost
 from holdfast.models.simulator import SimulatedProvider
 from holdfast.testing.bought import every_run, turn_of
+from tests.agents.fuzz.accounts import Accounts
 from tests.agents.fuzz.cast import MUCH, Seen
 from tests.agents.fuzz.client import Client
 from tests.agents.fuzz.program import POOR
@@ -93,6 +94,8 @@ class Judge:
         self._judge_bills()
         self._judge_summaries()
         await self._judge_budgets()
+        problems = await self._accounts().problems()
+        need(not problems, "every account of what was used is the sum of the turns", problems)
         await assert_well_placed(self._stage.query)
 
     async def _load(self) -> None:
@@ -286,6 +289,14 @@ class Judge:
         need(budget.spent <= Decimal(POOR), "a budget is kept", budget)
         need(budget.reserved == 0, "nothing stays reserved", budget)
         need(budget.spent * _NANO == mine, "a budget counts what was spent", (budget, mine))
+
+    async def judge_what_is_left(self) -> None:
+        """Last of all: what was used stays counted when the sessions are gone."""
+        problems = await self._accounts().problems_when_gone()
+        need(not problems, "what was used stays counted", problems)
+
+    def _accounts(self) -> Accounts:
+        return Accounts(self._app, self.rows, self._turns, self._compactions.values())
 
     async def sights(self) -> Counter[str]:
         """What this program has seen of what agents must survive."""

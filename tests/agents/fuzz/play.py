@@ -96,7 +96,9 @@ async def _play(program: Program, databases: Databases) -> Story:
                     await judge.judge()
                     outcomes = Counter(f"{row.state}/{row.outcome or row.error_type}" for row in judge.rows.values())
                     deaths = [death for hand in hands for death in hand.deaths]
-                    return Story(program, outcomes, client.refusals, deaths, await judge.sights() + _killed(deaths))
+                    sights = await judge.sights() + _killed(deaths)
+                    await judge.judge_what_is_left()
+                    return Story(program, outcomes, client.refusals, deaths, sights)
             finally:
                 for each in troupes.values():
                     await each.app.close()

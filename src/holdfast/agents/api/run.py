@@ -250,19 +250,14 @@ class Run(Reaching, Generic[T]):
     async def waterfall(self) -> list[Span]:
         """What the run and the runs below it did, as spans of time: turns, calls, waits, attempts that ended early.
 
-        At most a hundred runs, and a thousand turns and calls of each. A handle that a tenant has names no workers.
+        At most a hundred runs, and 5,000 turns and as many calls of them all. A tenant's handle names no workers.
         """
         row = await self._row()
-        family = [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _FAMILY)]
+        family = [run_of(each) for each in await self._transact(queries.short_family, row.root, _FAMILY)]
         shown = below(run_of(row), family)
         history = await self._transact(read_history, row, [run.id for run in shown])
         told = history if self.tenant is None else history.without_workers()
-        spans: list[Span] = []
-        for run in shown:
-            turns = await self._transact(queries.list_turns, run.id)
-            calls = await self._transact(queries.calls_after, run.id, (-1, -1), 1_000)
-            spans += spans_of(run, told.past(run, turns, [call_of(each) for each in calls]))
-        return spans
+        return [span for run in shown for span in spans_of(run, told.past(run))]
 
     async def why(self) -> str:
         """Why the run does not continue, in words: one sentence for each reason, and "" when there is none."""

@@ -5,6 +5,7 @@ Beside what was done stand the waits, each with its reason, and the attempts tha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +13,6 @@ from decimal import Decimal
 from typing import ClassVar, Literal
 
 from holdfast.agents.api.waits import Cause, HeldInterval, Interval, KnownInterval, WaitInterval, waits
-from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
 
 _DIED = frozenset({"lost", "retried", "failed"})
@@ -49,6 +49,19 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPerson:
+    """A time in which a person was asked, about a call or about the run itself."""
+
+    run: str
+    call: str | None
+    kind: str
+    name: str
+    asked_at: datetime
+    decided_at: datetime | None
+    decided_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPast:
     """What is known of one run besides itself. `held` is by the id of the run or of a call of it.
 
@@ -59,7 +72,7 @@ class RunPast:
     turns: Sequence[Turn] = ()
     calls: Sequence[CallRecord] = ()
     held: Mapping[str, Sequence[HeldInterval]] = field(default_factory=dict)
-    inquiries: Sequence[Inquiry] = ()
+    asked: Sequence[AskedPerson] = ()
     free_at: datetime | None = None
     open_reason: tuple[Cause, str] | None = None
 
@@ -79,13 +92,15 @@ def spans_of(run: RunRecord, past: RunPast) -> list[Span]:
     spans = [_run(run, held), *_waited(run.id, run.depth, _run_waits(run, past, held))]
     placed = {each: _turn_of(each, run, past.turns) for each in held if each.outcome in _DIED}
     spans += _attempts(run.id, run.id, run.depth, [each for each, turn in placed.items() if turn is None])
+    calls: defaultdict[int, list[CallRecord]] = defaultdict(list)
+    for call in past.calls:
+        calls[call.turn].append(call)
     for turn in past.turns:
         id = f"{run.id}/{turn.number}"
         spans.append(_turn(turn, id, run, held))
         spans += _attempts(id, id, run.depth, [each for each, place in placed.items() if place == turn.number])
-        for call in past.calls:
-            if call.turn == turn.number:
-                spans += _call(call, id, run, past)
+        for call in calls[turn.number]:
+            spans += _call(call, id, run, past)
     return spans
 
 
@@ -137,14 +152,14 @@ def _call(call: CallRecord, turn: str, run: RunRecord, past: RunPast) -> list[Sp
     )
     if call.child is not None:
         return [whole]  # its time is that of the run below it
-    asked = [_person(each) for each in past.inquiries if each.call is not None and each.call.id == call.id]
+    asked = [_person(each) for each in past.asked if each.call == call.id]
     waited = waits(call.created_at, call.finished_at, past.now, held, known=asked)
     dead = [each for each in held if each.outcome in _DIED]
     return [whole, *_waited(call.id, run.depth, waited), *_attempts(call.id, call.id, run.depth, dead)]
 
 
 def _run_waits(run: RunRecord, past: RunPast, held: Sequence[HeldInterval]) -> list[WaitInterval]:
-    known = [_person(each) for each in past.inquiries if each.run_id == run.id and each.call is None]
+    known = [_person(each) for each in past.asked if each.run == run.id and each.call is None]
     if past.free_at is not None and past.free_at > run.created_at:
         known.append(
             KnownInterval("session", "an earlier run of the same session came first", run.created_at, past.free_at)
@@ -155,14 +170,14 @@ def _run_waits(run: RunRecord, past: RunPast, held: Sequence[HeldInterval]) -> l
     return waits(run.created_at, run.finalized_at, past.now, held, known=known, busy=busy, open_reason=past.open_reason)
 
 
-def _person(inquiry: Inquiry) -> KnownInterval:
+def _person(asked: AskedPerson) -> KnownInterval:
     what = {
-        "approval": f"{inquiry.name} waited for approval",
-        "review": f"{inquiry.name} waited for a review",
+        "approval": f"{asked.name} waited for approval",
+        "review": f"{asked.name} waited for a review",
         "question": "it waited for an answer from a person",
-    }.get(inquiry.kind, "it waited for a person to say whether it continues")
-    by = f"; {inquiry.decided_by} decided" if inquiry.decided_by else ""
-    return KnownInterval("person", what + by, inquiry.asked_at, inquiry.decided_at)
+    }.get(asked.kind, "it waited for a person to say whether it continues")
+    by = f"; {asked.decided_by} decided" if asked.decided_by else ""
+    return KnownInterval("person", what + by, asked.asked_at, asked.decided_at)
 
 
 def _waited(owner: str, depth: int, found: Sequence[WaitInterval]) -> list[Span]:

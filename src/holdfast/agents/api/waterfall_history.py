@@ -1,52 +1,56 @@
-"""What a waterfall needs besides turns and calls: who had the jobs when, who was asked, what holds the run now."""
+"""What a waterfall needs besides its runs: their turns and calls, who had the jobs when, who was asked, what holds the
+run now. It reads no arguments and no results, so it stays small however much was said."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import cast
+from typing import TypeVar, cast
 
 from holdfast.agents.api.waits import Cause, HeldInterval
-from holdfast.agents.api.waterfall import RunPast
+from holdfast.agents.api.waterfall import AskedPerson, RunPast
 from holdfast.agents.listing_rows import HeldStretch
-from holdfast.agents.people.inquiry import Inquiry, inquiry_of
-from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs.why import why
 from holdfast.agents.statements import LookingSql
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, turn_of
 from holdfast.errors import NotFound
-from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queries import now
+from holdfast.values.rows import value_of
 from holdfast.values.times import moment
 
-_STRETCHES, _INQUIRIES = 10_000, 1_000
+V = TypeVar("V")
+
+_STRETCHES, _ASKED = 10_000, 1_000
+_TURNS = _CALLS = 5_000  # of all runs of one waterfall
 _CAUSES = frozenset({"session", "lane", "budget", "person", "batch"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """`free_at` and `open_reason` are those of the run `top`."""
+    """By the id of each run, or of a call. `free_at` and `open_reason` are those of the run `top`."""
 
     top: str
     now: datetime
+    turns: Mapping[str, Sequence[Turn]]
+    calls: Mapping[str, Sequence[CallRecord]]
     held: Mapping[str, Sequence[HeldInterval]]
-    inquiries: Sequence[Inquiry]
+    asked: Mapping[str, Sequence[AskedPerson]]
     free_at: datetime | None
     open_reason: tuple[Cause, str] | None
 
-    def past(self, run: RunRecord, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> RunPast:
+    def past(self, run: RunRecord) -> RunPast:
         """What of it concerns one run."""
         mine = run.id == self.top
         return RunPast(
             now=self.now,
-            turns=turns,
-            calls=calls,
+            turns=self.turns.get(run.id, ()),
+            calls=self.calls.get(run.id, ()),
             held=self.held,
-            inquiries=[each for each in self.inquiries if each.run_id == run.id],
+            asked=self.asked.get(run.id, ()),
             free_at=self.free_at if mine else None,
             open_reason=self.open_reason if mine else None,
         )
@@ -60,28 +64,41 @@ class History:
 @reading
 async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> History:
     """The history of a run and of the runs below it, which `ids` names; bounded."""
-    held: dict[str, list[HeldInterval]] = defaultdict(list)
-    owners = {row.job: row.id for row in await tx.many(LookingSql.jobs_below, ids=list(ids), limit=_STRETCHES)}
-    for row in await tx.many(LookingSql.stretches, seqs=sorted(owners), limit=_STRETCHES):
-        held[owners[row.job]].append(_held(row))
+    runs = list(ids)
+    turns = await tx.many(LookingSql.turns_below, ids=runs, limit=_TURNS)
+    calls = await tx.many(LookingSql.calls_below, ids=runs, limit=_CALLS)
+    asked = await tx.many(LookingSql.asked_below, ids=runs, limit=_ASKED)
     before = await tx.one(LookingSql.run_before, session=top.session, created_at=top.created_at, id=top.id)
     return History(
         top=top.id,
         now=moment(await now(tx)),
-        held=held,
-        inquiries=[inquiry_of(row) for row in await list_inquiries(tx, state=None, run=top.root, limit=_INQUIRIES)],
+        turns=_grouped((row.run, turn_of(row)) for row in turns),
+        calls=_grouped((row.run, call_of(row)) for row in calls),
+        held=await _held(tx, runs),
+        asked=_grouped((row.run, value_of(AskedPerson, row)) for row in asked),
         free_at=None if before is None else moment(before.at),
         open_reason=None if top.finalized_at is not None else await _open_reason(tx, top.id),
     )
 
 
-def _held(row: HeldStretch) -> HeldInterval:
-    error = codec.decode(row.error) if row.error else None
-    said = str(error.get("message", "")) if isinstance(error, dict) else ""
+def _grouped(pairs: Iterable[tuple[str, V]]) -> dict[str, list[V]]:
+    found: defaultdict[str, list[V]] = defaultdict(list)
+    for run, value in pairs:
+        found[run].append(value)
+    return found
+
+
+async def _held(tx: Transaction, runs: Sequence[str]) -> dict[str, list[HeldInterval]]:
+    owners = {row.job: row.id for row in await tx.many(LookingSql.jobs_below, ids=runs, limit=_STRETCHES)}
+    rows = await tx.many(LookingSql.stretches, seqs=sorted(owners), limit=_STRETCHES)
+    return _grouped((owners[row.job], _stretch(row)) for row in rows)
+
+
+def _stretch(row: HeldStretch) -> HeldInterval:
     return HeldInterval(
         worker=row.worker,
         outcome=row.outcome,
-        message=said,
+        message=row.message or "",
         started_at=moment(row.started_at),
         ended_at=moment(row.ended_at),
     )

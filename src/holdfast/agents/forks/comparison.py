@@ -12,10 +12,10 @@ from holdfast.agents.api.results import usage_of
 from holdfast.agents.forks.past import calls_before
 from holdfast.agents.forks.statements import ForksSql
 from holdfast.agents.message_pages import list_messages
-from holdfast.agents.queries import list_turns
+from holdfast.agents.queries import calls_after, list_turns
 from holdfast.agents.rows import CallRow, RunRow
 from holdfast.agents.runs.history import result_block
-from holdfast.agents.statements import CallsSql, LookingSql, RunsSql
+from holdfast.agents.statements import LookingSql, RunsSql
 from holdfast.agents.states import CallState
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
 from holdfast.errors import NotFound
@@ -27,6 +27,9 @@ from holdfast.results import Usage
 Mark = Literal["=", "~", "-", "+"]
 
 _MICROSECOND = timedelta(microseconds=1)
+_CALLS = 1_000  # of each side
+_LINES = 2_000  # of each last answer: to compare them takes the square of their number
+_LINE = 2_000  # characters of each
 
 
 class ToolAnswer(NamedTuple):
@@ -79,7 +82,10 @@ class CallPair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs side by side: `facts` are numbers and names, `calls` what they called, `diff` their last answers."""
+    """Two runs side by side: `facts` are numbers and names, `calls` what they called, `diff` their last answers.
+
+    A run that made more calls than a thousand is compared by its first thousand.
+    """
 
     a: Side
     b: Side
@@ -104,7 +110,7 @@ async def load_side(tx: Transaction, id: str, tenant: str | None) -> Side:
         raise NotFound(f"there is no run {id} in this database.")
     used = next(iter(await tx.many(LookingSql.usage_below, ids=[id])), None)
     fork = await tx.one(ForksSql.fork_of, run=id)
-    calls = [*await _inherited(tx, run), *await tx.many(CallsSql.calls_of, run=id, turn=None)]
+    calls = [*await _inherited(tx, run), *await calls_after(tx, id, (-1, -1), _CALLS)]
     origin = (None, None) if fork is None else (fork.forked_from, fork.forked_at)
     usage = usage_of(run if used is None else used)
     answers = {call.id: _answer(call) for call in calls}
@@ -162,8 +168,20 @@ def text_of(run: RunRecord) -> str:
 
 
 def _diff(a: RunRecord, b: RunRecord) -> list[str]:
-    before, after = text_of(a).splitlines(), text_of(b).splitlines()
+    before, after = _lines(a), _lines(b)
     return list(difflib.unified_diff(before, after, a.id, b.id, lineterm=""))
+
+
+def _lines(run: RunRecord) -> list[str]:
+    """The lines of its last answer. Of a very long one the rest is one line, which is compared as a whole."""
+    lines = text_of(run).splitlines()
+    rest = "\n".join(lines[_LINES:])
+    if rest:
+        lines = [*lines[:_LINES], f"[{len(rest):,} more characters: {codec.digest(rest)}]"]
+    return [
+        line if len(line) <= _LINE else f"{line[:_LINE]} [{len(line):,} characters: {codec.digest(line)}]"
+        for line in lines
+    ]
 
 
 def _paired(a: Side, b: Side) -> list[CallPair]:

@@ -62,8 +62,44 @@ cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id
 where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto
 order by c.finished_at, c.id;
 
+-- part: hours
+-- What ended, added up as the tally has it: by hour and tenant.
+select cast(:again as text) as subject, 'tenant_hour' as grain, f.tenant, f.at / 3600000000 * 3600000000 as at, f.source,
+    f.kind, f.mode, f.state, count(*) as number, cast(sum(f.input_tokens) as bigint) as input_tokens,
+    cast(sum(f.output_tokens) as bigint) as output_tokens, cast(sum(f.cache_write_tokens) as bigint) as cache_write_tokens,
+    cast(sum(f.cache_read_tokens) as bigint) as cache_read_tokens, cast(sum(f.cost_nano) as bigint) as cost_nano
+
+-- part: by_hour
+group by f.tenant, f.at / 3600000000 * 3600000000, f.source, f.kind, f.mode, f.state
+
+-- name: runs_again :many
+@hours
+from (
+@run_ended
+from holdfast.run r
+where r.finalized_at is not null and r.finalized_at > :after and r.finalized_at <= :upto) as f
+@by_hour;
+
+-- name: turns_again :many
+@hours
+from (
+@turn_ended
+from holdfast.turn t
+cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
+where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto) as f
+@by_hour;
+
+-- name: calls_again :many
+@hours
+from (
+@call_ended
+from holdfast.tool_call c
+cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
+where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto) as f
+@by_hour;
+
 -- name: runs_in :many
--- Of a session that is about to be removed, what ended after the mark.
+-- Of a session that is about to be removed, what ended after the mark of the second walk.
 @run_ended
 from holdfast.run r
 where r.session = :session and r.finalized_at > :after;

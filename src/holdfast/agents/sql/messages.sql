@@ -104,3 +104,10 @@ order by session, branch, ordinal, live, id limit :limit;
 select b.message, b.ordinal, b.type, coalesce(b.body, l.body) as body
 from holdfast.block b left join holdfast.blob l on l.hash = b.blob
 where b.message = any(cast(:messages as text[])) order by b.message, b.ordinal;
+
+-- name: short_blocks_of :many
+-- The same for a page, with a note in place of a block that is longer than `most` characters.
+select b.message, b.ordinal, b.type, case when length(coalesce(cast(b.body as text), cast(l.body as text))) <= :most
+    then coalesce(cast(b.body as text), cast(l.body as text)) else cast(:cut as text) end as body
+from holdfast.block b left join holdfast.blob l on l.hash = b.blob
+where b.message = any(cast(:messages as text[])) order by b.message, b.ordinal;

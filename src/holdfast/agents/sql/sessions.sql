@@ -30,6 +30,9 @@ from (select s.session from rows(:sessions) as s (session text) order by s.sessi
 -- For all sessions that a process follows, in one look.
 select id, runs from holdfast.session where id = any(cast(:ids as text[]));
 
+-- name: metadata_of :many
+select id, tenant, metadata from holdfast.session where id = any(cast(:ids as text[]));
+
 -- name: update_session :one
 update holdfast.session set metadata = coalesce(:metadata, metadata), during = coalesce(:during, during),
     updated_at = holdfast.now_us() where id = :id

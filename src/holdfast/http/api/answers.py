@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from fastapi import Query
 from starlette.responses import Response
 
-from holdfast.http.api.paging import PageOf
-from holdfast.http.api.routes import Endpoint, Handler
-from holdfast.http.api.seen import Seen
+from holdfast.http.api import sizes
+from holdfast.http.api.paging import PageOf, Paging
+from holdfast.http.api.routes import API, Endpoint, Handler
+from holdfast.http.api.seen import Seen, Sight
 from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
 
@@ -22,6 +23,7 @@ ARGUMENTS = frozenset(
     )
 )
 _WRITTEN = "input_delta"  # a piece of arguments: what is secret in it may begin in the piece before
+CUT = "holdfast-cut"  # the header of an answer that is not whole
 
 
 def answering(endpoint: Endpoint) -> Handler:
@@ -29,18 +31,73 @@ def answering(endpoint: Endpoint) -> Handler:
 
     @functools.wraps(endpoint.function)
     async def answer(*args: Any, **options: Any) -> Response:
+        telling = Telling(endpoint, options.get("seen"))
+        status = 201 if endpoint.creates else 200
+        if isinstance(asked := options.get("page"), Paging):
+            page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode)
+            return telling.response(page.text(), status)
         value = await endpoint.function(*args, **options)
-        if isinstance(value, Response):
-            return value
-        told = told_to(options.get("seen"), value)
-        return json_response(told, 201 if endpoint.creates else 200)
+        return value if isinstance(value, Response) else telling.response(telling.encode(value), status)
 
     return answer
 
 
+def _reading(endpoint: Endpoint, options: dict[str, Any]) -> sizes.Read:
+    """Reads a part of a page. How many there are is counted with the first."""
+    given = dict(options)
+
+    async def read(paging: Paging) -> Page[Any]:
+        found: Page[Any] = await endpoint.function(**{**given, "page": paging})
+        given.update({"count": False} if "count" in given else {})
+        return found
+
+    return read
+
+
+class Telling:
+    """How one answer is told: as who asks may see it, and no longer than answers are."""
+
+    def __init__(self, endpoint: Endpoint, seen: Seen | None) -> None:
+        self._endpoint, self._seen = endpoint, seen
+        self._cut = False
+
+    def encode(self, value: object) -> bytes:
+        told = told_to(self._seen, value)
+        text = sizes.encoded(told)
+        if len(text) <= sizes.ANSWER or (self._seen is not None and self._seen.whole):
+            return text
+        self._cut = True
+        return sizes.encoded(sizes.fitted(told, self._where))
+
+    def response(self, text: bytes, status: int) -> Response:
+        headers = {"cache-control": "no-store"} | ({CUT: "true"} if self._cut else {})
+        return Response(text, status, headers, "application/json")
+
+    def _where(self, record: Any) -> str:
+        """Where all of a record is."""
+        endpoint = self._endpoint
+        id = str(record.get("id", "{id}")) if isinstance(record, dict) else "{id}"
+        if endpoint.whole:
+            return f"see GET {API}{endpoint.whole.replace('{id}', id)}"
+        if offers_whole(endpoint):
+            return "add whole=true to the request for all of it"
+        return f"see GET {API}/{endpoint.noun}/{id}?whole=true"
+
+
+def offers_whole(endpoint: Endpoint) -> bool:
+    """Whether `whole=true` asks for values that are not cut. A record has bounds of its own, and a list has none."""
+    told = model_of(endpoint) if endpoint.method == "GET" and not endpoint.whole else None
+    return told is not None and get_origin(told) is not list and "seen" in endpoint.function.__annotations__
+
+
+async def ask_whole(
+    seen: Sight, whole: Annotated[bool, Query(description="Cut no value, however long; a page may be shorter.")] = False
+) -> None:
+    seen.whole = whole
+
+
 def json_response(told: object, status: int = 200) -> Response:
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
-    return Response(text.encode(errors="replace"), status, {"cache-control": "no-store"}, "application/json")
+    return Response(sizes.encoded(told), status, {"cache-control": "no-store"}, "application/json")
 
 
 def told_to(seen: Seen | None, value: object) -> Any:

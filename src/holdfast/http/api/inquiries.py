@@ -49,7 +49,7 @@ async def list_inquiries(
     if not seen.pinned:
         found.total = await seen.inquiries.count(state=state or None, run=run, tenant=whose) if count else None
         return found
-    return Page([each for each in found if await seen.shows(each.session_id)], next=found.next)
+    return Page(await seen.shown(found, lambda each: each.session_id), next=found.next, looked=found.looked)
 
 
 async def _find(seen: Seen, id: str) -> Inquiry:

@@ -82,7 +82,7 @@ async def show_job(seen: Sight, id: str) -> JobRecord:
 
 @routes.get("/jobs/{id}/attempts")
 async def list_attempts(seen: Sight, id: str) -> list[AttemptRecord]:
-    """List the attempts of a job that have ended."""
+    """List the attempts of a job that have ended, in their order; the last 1,000."""
     return list(await seen.hf.jobs.attempts((await _find(seen, id)).id))
 
 

@@ -146,7 +146,7 @@ async def submit_action(seen: Sight, new: NewActionBody) -> dict[str, Any]:
     return await show_action(seen, action.id)
 
 
-@actions.get("/actions/{id}")
+@actions.get("/actions/{id}", whole="/jobs/{id}")
 async def show_action(seen: Sight, id: str, tenant: str | None = None) -> dict[str, Any]:
     """Show an action with its jobs, and what each wrote."""
     database, whose = await _database(seen), seen.chosen(tenant) or ""

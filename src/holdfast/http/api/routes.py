@@ -14,7 +14,10 @@ API = "/api/v1"
 
 
 class Endpoint(NamedTuple):
-    """One method of one path. `creates`: it takes an Idempotency-Key, and answers 201."""
+    """One method of one path. `creates`: it takes an Idempotency-Key, and answers 201.
+
+    `whole` is where the records of an answer that has no bounds of its own are whole: "/runs/{id}".
+    """
 
     noun: str
     method: str
@@ -22,6 +25,7 @@ class Endpoint(NamedTuple):
     function: Handler
     creates: bool = False
     root: str = API
+    whole: str = ""
 
     @property
     def name(self) -> str:
@@ -42,8 +46,8 @@ class Routes:
         self.root = root
         self.endpoints: list[Endpoint] = []
 
-    def get(self, path: str) -> Callable[[H], H]:
-        return partial(self._add, "GET", path, False)
+    def get(self, path: str, *, whole: str = "") -> Callable[[H], H]:
+        return partial(self._add, "GET", path, False, whole=whole)
 
     def post(self, path: str, *, creates: bool = False) -> Callable[[H], H]:
         return partial(self._add, "POST", path, creates)
@@ -57,6 +61,6 @@ class Routes:
     def delete(self, path: str) -> Callable[[H], H]:
         return partial(self._add, "DELETE", path, False)
 
-    def _add(self, method: str, path: str, creates: bool, function: H) -> H:
-        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root))
+    def _add(self, method: str, path: str, creates: bool, function: H, whole: str = "") -> H:
+        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root, whole))
         return function

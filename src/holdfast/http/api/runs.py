@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,20 +14,24 @@ from starlette.responses import FileResponse, Response
 
 from holdfast import durations
 from holdfast.agents.api.options import RunOptions
-from holdfast.agents.api.waterfall import Span
+from holdfast.agents.api.waterfall import Span, below
 from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.queries import run_weight, short_family
 from holdfast.agents.runs.inbox import During
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, run_of
 from holdfast.agents.values.sessions import Message
+from holdfast.app import core_of
 from holdfast.errors import NotFound, ResultTimeout, UsageError
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response, told_to
 from holdfast.http.api.marked_runs import list_marked
 from holdfast.http.api.paging import Count, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import API, Routes
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.sizes import fitted
+from holdfast.http.security.denials import too_large
 from holdfast.kernel import stored_json
 from holdfast.kernel.ids import is_id
 from holdfast.values import Page, as_json
@@ -35,6 +40,9 @@ from holdfast.values.bulk import Bulk
 routes = Routes("runs")
 
 _LONGEST_WAIT = durations.microseconds("1m")
+LARGEST_EXPORT = 64 * 1024 * 1024  # characters
+_TREE = 1_000  # runs of one tree
+_LONGEST_VALUE = 4_000  # characters of JSON of a value of a run in a tree
 Prompt = str | list[str | dict[str, Any]]
 
 
@@ -136,7 +144,7 @@ async def list_runs(
     if not seen.pinned:
         found.total = await seen.runs.count(**where, **how) if count else None
         return found
-    return Page([run for run in found if await seen.shows(run.session)], next=found.next)
+    return Page(await seen.shown(found, lambda run: run.session), next=found.next, looked=found.looked)
 
 
 async def _check_named(seen: Seen, session: str | None, parent: str | None) -> None:
@@ -178,7 +186,7 @@ async def _pinned_session(seen: Seen, key: str | None) -> Any:
     return made
 
 
-@routes.get("/runs/compare")
+@routes.get("/runs/compare", whole="/runs/{id}/calls")
 async def compare_runs(seen: Sight, a: str, b: str) -> dict[str, Any]:
     """Compare two runs: outcome, answers, tools, tokens, cost."""
     sides = [await seen.run(a), await seen.run(b)]
@@ -220,16 +228,20 @@ async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
     now = await run.refresh()
     if now.state in ENDED or span:
         try:
-            return json_response(told_to(seen, await run.result(timeout=f"{span or _LONGEST_WAIT}us")))
+            ended = told_to(seen, await run.result(timeout=f"{span or _LONGEST_WAIT}us"))
+            return json_response(fitted(ended, lambda _: f"see GET {API}/runs/{run.id}?whole=true"))
         except ResultTimeout:
             now = await run.refresh()
     return json_response({"id": run.id, "state": now.state}, 202)
 
 
-@routes.get("/runs/{id}/tree")
+@routes.get("/runs/{id}/tree", whole="/runs/{id}")
 async def show_tree(seen: Sight, id: str) -> list[RunRecord]:
-    """List the run and all runs below it, oldest first; at most 1,000."""
-    return list(await seen.runs.tree((await seen.run(id)).id))
+    """List the run and all runs below it, oldest first; at most 1,000. A value of more than 4,000 characters is cut."""
+    top = await (await seen.run(id)).refresh()
+    cut = json.dumps({"cut": f"see GET {API}/runs/{{id}}?whole=true"})
+    family = await core_of(seen.hf).runtime().transact(short_family, top.root, _TREE, most=_LONGEST_VALUE, cut=cut)
+    return below(top, [run_of(each) for each in family])
 
 
 @routes.get("/runs/{id}/turns")
@@ -285,7 +297,7 @@ async def explain_run(seen: Sight, id: str) -> dict[str, str]:
     return {"id": id, "why": "; ".join(each.sentence for each in seen.reasons(await run.reasons()))}
 
 
-@routes.get("/runs/{id}/waterfall")
+@routes.get("/runs/{id}/waterfall", whole="/runs/{id}/turns")
 async def show_waterfall(seen: Sight, id: str) -> list[Span]:
     """List the turns, calls and runs below a run, with when each began and ended."""
     return list(await (await seen.run(id)).waterfall())
@@ -295,6 +307,7 @@ async def show_waterfall(seen: Sight, id: str) -> list[Span]:
 async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
     """Download a run as a capsule: one SQLite file, without secrets."""
     run = await seen.run(id)
+    await _check_weight(seen, await run.refresh())
     folder = Path(mkdtemp(prefix="holdfast-"))
     file = folder / f"{run.id}.capsule"
 
@@ -310,6 +323,16 @@ async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
         raise
     named = {"content-disposition": f'attachment; filename="{run.id}.db"', "cache-control": "no-store"}
     return FileResponse(file, headers=named, media_type="application/vnd.sqlite3", background=BackgroundTask(remove))
+
+
+async def _check_weight(seen: Seen, run: RunRecord) -> None:
+    """`Denied` for a run that would take too much memory to export while others are served."""
+    weight = await core_of(seen.hf).runtime().transact(run_weight, run.root, run.session)
+    if weight > LARGEST_EXPORT:
+        raise too_large(
+            f"run {run.id} has {weight:,} characters, and {LARGEST_EXPORT:,} are exported over HTTP at most.",
+            f"Export it with `holdfast runs export {run.id}`.",
+        )
 
 
 @routes.post("/runs/{id}/cancel")

@@ -5,9 +5,9 @@ Every route reaches the app through this. What is outside of it is not there: 40
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -17,10 +17,13 @@ from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
 from holdfast.agents.people.rulings import InquiriesList
+from holdfast.agents.queries import metadata_of
 from holdfast.agents.values.sessions import SessionRecord
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.values.jobs import ReasonRecord
+
+T = TypeVar("T")
 
 _OF_THE_FLEET = {
     "leased": "a worker is running it",
@@ -38,6 +41,7 @@ class Seen:
         self.principal = principal
         self.tenant = tenant
         self.pinned = pinned
+        self.whole = False  # whether no value of the answer is to be cut
         self.part: Tenant | None = None if tenant is None else hf.tenant(tenant)
 
     @property
@@ -94,12 +98,14 @@ class Seen:
 
     async def shows(self, session: str) -> bool:
         """Whether what is in this session is there for this principal."""
+        return bool(await self.shown([session], str))
+
+    async def shown(self, items: Sequence[T], session: Callable[[T], str]) -> list[T]:
+        """Those of these items whose sessions are there for this principal; all sessions are asked for at once."""
         if not self.pinned:
-            return True
-        try:
-            return self._has_pinned(await self.sessions.get(session))
-        except NotFound:
-            return False
+            return list(items)
+        found = await core_of(self.hf).runtime().transact(metadata_of, [session(each) for each in items], self.tenant)
+        return [each for each in items if self._has(found.get(session(each)))]
 
     def with_pinned(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         """Metadata for a session; those that are pinned cannot be given otherwise."""
@@ -115,7 +121,10 @@ class Seen:
         return self.tenant if self.tenant is not None else tenant
 
     def _has_pinned(self, session: SessionRecord) -> bool:
-        return all(session.metadata.get(name) == value for name, value in self.pinned.items())
+        return self._has(session.metadata)
+
+    def _has(self, metadata: Mapping[str, Any] | None) -> bool:
+        return metadata is not None and all(metadata.get(name) == value for name, value in self.pinned.items())
 
 
 async def seen_of(request: Request) -> Seen:

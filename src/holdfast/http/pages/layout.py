@@ -123,7 +123,7 @@ async def _open_inquiries(seen: Seen) -> int:
         found = await seen.inquiries.list(limit=_MANY)
     except HoldfastError:
         return 0  # the page says what is wrong
-    return len([each for each in found if await seen.shows(each.session_id)])
+    return len(await seen.shown(found, lambda each: each.session_id))
 
 
 def _is_at(below: str, path: str) -> bool:

@@ -461,8 +461,11 @@ select :columns
 from holdfast.job_now where id = :id;
 
 -- name: list_attempts :many
-select :columns
-from holdfast.attempt_now where job = :seq order by started_at, epoch, token;
+-- The last of them.
+select * from (
+    select :columns
+    from holdfast.attempt_now where job = :seq order by started_at desc, epoch desc, token desc limit :limit) as a
+order by a.started_at, a.epoch, a.token;
 
 -- name: count_attempts :one
 select count(*) as number from holdfast.attempt_now where job = :seq;

@@ -78,16 +78,79 @@ cross join lateral (select j.kind, j.tenant, j.due_at, j.created_at, j.id, j.lay
 @ended_job
 where e.queue = :queue and e.finished_at > :after and e.finished_at <= :upto;
 
--- name: hold_marks_of_jobs :exec
+-- name: hold_marks_of_jobs :many
 insert into holdfast.tally_mark (subject, source, at)
-select distinct 'jobs', e.queue, -1 from holdfast.ended e where e.seq = any(cast(:seqs as bigint[])) order by 2
-on conflict (subject, source) do update set at = tally_mark.at;
+select distinct cast(:subject as text), e.queue, -1 from holdfast.ended e where e.seq = any(cast(:seqs as bigint[])) order by 2
+on conflict (subject, source) do update set at = tally_mark.at
+returning source as name, at;
 
 -- name: untallied_jobs :many
--- Of these jobs, those that ended after the mark of their queue.
+-- Of these jobs, those that the second walk through their queue has not counted. It is behind the first.
 @ended_job
 where e.seq = any(cast(:seqs as bigint[])) and e.finished_at > coalesce((select m.at from holdfast.tally_mark m
-    where m.subject = 'jobs' and m.source = e.queue), -1);
+    where m.subject = 'again:jobs' and m.source = e.queue), -1);
+
+-- name: queue_to_count_again :one
+-- A queue in which jobs ended that the second walk has not counted, or one that has an hour to complete.
+with recursive found (queue) as (
+    select (select e.queue from holdfast.ended e order by e.queue limit 1)
+    union all
+    select (select e.queue from holdfast.ended e where e.queue > found.queue order by e.queue limit 1)
+    from found where found.queue is not null
+)
+select f.queue as name from found f
+where f.queue is not null and (select e.finished_at from holdfast.ended e
+    where e.queue = f.queue and e.finished_at < :before and e.finished_at >= :first
+        and e.finished_at > coalesce((select m.at from holdfast.tally_mark m
+            where m.subject = 'again:jobs' and m.source = f.queue), -1)
+    order by e.queue, e.finished_at limit 1) is not null
+union all
+select t.source from holdfast.tally t
+where t.subject = 'again:jobs' and t.grain = 'tenant_hour' and t.at < :before
+limit 1;
+
+-- part: hours
+-- What ended, added up as the tally has it: by hour and tenant.
+select cast(:again as text) as subject, 'tenant_hour' as grain, f.tenant, f.at / 3600000000 * 3600000000 as at, f.source, f.kind, f.mode,
+    f.state, count(*) as number, cast(sum(f.input_tokens) as bigint) as input_tokens,
+    cast(sum(f.output_tokens) as bigint) as output_tokens, cast(sum(f.cache_write_tokens) as bigint) as cache_write_tokens,
+    cast(sum(f.cache_read_tokens) as bigint) as cache_read_tokens, cast(sum(f.cost_nano) as bigint) as cost_nano
+
+-- name: jobs_again :many
+@hours
+from (
+@ended_job
+where e.queue = :queue and e.finished_at > :after and e.finished_at <= :upto) as f
+group by f.tenant, f.at / 3600000000 * 3600000000, f.source, f.kind, f.mode, f.state;
+
+-- name: hour_to_complete :one
+select t.at from holdfast.tally t
+where t.subject = :again and t.grain = 'tenant_hour' and t.at < :before limit 1;
+
+-- name: missing_in_tally :many
+-- What was found by the second walk and not by the first. A number that became lower is that of rows that are gone.
+select m.subject, m.grain, m.tenant, m.at, m.source, m.kind, m.mode, m.state, m.number, m.input_tokens, m.output_tokens,
+    m.cache_write_tokens, m.cache_read_tokens, m.cost_nano
+from (
+    select cast(:subject as text) as subject, a.grain, a.tenant, a.at, a.source, a.kind, a.mode, a.state,
+        greatest(0, a.number - coalesce(t.number, 0)) as number,
+        greatest(0, a.input_tokens - coalesce(t.input_tokens, 0)) as input_tokens,
+        greatest(0, a.output_tokens - coalesce(t.output_tokens, 0)) as output_tokens,
+        greatest(0, a.cache_write_tokens - coalesce(t.cache_write_tokens, 0)) as cache_write_tokens,
+        greatest(0, a.cache_read_tokens - coalesce(t.cache_read_tokens, 0)) as cache_read_tokens,
+        greatest(0, a.cost_nano - coalesce(t.cost_nano, 0)) as cost_nano
+    from holdfast.tally a left join holdfast.tally t on t.subject = :subject and t.grain = a.grain and t.tenant = a.tenant
+        and t.at = a.at and t.source = a.source and t.kind = a.kind and t.mode = a.mode and t.state = a.state
+    where a.subject = :again and a.grain = 'tenant_hour' and a.at < :before
+        and (cast(:source as text) is null or a.source = :source)) as m
+where m.number > 0;
+
+-- name: forget_again :exec
+delete from holdfast.tally where subject = :again and grain = 'tenant_hour' and at < :before
+    and (cast(:source as text) is null or source = :source);
+
+-- name: forget_again_of :exec
+delete from holdfast.tally where subject = :again and grain = 'tenant_hour' and tenant = :tenant;
 
 -- name: known_failures :many
 select id as name from holdfast.failure_group where id = any(cast(:ids as text[]));

@@ -10,6 +10,7 @@ from holdfast.kernel.tally_rows import (
     Failures,
     Finished,
     SeriesPoint,
+    SourceMark,
     TalliedName,
     Tally,
     TallyTime,
@@ -25,8 +26,14 @@ class TallySql(Statements, file="tally.sql", rows={"tallies": Tally, "times": Ta
     untallied_queues: Many[TalliedName]
     jobs_upto: One[At]
     ended_jobs: Many[Finished]
-    hold_marks_of_jobs: Exec
+    hold_marks_of_jobs: Many[SourceMark]
     untallied_jobs: Many[Finished]
+    queue_to_count_again: One[TalliedName]
+    jobs_again: Many[Tally]
+    hour_to_complete: One[At]
+    missing_in_tally: Many[Tally]
+    forget_again: Exec
+    forget_again_of: Exec
     known_failures: Many[TalliedName]
     last_failure_group: One[TalliedName]
     add_failures: Exec
