@@ -39,6 +39,10 @@ pytest_plugins = ["tests.budgets", "tests.selection"]
 if "TMPDIR" not in os.environ and (memory := folder_in_memory()) is not None:
     tempfile.tempdir = os.environ["TMPDIR"] = str(memory)
 
+# Our own server speaks no TLS, and whoever connects to it need not ask.
+if "HOLDFAST_TEST_POSTGRES" not in os.environ:
+    os.environ.setdefault("PGSSLMODE", "disable")
+
 # Each client that could ask a provider reads the system's certificates, for 20 ms; here nobody asks one over TLS.
 with contextlib.suppress(ImportError):
     import httpcore2
