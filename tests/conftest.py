@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -37,6 +38,16 @@ pytest_plugins = ["tests.budgets", "tests.selection"]
 # tests start take the same folder from TMPDIR; whoever sets that chooses another one.
 if "TMPDIR" not in os.environ and (memory := folder_in_memory()) is not None:
     tempfile.tempdir = os.environ["TMPDIR"] = str(memory)
+
+# Our own server speaks no TLS, and whoever connects to it need not ask.
+if "HOLDFAST_TEST_POSTGRES" not in os.environ:
+    os.environ.setdefault("PGSSLMODE", "disable")
+
+# Each client that could ask a provider reads the system's certificates, for 20 ms; here nobody asks one over TLS.
+with contextlib.suppress(ImportError):
+    import httpcore2
+
+    httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 # A slow machine is no failure.
 hypothesis_settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

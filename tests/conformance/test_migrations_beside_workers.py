@@ -24,6 +24,7 @@ from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.sql import Dialect
 from holdfast.kernel.workers import Registration, drain, register, unregister
 from holdfast.settings import Settings
+from tests.conftest import Place
 from tests.support.apps import eventually, happens, settings_with, working
 from tests.support.locks import blocked_by
 from tests.support.postgres import Cluster
@@ -46,10 +47,8 @@ def bare_url(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-async def database(bare_url: str) -> AsyncIterator[Database]:
-    database = connect(bare_url, Settings(url=bare_url), Ports())
-    await database.connect()
-    await migrate.migrate(database, SCHEMA)
+async def database(place: Place) -> AsyncIterator[Database]:
+    database = connect(place.direct, Settings(url=place.direct), Ports())
     await database.open()
     await database.transact(list_jobs, limit=1)  # it has a connection, and keeps it
     yield database
@@ -156,10 +155,10 @@ async def test_before_workers_said_which_code_they_run_the_tables_say_it(bare_ur
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
 async def test_a_file_that_a_live_older_worker_uses_is_not_migrated_by_who_opens_it(
-    database: Database, bare_url: str, a_next_release: None
+    database: Database, place: Place, a_next_release: None
 ) -> None:
     worker = await a_worker(database)
-    newer = connect(bare_url, Settings(url=bare_url), Ports())
+    newer = connect(place.direct, Settings(url=place.direct), Ports())
     with pytest.raises(MigrationRefused, match="old on host-1"):
         await newer.open()
     assert await version(database) == CODE
@@ -231,9 +230,9 @@ async def only_newer_code(database: Database) -> None:
 
 
 async def test_a_worker_that_has_become_too_old_says_so_once_ends_what_it_has_and_leaves(
-    database: Database, bare_url: str, caplog: pytest.LogCaptureFixture
+    database: Database, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = Holdfast(bare_url, settings=settings_with(heartbeat="200ms", drain_grace="60s"), embedded=False)
+    app = Holdfast(place.direct, settings=settings_with(heartbeat="200ms", drain_grace="60s"), embedded=False)
     begun, gate = asyncio.Event(), asyncio.Event()
 
     @app.job(name="work")
@@ -270,9 +269,9 @@ async def test_a_worker_that_has_become_too_old_says_so_once_ends_what_it_has_an
 
 @pytest.mark.parametrize("dialect", ["postgres"])
 async def test_a_program_that_has_become_too_old_is_refused_at_its_next_connection(
-    database: Database, bare_url: str
+    database: Database, place: Place
 ) -> None:
-    program = connect(bare_url, dataclasses.replace(Settings(url=bare_url), connections=2), Ports())
+    program = connect(place.direct, dataclasses.replace(Settings(url=place.direct), connections=2), Ports())
     await program.open()
     await program.transact(list_jobs, limit=1)
     await only_newer_code(database)

@@ -44,23 +44,33 @@ PLACES = ("ready", "later", "lease", "ended")
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def bare_url(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    if dialect == "sqlite":
-        yield f"sqlite:///{tmp_path / 'store.db'}"
-        return
-    cluster: Cluster = request.getfixturevalue("cluster")
+@pytest.fixture(scope="module")
+def wide(cluster: Cluster) -> Iterator[str]:
+    """The name of an empty database with the tables of schema 7, to be copied."""
+    for url in made(cluster):
+        asyncio.run(to(url, WIDE))
+        yield url.rpartition("/")[2]
+
+
+def made(cluster: Cluster, template: str = "template1") -> Iterator[str]:
     name = f"holdfast_thin_{os.getpid()}_{next(_numbers)}"
-    yield cluster.create_database(name)
+    yield cluster.create_database(name, template=template)
     cluster.drop_database(name)
 
 
 @pytest.fixture(params=["jobs", "runs"])
-async def past_url(bare_url: str, request: pytest.FixtureRequest) -> str:
+def past_url(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """A database as code of schema 7 left it."""
-    await to(bare_url, WIDE)
-    load(bare_url, history(WIDE, request.param))
-    return bare_url
+    past = history(WIDE, request.param)
+    if dialect == "sqlite":
+        url = f"sqlite:///{tmp_path / 'store.db'}"
+        asyncio.run(to(url, WIDE))
+        load(url, past)
+        yield url
+        return
+    for url in made(request.getfixturevalue("cluster"), request.getfixturevalue("wide")):
+        load(url, past)
+        yield url
 
 
 async def to(url: str, version: int) -> list[str]:

@@ -19,7 +19,7 @@ from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.conftest import Place
 from tests.facades.test_leases import patiently
-from tests.support.commands import environment, program, python, run
+from tests.support.commands import environment, program, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAPERS = EXAMPLES / "papers"
@@ -101,8 +101,11 @@ def test_a_lambda_function_handles_each_message_once(place: Place, tmp_path: Pat
     there = Greetings(place.url)
     there.pool.push({"name": "Ann"})
     message = {"messageId": "m-1", "body": json.dumps({"pool_id": "greetings", "max_workers": 3})}
-    call = f"import lambda_function; print(lambda_function.handler({{'Records': [{message!r}]}}, None))"
-    first, again = (python("-c", call, cwd=tmp_path, env=there.env).lines for _ in range(2))
+    (tmp_path / "call.py").write_text(
+        f"import sys\n\nsys.path.insert(0, {str(TRIGGERS)!r})\n\nimport lambda_function\n\n"
+        f"print(lambda_function.handler({{'Records': [{message!r}]}}, None))\n"
+    )
+    first, again = (program("call.py", cwd=tmp_path, env=there.env).lines for _ in range(2))
     assert first == ["workers stored: 1", '{"spawned": 1}', first[-1]]
     assert again == ["{'executions': ['']}"] != first[2:], "the second time runs nothing"
     there.close()

@@ -20,7 +20,7 @@ from holdfast.testing.databases import SERVER_VARIABLE
 from tests.conftest import Place
 from tests.http.browser import request
 from tests.support.apps import eventually
-from tests.support.commands import PATIENCE, Said, environment, holdfast, program, python
+from tests.support.commands import PATIENCE, Said, environment, holdfast, program, python, start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -165,10 +165,8 @@ async def _served(app: str, folder: Path) -> AsyncIterator[int]:
     """The port of a server for this app, once it answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", app, "--app-dir", str(EXAMPLES), "--port", str(port)]
-    server = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = ("-m", "uvicorn", app, "--app-dir", str(EXAMPLES), "--port", str(port))
+    server = start(*command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
 
         async def answers() -> bool:
@@ -182,7 +180,7 @@ async def _served(app: str, folder: Path) -> AsyncIterator[int]:
         yield port
     finally:
         server.terminate()
-        await server.wait()
+        await asyncio.to_thread(server.wait)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from holdfast.app import core_of
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.apps import working
-from tests.support.commands import Said, environment, holdfast
+from tests.support.commands import Said, environment, holdfast, start
 
 
 @pytest.fixture
@@ -291,14 +291,12 @@ def test_a_listing_goes_on_where_it_is_told(place: Place, ids: dict[str, str]) -
 
 async def test_changes_are_followed_until_interrupted(place: Place, ids: dict[str, str]) -> None:
     words = ("jobs", "tail", "--url", place.url, "--json", "--interval", "50ms")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "holdfast", *words), stdout=asyncio.subprocess.PIPE, env=environment()
-    )
+    process = start("-m", "holdfast", *words, stdout=subprocess.PIPE)
     assert process.stdout is not None
     lines = process.stdout
 
     async def seen(count: int) -> set[tuple[str, str]]:
-        return {_change(await lines.readline()) for _ in range(count)}
+        return {_change(await asyncio.to_thread(lines.readline)) for _ in range(count)}
 
     try:
         assert await seen(3) == {(ids["good"], "succeeded"), (ids["bad"], "failed"), (ids["later"], "scheduled")}
@@ -308,11 +306,10 @@ async def test_changes_are_followed_until_interrupted(place: Place, ids: dict[st
             again = (await hf.jobs.retry(ids["bad"])).id
             assert await seen(1) == {(again, "pending")}
         process.send_signal(signal.SIGINT)
-        assert await process.wait() == 0
+        assert await asyncio.to_thread(process.wait) == 0
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        process.kill()
+        lines.close()
 
 
 def _change(line: bytes) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.cli import notes_of
 from holdfast.errors import UsageError
 from holdfast.kernel.drivers import describe_url
-from tests.support.commands import Said, environment, holdfast, python
+from tests.support.commands import Said, environment, holdfast, program, python
 from tests.support.processes import free_port
 
 
@@ -130,14 +130,14 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 
 def test_an_error_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
-    program = (
+    (tmp_path / "broken.py").write_text(
         "import sys; from holdfast.cli import lists, main\n"
         "def broken(*_): raise ZeroDivisionError('a fault')\n"
         "lists.ask = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
     )
-    line = python("-c", program, "jobs", "ls", cwd=tmp_path).refused(70)
+    line = program("broken.py", "jobs", "ls", cwd=tmp_path).refused(70)
     assert line == "ZeroDivisionError: a fault. Run `holdfast --debug …` to see where."
-    said = python("-c", program, "--debug", "jobs", "ls", cwd=tmp_path)
+    said = program("broken.py", "--debug", "jobs", "ls", cwd=tmp_path)
     assert said.code == 1
     assert "Traceback" in said.err
 

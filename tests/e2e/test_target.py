@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from holdfast.cli import COMMANDS, group
 from holdfast.cli.target import database_label, repeated, url_option
 from holdfast.kernel.drivers import describe_url
 from holdfast.settings import Settings
-from tests.support.commands import PATIENCE, environment, holdfast
+from tests.support.commands import PATIENCE, environment, holdfast, start
 
 PROGRAM = """
 import os
@@ -142,18 +140,11 @@ def test_a_worker_under_dev_logs_what_is_misspelt(shop: Path) -> None:
     words = ("worker", "shop:hf", "--leash", "--until-empty", "--queues", "defualt", "--log-format", "json")
     env = environment(HOLDFAST_LUNCH="1")
     parent, leash = socket.socketpair()
-    with parent, leash:
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *words],
-            cwd=shop,
-            env=env,
-            stdin=leash.fileno(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        )
-    lunch, queue, *_ = [json.loads(line)["message"] for line in done.stderr.splitlines()]
+    with parent, leash, (shop / "log").open("w+") as log:
+        process = start(*("-m", "holdfast", *words), cwd=shop, env=env, stdin=leash.fileno(), stderr=log)
+        assert process.wait(PATIENCE) == 0
+        log.seek(0)
+        lunch, queue, *_ = [json.loads(line)["message"] for line in log]
     assert lunch.startswith("HOLDFAST_LUNCH is not a setting of Holdfast")
     assert queue == "--queues defualt: this app declares nothing of that name. Did you mean 'default'?"
 

@@ -49,7 +49,11 @@ class Cluster(ABC):
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database and return its URL."""
-        self._execute(sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template)))
+        made = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            if connection.info.server_version >= 150_000:  # before, this was the only way
+                made += sql.SQL(" strategy file_copy")  # half of the work for so small a database
+            connection.execute(made)
         return self.url(name)
 
     def drop_database(self, name: str) -> None:

@@ -1,221 +1,37 @@
-"""Handlers that their own processes find here by name. What they need to say before they die, they write to a file."""
+"""Jobs in processes of their own: the functions of `isolated_functions`, and those that need the app there."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
-from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from holdfast import Cancel, Discard, Holdfast, JobContext, LeaseLost, Retry, Snooze
-from holdfast import outcomes as out
-from holdfast.errors import UsageError
+from holdfast import Holdfast, JobContext, Retry
+from tests.workers import isolated_functions as light
 
 hf = Holdfast("sqlite:///a-test-says-where.db")
 twice = Retry(attempts=2, backoff="constant", base="0s")
 
-
-class Point(BaseModel):
-    x: int
-    day: date
-
-
-@hf.job(isolate="process")
-def double(n: int) -> int:
-    return 2 * n
-
-
-@hf.job(isolate="process")
-async def shift(point: Point, days: int = 1) -> Point:
-    await asyncio.sleep(0)
-    return Point(x=point.x + 1, day=point.day + timedelta(days=days))
-
-
-@hf.job(isolate="process")
-def pid() -> int:
-    return os.getpid()
-
-
-@hf.job(isolate="process")
-def meet(folder: str, name: str, other: str) -> int:
-    """Its pid, once the other one runs too."""
-    (Path(folder) / name).touch()
-    while not (Path(folder) / other).exists():
-        pass
-    return os.getpid()
-
-
-@hf.job(isolate="process")
-def lend(ctx: JobContext) -> str:
-    """What a handler is told that lends its connection."""
-    try:
-        return str(ctx.step_sync("book", int, tx=object()))
-    except UsageError as refusal:
-        return str(refusal)
-
-
-@hf.job(isolate="process")
-def noisy() -> str:
-    print('{"outcome":{"done":"printed"}}')
-    print("x" * 100_000, file=sys.stderr)
-    subprocess.run(["echo", '{"outcome":{"done":"echoed"}}'], check=True)
-    return "returned"
-
-
-@hf.job(isolate="process")
-def huge(size: int) -> str:
-    return "x" * size
-
-
-@hf.job(isolate="process")
-def unstorable() -> Any:
-    return {"a": object()}
-
-
-class Odd:
-    """Misbehaves on its way to text, as a message can."""
-
-    def __str__(self) -> str:
-        return "\x00 \ud800 " + "y" * 100_000
-
-
-@hf.job(isolate="process", retry=twice)
-def fails(message: str = "bad") -> None:
-    raise ValueError(Odd() if message == "odd" else message)
-
-
-@hf.job(isolate="process")
-async def ends(how: str) -> Any:
-    """Ends in every way a handler can."""
-    match how:
-        case "done":
-            return out.Done([1])
-        case "retry":
-            return out.TryAgain("90s", "not yet", "busy")
-        case "fail":
-            return out.Fail("never", "hopeless")
-        case "park":
-            return out.Park("news", timedelta(seconds=5))
-        case "endless":
-            return out.Park("c" * 50_000_000)
-        case "bad duration":
-            return out.TryAgain(after=5)  # type: ignore[arg-type]
-        case "returned snooze":
-            return Snooze("5m", "tired")
-        case "snooze":
-            raise Snooze("5m", "tired")
-        case "cancel":
-            raise Cancel("enough")
-        case "discard":
-            raise Discard("useless")
-        case "exit":
-            sys.exit(3)
-        case "cancelled":
-            raise asyncio.CancelledError
-
-
-@hf.job(isolate="process")
-def exits_sync() -> None:
-    sys.exit("done with it")
-
-
-@hf.job(isolate="process", retry=Retry.none())
-def dies(how: str) -> None:
-    if how == "exit":
-        os._exit(3)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@hf.job(isolate="process", retry=Retry.none())
-def dies_leaving(file: str) -> None:
-    """Leaves a grandchild that holds all it inherited, the socket to the worker too, and ignores SIGTERM."""
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        write_pids(file)
-        while True:
-            signal.pause()
-    while not Path(file).exists():
-        pass
-    os._exit(3)
-
-
-@hf.job(isolate="process")
-def babbles(junk: str, times: int) -> None:
-    """Writes to the worker's socket past everything that should write there."""
-    for fd in range(3, 64):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as peer:
-            peer.sendall(junk.encode() * times)
-
-
-def write_pids(file: str, *pids: int) -> None:
-    """Whole or not at all, so that a test may read it as soon as it is there."""
-    draft = Path(f"{file}.draft")
-    draft.write_text(" ".join(map(str, (os.getpid(), *pids))))
-    draft.rename(file)
-
-
-def sleeper() -> int:
-    return subprocess.Popen(["sleep", "100000"]).pid
-
-
-@hf.job(isolate="process", timeout="4s", retry=Retry.none())
-def spins(file: str) -> None:
-    write_pids(file, sleeper())
-    while True:
-        pass
-
-
-@hf.job(isolate="process", timeout="4s", retry=Retry.none())
-async def spins_on_the_loop(file: str) -> None:
-    write_pids(file)
-    while True:
-        pass
-
-
-@hf.job(isolate="process")
-def never_returns(file: str) -> None:
-    write_pids(file, sleeper())
-    while True:
-        pass
-
-
-@hf.job(isolate="process")
-def holds_the_interpreter(file: str) -> None:
-    """In C, where no other thread of this process gets a turn."""
-    write_pids(file, sleeper())
-    re.match(r"(a+)+$", "a" * 60 + "b")
-
-
-@hf.job(isolate="process", retry=twice)
-def once(ctx: JobContext, folder: str) -> list[Any]:
-    """Fails in its first attempt, after its step."""
-
-    def effect() -> int:
-        with (Path(folder) / "effects").open("a") as file:
-            file.write("x")
-        return os.getpid()
-
-    first = ctx.step_sync("effect", effect)
-    if ctx.attempt == 1:
-        raise RuntimeError("after the step")
-    return [first == os.getpid(), ctx.attempt]
-
-
-@hf.job(isolate="process")
-async def steps_at_once(ctx: JobContext) -> list[int]:
-    async def value(n: int) -> int:
-        return n
-
-    return list(await asyncio.gather(*(ctx.step(f"step {n}", value, n) for n in range(20))))
+double = hf.job(isolate="process")(light.double)
+shift = hf.job(isolate="process")(light.shift)
+pid = hf.job(isolate="process")(light.pid)
+meet = hf.job(isolate="process")(light.meet)
+lend = hf.job(isolate="process")(light.lend)
+noisy = hf.job(isolate="process")(light.noisy)
+huge = hf.job(isolate="process")(light.huge)
+unstorable = hf.job(isolate="process")(light.unstorable)
+fails = hf.job(isolate="process", retry=twice)(light.fails)
+ends = hf.job(isolate="process")(light.ends)
+exits_sync = hf.job(isolate="process")(light.exits_sync)
+dies = hf.job(isolate="process", retry=Retry.none())(light.dies)
+dies_leaving = hf.job(isolate="process", retry=Retry.none())(light.dies_leaving)
+babbles = hf.job(isolate="process")(light.babbles)
+spins = hf.job(isolate="process", timeout="4s", retry=Retry.none())(light.spins)
+spins_on_the_loop = hf.job(isolate="process", timeout="4s", retry=Retry.none())(light.spins_on_the_loop)
+never_returns = hf.job(isolate="process")(light.never_returns)
+holds_the_interpreter = hf.job(isolate="process")(light.holds_the_interpreter)
+once = hf.job(isolate="process", retry=twice)(light.once)
+steps_at_once = hf.job(isolate="process")(light.steps_at_once)
+big_step = hf.job(isolate="process")(light.big_step)
+keeps = hf.job(isolate="process")(light.keeps)
 
 
 @hf.job(isolate="process")
@@ -225,11 +41,6 @@ async def shows(ctx: JobContext) -> dict[str, Any]:
     ctx.log.debug("not seen")
     names = ("id", "kind", "queue", "tenant", "attempt", "token", "metadata", "idempotency_key", "cancelled")
     return {name: getattr(ctx, name) for name in names}
-
-
-@hf.job(isolate="process")
-def big_step(ctx: JobContext, size: int) -> None:
-    ctx.step_sync("big", lambda: "x" * size)
 
 
 @hf.job
@@ -253,22 +64,3 @@ def listens(ctx: JobContext, channel: str) -> list[Any]:
 @hf.job(isolate="process")
 async def enqueues() -> None:
     await leaf.enqueue(1)
-
-
-kept: list[JobContext] = []
-
-
-@hf.job(isolate="process")
-async def keeps(ctx: JobContext) -> str:
-    """Asks through the context of the job that this process ran before, if there was one."""
-    kept.append(ctx)
-    try:
-        await kept[0].progress("mine")
-    except LeaseLost:
-        return "refused"
-    return "accepted"
-
-
-async def plain(n: int) -> int:
-    """Not decorated here: a test does that."""
-    return n + 1

@@ -31,6 +31,7 @@ from holdfast.workers.holdings import Holding
 from holdfast.workers.isolation.pool import ProcessPool
 from tests.support.apps import attempts, eventually, in_state, outcomes, settings_with
 from tests.support.stores import Store, sqlite_store
+from tests.workers import isolated_functions as functions
 from tests.workers import isolated_jobs as jobs
 
 ROOT = Path(__file__).parents[2]
@@ -130,11 +131,11 @@ async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 class TestCalls:
     async def test_arguments_and_result_pass_as_their_types_say(self, stage: Stage) -> None:
         assert await stage.result(jobs.double, 21) == 42
-        point = jobs.Point(x=1, day=date(2024, 2, 28))
+        point = functions.Point(x=1, day=date(2024, 2, 28))
         assert await stage.result(jobs.shift, point) == {"x": 2, "day": "2024-02-29"}
 
     async def test_a_function_decorated_elsewhere_is_found_by_its_name(self, stage: Stage) -> None:
-        elsewhere = Holdfast("sqlite://:memory:").job(isolate="process", name="p")(jobs.plain)
+        elsewhere = Holdfast("sqlite://:memory:").job(isolate="process", name="p")(functions.plain)
         assert await stage.result(elsewhere, 1) == 2
 
     async def test_a_child_is_used_again(self, stage: Stage) -> None:
@@ -197,7 +198,7 @@ class TestEnds:
         outcome = await stage.run(jobs.fails)
         assert isinstance(outcome, TryAgain)
         assert (outcome.error, outcome.type) == ("ValueError: bad", "processing_error")
-        assert "isolated_jobs.py" in outcome.trace
+        assert "isolated_functions.py" in outcome.trace
         assert "raise ValueError" in outcome.trace
 
     @pytest.mark.long
@@ -389,9 +390,9 @@ class TestContext:
 
 class TestUnderAWorker:
     async def test_a_job_runs_and_its_result_comes_back_typed(self, app: Holdfast) -> None:
-        point = jobs.Point(x=1, day=date(2024, 12, 31))
+        point = functions.Point(x=1, day=date(2024, 12, 31))
         job = await jobs.shift.enqueue(point, days=1)
-        assert await job.result() == jobs.Point(x=2, day=date(2025, 1, 1))
+        assert await job.result() == functions.Point(x=2, day=date(2025, 1, 1))
 
     async def test_a_step_is_done_once_across_a_retry(self, app: Holdfast, tmp_path: Path) -> None:
         job = await jobs.once.enqueue(str(tmp_path))
