@@ -107,14 +107,17 @@ def examined(site: Site, chromium: Browser, paths: list[str], scheme: Any, width
 
 
 @pytest.mark.long
-def test_nothing_moves_when_pages_refresh_themselves(site: Site, chromium: Browser, paths: list[str]) -> None:
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_moves_when_pages_refresh_themselves(
+    site: Site, chromium: Browser, paths: list[str], width: int
+) -> None:
     """While others change what is shown."""
-    with looking(chromium) as (page, heard):
+    with looking(chromium, width=width) as (page, heard):
         for path in paths:
             page.goto(site(path))
             page.wait_for_load_state("networkidle")
             for _ in range(2):
                 refresh(page)
             assert page.evaluate("window.shifts") == 0, (path, page.evaluate("window.shifted"))
-            assert page.evaluate("document.documentElement.scrollWidth") <= 1280, path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         heard.forget("404")

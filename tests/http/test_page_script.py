@@ -81,3 +81,18 @@ def test_a_row_is_ticked_and_asked_about_by_keys(site: Site, page: Page) -> None
     page.get_by_label("Reason").fill("by keys")
     page.get_by_role("button", name="Cancel 1").click()
     expect(page.locator("main")).to_contain_text("1 of 1 cancelled")
+
+
+def test_nothing_moves_while_a_run_waits_asks_and_ends(site: Site, page: Page) -> None:
+    site.ask(site.hf.queues.pause("default", reason="night shift"))
+    try:
+        run = site.start("till", "Refund it")
+        page.goto(site(f"/runs/{run}"))
+        expect(page.locator("#why-waits")).to_contain_text("night shift")
+    finally:
+        site.ask(site.hf.queues.resume("default"))
+    expect(page.locator("#why-asks")).to_be_visible()
+    site.ask(site.hf.inquiries.approve(run, by="ann"))
+    expect(page.locator("#why-ended")).to_be_visible()
+    expect(page.locator("#head .badge")).to_have_text("completed")
+    assert page.evaluate("window.shifts") == 0, "\n".join(page.evaluate("window.shifted"))

@@ -23,7 +23,7 @@
     return seconds > 0 ? `${text} ago` : `in ${text}`;
   };
   const span = (seconds) => {
-    if (seconds < 60) return `${Math.max(0, seconds).toFixed(seconds < 10 ? 1 : 0)} s`;
+    if (seconds < 60) return `${Math.max(0, seconds).toFixed(1)} s`;
     const whole = Math.round(seconds);
     const [size, name, below, part] = whole >= 86400 ? [86400, "d", 3600, "h"] : whole >= 3600 ? [3600, "h", 60, "m"] : [60, "m", 1, "s"];
     return `${Math.floor(whole / size)} ${name} ${Math.floor((whole % size) / below)} ${part}`;
@@ -195,6 +195,10 @@
   window.addEventListener("resize", () => { settle(); reach(); });
   document.addEventListener("toggle", reach, true);
 
+  // Where rows come while one looks, there is room for some of them, also when the last has come.
+  const growing = $("#waterfall[data-live]");
+  if (growing) growing.style.minHeight = getComputedStyle(growing).minHeight;
+
   // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
   // what one reads are announced first. If it cannot be fetched, the page says why, and what it shows stays.
   let failing = 0, busy = false, gone = false;
@@ -247,9 +251,8 @@
         name === "style" || name === "tabindex" || (name === "class" && node.classList?.contains("settled")) ||
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
         name === "checked" || (name === "width" && node.classList?.contains("wf"))),
-      // What comes folds itself, so that it is as high as what it replaces; what a person drags stays.
+      // What comes folds itself, so that it is as high as what it replaces.
       beforeNodeAdded: (node) => { if (node.nodeName === "DETAILS" && node.classList.contains("told")) node.removeAttribute("open"); return true; },
-      beforeNodeRemoved: (node) => !node.classList?.contains("wf-range"),
       afterNodeAdded: (node) => { if (node.nodeType === 1) window.htmx?.process(node); },
       beforeNodeMorphed: (node) => !(node.nodeType === 1 && node.hasAttribute("data-keep")),
     },

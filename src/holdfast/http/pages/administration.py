@@ -19,11 +19,17 @@ pages = Pages()
 
 @dataclass(frozen=True, slots=True)
 class AuditedChange:
-    """A change that was made: what was asked for, and what came of it."""
+    """A change that was made: what was asked for, and what came of it.
+
+    `status` is that of an answer of the web, `error` the class of what a command or a program met; `ended`: one of them
+    is known.
+    """
 
     seq: int
     record: AuditRecord
     status: int | None
+    error: str
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,15 @@ async def show_audit(seen: Sight, page: Paged) -> AuditView:
 
 def _changes(rows: Sequence[AuditRecord]) -> list[AuditedChange]:
     """Each intent with its outcome in one line; the outcome stands above it, because the newest comes first."""
-    outcomes = {each.about: each.status for each in rows if each.phase == "outcome"}
-    shown = [each for each in rows if each.phase != "outcome" or each.about not in {row.seq for row in rows}]
-    return [AuditedChange(each.seq, each, outcomes.get(each.seq, each.status)) for each in shown]
+    outcomes = {each.about: each for each in rows if each.phase == "outcome"}
+    known = {each.seq for each in rows}
+    shown = [each for each in rows if each.phase != "outcome" or each.about not in known]
+    return [_change(each, outcomes.get(each.seq, each)) for each in shown]
+
+
+def _change(row: AuditRecord, outcome: AuditRecord) -> AuditedChange:
+    error = str(outcome.detail.get("error", "")) if isinstance(outcome.detail, dict) else ""
+    return AuditedChange(row.seq, row, outcome.status, error, outcome.phase != "intent")
 
 
 @pages.page("/settings", "settings.html", like="GET /system/settings")
