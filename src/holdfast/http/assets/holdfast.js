@@ -196,8 +196,7 @@
   document.addEventListener("toggle", reach, true);
 
   // Where rows come while one looks, there is room for some of them, also when the last has come.
-  const growing = $("#waterfall[data-live]");
-  if (growing) growing.style.minHeight = getComputedStyle(growing).minHeight;
+  if ($("#waterfall[data-live]")) document.documentElement.classList.add("grows");
 
   // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
   // what one reads are announced first. If it cannot be fetched, the page says why, and what it shows stays.
