@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.agents.events.reader import ENDED
+from holdfast.agents.events.topics import NOW, read_topic_cursor
 from holdfast.http.api.answers import without_secrets
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
@@ -81,5 +82,7 @@ async def stream_fleet(
 
     `root` is a run: with all runs that it started, at any depth.
     """
+    if last != NOW:
+        read_topic_cursor(last)
     await live.sampler.sample()  # which says what is wrong with the store before a stream begins
     return live.respond(live.fleet(last, agent=agent, session=session, run=run, root=root), reader)
