@@ -96,3 +96,30 @@ async def test_a_remedy_is_a_sentence(hf: Holdfast) -> None:
         answer = await ann.get(place, **dict([query.split("=")] if query else []))
         assert remedy in answer.json["remedy"], answer.body
         assert "Nope" not in answer.json["remedy"]
+
+
+# What is done twice is as if it was done once, or says what it did by a digest or a cursor.
+REPEATABLE = {"cancel", "retry", "interrupt", "restore", "preserve", "approve", "deny", "answer", "pause", "resume"} | {
+    *("open", "drain", "prune"),
+}
+
+
+async def test_every_request_that_creates_something_takes_a_key(ann: Client) -> None:
+    paths = (await ann.get("/openapi.json")).json["paths"]
+    keyed = {
+        path
+        for path, methods in paths.items()
+        if "Idempotency-Key" in [each["name"] for each in methods.get("post", {}).get("parameters", [])]
+    }
+    posted = {path for path, methods in paths.items() if "post" in methods}
+    assert {path for path in posted - keyed if path.rpartition("/")[2] not in REPEATABLE} == set()
+    assert keyed >= {f"{API}/runs", f"{API}/runs/{{id}}/retry", f"{API}/runs/{{id}}/steer", f"{API}/jobs/{{id}}/retry"}
+    for path in ("events", "runs/{id}/stream", "sessions/{id}/stream"):
+        assert "Last-Event-ID" in [each["name"] for each in paths[f"{API}/{path}"]["get"]["parameters"]]
+
+
+async def test_a_message_that_is_sent_again_is_said_once(hf: Holdfast, ann: Client) -> None:
+    run = await guide(hf).enqueue("Hello")
+    sent = [await ann.post(f"{API}/runs/{run.id}/steer", {"prompt": "Faster"}, idempotency_key="k") for _ in range(2)]
+    assert [each.status for each in sent] == [200, 200], sent[0].body
+    assert sent[1].headers["idempotency-replayed"] == "true"

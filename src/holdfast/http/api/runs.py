@@ -358,7 +358,7 @@ async def interrupt_run(seen: Sight, id: str) -> RunRecord:
     return await run.refresh()
 
 
-@routes.post("/runs/{id}/steer")
+@routes.post("/runs/{id}/steer", creates=True, made=200)
 async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
     """Send a message to the active run: the model reads it with its next turn."""
     run = await seen.run(id)

@@ -165,7 +165,7 @@ async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
     return await start(seen, message.agent, message.prompt, session, options)
 
 
-@routes.post("/sessions/{id}/compact")
+@routes.post("/sessions/{id}/compact", creates=True, made=200)
 async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -> CompactionRecord:
     """Compact the history that is sent to models; the originals are kept."""
     given = None if how is None or how.config is None else plainly(Compaction, how.config, "config")

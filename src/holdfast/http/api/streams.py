@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,9 +31,12 @@ async def watched_of(request: Request) -> WatchedStream:
     return watched
 
 
-async def last_seen(request: Request, after: str = "") -> str:
+async def last_seen(
+    after: str = "",
+    last: Annotated[str, Header(alias="Last-Event-ID", description="The id of the event that was read last.")] = "",
+) -> str:
     """What the reader has seen last: a browser says it when it comes back."""
-    return request.headers.get("last-event-id", "").strip() or after
+    return last.strip() or after
 
 
 Alive = Annotated[Live, Depends(live_of)]
