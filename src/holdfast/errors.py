@@ -4,9 +4,9 @@
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store works and refuses the call                      retry = "never"
-        LeaseLost  IdempotencyConflict  RequestConflict  ParentCancelled  DuplicateWorker  PlaceLost  RunFailed
-        SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch  BudgetUsedUp  CursorPruned  NotUnderstood
-        SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
+        LeaseLost  IdempotencyConflict  RequestConflict  RequestUnderWay  ParentCancelled  DuplicateWorker  PlaceLost
+        RunFailed  SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch  BudgetUsedUp  CursorPruned
+        NotUnderstood  SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
       Unavailable       something outside failed; the same call may work later    retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  QueryTooLong  ResultTimeout  NoWorker  GatewayUnavailable
 
@@ -89,12 +89,21 @@ class IdempotencyConflict(StoreRefused):
 
 
 class RequestConflict(StoreRefused):
-    """The key of this request belongs to another request, or to one that is under way."""
+    """The key of this request belongs to another request."""
+
+    def __init__(
+        self, key: str, why: str = "was sent with another request before. Use another key for other work."
+    ) -> None:
+        super().__init__(f"key {key!r} {why}")
+
+
+class RequestUnderWay(RequestConflict):
+    """The request that brought this key is under way."""
 
     retry: ClassVar[RetryAdvice] = "later"
 
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(f"key {key!r}: {why}")
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "belongs to a request that is not answered yet. Ask again in a moment.")
 
 
 class ParentCancelled(StoreRefused):

@@ -207,7 +207,7 @@ class Jobs(View):
         if state is not None and state not in LIVE:
             raise UsageError(f"jobs that are {state!r} cannot be cancelled; a state is one of {', '.join(LIVE)}.")
         if not all and (queue, kind, tenant, state) == (None, None, None, None):
-            raise UsageError("you did not say which jobs to cancel: give a queue, kind, tenant or state, or all=True.")
+            raise UsageError("you did not say which jobs to cancel: give a queue, kind, tenant or state, or say all.")
         kept = cancel_advice(self._app.registry.layers)
         if kind in kept:
             raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")
@@ -263,6 +263,7 @@ class Jobs(View):
         queue: str | None = None,
         kind: str | None = None,
         tenant: str | None = None,
+        all: bool = False,
         dry_run: bool = False,
         reason: str = "cancelled by its owner",
     ) -> Bulk:
@@ -270,7 +271,7 @@ class Jobs(View):
 
         What was cancelled is not found again. With `dry_run` it only counts them, up to 10,000.
         """
-        conditions: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
+        conditions: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": tenant, "all": all}
         if dry_run:
             matched = await self.count_cancellable(cap=CAP, **conditions)
             return Bulk(matched=matched, changed=0, refused={}, next=None, dry_run=True)

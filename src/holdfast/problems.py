@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError, NotFound, StoreRefused, Unavailable, 
 from holdfast.shown_text import shown_text
 
 _SENTENCE = re.compile(r"(?<=[.:;])\s+(?=\S)")
+_FEWEST_SPACES = 2
 _REMEDIES: tuple[tuple[type[HoldfastError], str], ...] = (
     (NotFound, "Look it up in the list that has it; it may have been removed."),
     (UsageError, "Correct the call: the same call gets the same answer."),
@@ -30,7 +31,9 @@ def members(error: str, detail: str, retry: str, remedy: str) -> dict[str, str]:
 
 def remedy_of(problem: HoldfastError) -> str:
     """What the message advises after it has said what happened, or what is right for this kind of error."""
-    parts = _SENTENCE.split(str(problem), maxsplit=1)
-    if len(parts) == 2:
-        return parts[1][0].upper() + parts[1][1:]
+    if own := getattr(problem, "remedy", ""):
+        return str(own)
+    advice = "".join(_SENTENCE.split(str(problem), maxsplit=1)[1:])
+    if advice.count(" ") >= _FEWEST_SPACES:  # else it is a value, not what to do about it
+        return advice[0].upper() + advice[1:]
     return next((remedy for kind, remedy in _REMEDIES if isinstance(problem, kind)), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from holdfast import durations, validation
@@ -102,8 +102,8 @@ def moment_us(given: datetime, what: str) -> int:
     if not isinstance(given, datetime):
         raise UsageError(f"{what}= is a datetime, not {validation.shown(given)}.")
     if given.tzinfo is None:
-        raise UsageError(f"{what}= needs a time zone: datetime(…, tzinfo=UTC).")
-    return microseconds(given.astimezone(UTC))
+        raise UsageError(f"{what}= needs a time zone, as in datetime(…, tzinfo=UTC).")
+    return microseconds(given)
 
 
 async def failures(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from holdfast import durations
 from holdfast.access.rows import RequestKeyRow
 from holdfast.access.statements import RequestsSql
-from holdfast.errors import RequestConflict
+from holdfast.errors import RequestConflict, RequestUnderWay
 from holdfast.handles import View
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
@@ -48,9 +48,9 @@ async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> An
         return None
     there: RequestKeyRow | None = await tx.one(RequestsSql.find_request, **named)
     if there is None or there.digest != digest:
-        raise RequestConflict(key, "it was sent with another request before. Use another key for other work.")
+        raise RequestConflict(key)
     if there.status is None or there.answer is None:
-        raise RequestConflict(key, "the request that brought it is not answered yet. Ask again in a moment.")
+        raise RequestUnderWay(key)
     return AnsweredRequest(there.status, there.answer)
 
 

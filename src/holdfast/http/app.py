@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -24,10 +24,9 @@ from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
 from holdfast.http.api.answers import (
     answering,
-    ask_whole,
+    dependencies_of,
     json_response,
     model_of,
-    offers_whole,
     other_answers,
     success_of,
 )
@@ -131,11 +130,12 @@ def _serve(router: APIRouter, endpoint: Endpoint) -> None:
         answering(endpoint),
         methods=[endpoint.method],
         tags=[endpoint.noun],
-        dependencies=[Depends(ask_whole)] if offers_whole(endpoint) else None,
+        dependencies=dependencies_of(endpoint),
         status_code=success_of(endpoint),
         response_model=model_of(endpoint),
         responses={**problems.RESPONSES, **other_answers(endpoint)},
         name=endpoint.name,
+        summary=(endpoint.function.__doc__ or "").partition(".")[0],
         operation_id=endpoint.function.__name__,
         route_class_override=_guarded(endpoint),
     )

@@ -113,5 +113,5 @@ def moment_us(moment: object, what: str) -> int:
     if not isinstance(moment, datetime):
         raise UsageError(f"{what}= is a datetime, not {validation.shown(moment)}.")
     if moment.tzinfo is None:
-        raise UsageError(f"{what}= needs a time zone: datetime(…, tzinfo=UTC).")
+        raise UsageError(f"{what}= needs a time zone, as in datetime(…, tzinfo=UTC).")
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)

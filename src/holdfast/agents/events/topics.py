@@ -48,7 +48,7 @@ async def topics(
     opened: Callable[[], Any], ports: Ports, after: str, names: tuple[str, ...]
 ) -> AsyncIterator[TopicEvent]:
     """Every change after a cursor, then each as it is committed; without end."""
-    at = (-1, 0, 0) if after == NOW else _read(after)
+    at = (-1, 0, 0) if after == NOW else read_topic_cursor(after)
     database: Database = await opened()
     if after == NOW:
         at, after = await database.transact(last_topic), ""
@@ -81,7 +81,8 @@ async def topics(
         database.unlisten(heard)  # its row ends by itself: the app may be closed by now
 
 
-def _read(cursor: str) -> tuple[int, int, int]:
+def read_topic_cursor(cursor: str) -> tuple[int, int, int]:
+    """Where a cursor of topics stands; `UsageError` when it is none."""
     if not cursor:
         return -1, 0, 0
     parts = cursor.split(".")

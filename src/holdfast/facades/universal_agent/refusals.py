@@ -8,6 +8,8 @@ from holdfast.errors import NotFound, UsageError
 class UnknownSession(NotFound, ValueError):
     """No session has this id. Nothing is created in its place."""
 
+    remedy = "Look at the list of sessions; create_session makes one."
+
     def __init__(self, session_id: str) -> None:
         super().__init__(f"Unknown session_id: {session_id}. create_session makes one.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fastapi import Query
+from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
 from holdfast.http.api import sizes
@@ -32,7 +32,7 @@ def answering(endpoint: Endpoint) -> Handler:
     @functools.wraps(endpoint.function)
     async def answer(*args: Any, **options: Any) -> Response:
         telling = Telling(endpoint, options.get("seen"))
-        status = 201 if endpoint.creates else 200
+        status = success_of(endpoint)
         if isinstance(asked := options.get("page"), Paging):
             page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode)
             return telling.response(page.text(), status)
@@ -90,6 +90,20 @@ def offers_whole(endpoint: Endpoint) -> bool:
     return told is not None and get_origin(told) is not list and "seen" in endpoint.function.__annotations__
 
 
+async def take_key(
+    key: Annotated[
+        str | None, Header(alias="Idempotency-Key", max_length=255, description="The same request again does nothing.")
+    ] = None,
+) -> None:
+    """For openapi.json: the gate reads it, before the route is called."""
+
+
+def dependencies_of(endpoint: Endpoint) -> list[Any]:
+    """What a route takes besides the parameters of its function."""
+    whole = [Depends(ask_whole)] if offers_whole(endpoint) else []
+    return [*whole, *([Depends(take_key)] if endpoint.creates else [])]
+
+
 async def ask_whole(
     seen: Sight, whole: Annotated[bool, Query(description="Cut no value, however long; a page may be shorter.")] = False
 ) -> None:
@@ -124,7 +138,7 @@ def success_of(endpoint: Endpoint) -> int:
     """The status of an answer that is no problem."""
     if endpoint.method == "DELETE" and model_of(endpoint) is None:
         return 204
-    return 201 if endpoint.creates else 200
+    return endpoint.made if endpoint.creates else 200
 
 
 def other_answers(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
@@ -137,7 +151,7 @@ def other_answers(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
         return {200: {"description": "A SQLite file.", "content": {"application/vnd.sqlite3": {}}}}
     if last == "result":
         return {202: {"description": "The run has not ended yet.", "content": {"application/json": {}}}}
-    if endpoint.creates:
+    if endpoint.creates and endpoint.made != 200:
         again = "The answer to the first request with this Idempotency-Key."
         return {200: {"description": again, "content": {"application/json": {}}}}
     return {}

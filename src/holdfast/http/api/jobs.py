@@ -19,12 +19,13 @@ routes = Routes("jobs")
 
 
 class ManyJobs(Body):
-    """Which jobs; `dry_run` only counts them. Continue with `next` as `after`.
+    """Which jobs; `dry_run` only counts them. Continue with `next` as `after`. To cancel every job, say `all`.
 
     `error` and `message` are those of a group of `GET /system/failures`, to enqueue only jobs again that failed so.
     """
 
     dry_run: bool = False
+    all: bool = False
     state: str | None = None
     queue: str | None = None
     kind: str | None = None
@@ -67,7 +68,8 @@ async def retry_jobs(seen: Sight, many: ManyJobs) -> Bulk:
 @routes.post("/jobs/cancel")
 async def cancel_jobs(seen: Sight, many: ManyJobs) -> Bulk:
     """Cancel jobs that have not ended, with their families, at most 1,000 a call."""
-    return await seen.hf.jobs.cancel_some(**many.choice, tenant=seen.tenant, dry_run=many.dry_run, reason=many.reason)
+    how: dict[str, Any] = {"dry_run": many.dry_run, "reason": many.reason, "all": many.all}
+    return await seen.hf.jobs.cancel_some(**many.choice, tenant=seen.tenant, **how)
 
 
 async def _find(seen: Seen, id: str) -> JobRecord:

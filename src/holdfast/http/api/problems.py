@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from holdfast.errors import (
     HoldfastError,
@@ -121,14 +122,24 @@ async def on_bad_request(_: Request, problem: Exception) -> Response:
     return problem_response(422, members("UsageError", detail, "never", _FIX))
 
 
-async def on_http(_: Request, problem: Exception) -> Response:
+async def on_http(request: Request, problem: Exception) -> Response:
     """What the router says: there is no such path, or not by this method."""
     assert isinstance(problem, HTTPException)
     if problem.status_code == 400:  # a body that is not text: as wrong as one that does not fit the types
         return problem_response(422, members("UsageError", str(problem.detail), "never", _FIX))
     kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(problem.status_code, "UsageError")
     said = members(kind, str(problem.detail), "never", "Look at openapi.json for what there is.")
-    return problem_response(problem.status_code, said, dict(problem.headers or {}))
+    headers = dict(problem.headers or {})
+    if problem.status_code == 405:
+        headers = {"allow": ", ".join(sorted(_methods(request)))}
+    return problem_response(problem.status_code, said, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """By which methods this path is served: each has a route of its own."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in there for method in route.methods or ()}
 
 
 async def on_fault(request: Request, problem: Exception) -> Response:

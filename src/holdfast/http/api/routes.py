@@ -14,7 +14,7 @@ API = "/api/v1"
 
 
 class Endpoint(NamedTuple):
-    """One method of one path. `creates`: it takes an Idempotency-Key, and answers 201.
+    """One method of one path. `creates`: it takes an Idempotency-Key, and answers `made`.
 
     `whole` is where the records of an answer that has no bounds of its own are whole: "/runs/{id}".
     """
@@ -26,6 +26,7 @@ class Endpoint(NamedTuple):
     creates: bool = False
     root: str = API
     whole: str = ""
+    made: int = 201
 
     @property
     def name(self) -> str:
@@ -49,8 +50,8 @@ class Routes:
     def get(self, path: str, *, whole: str = "") -> Callable[[H], H]:
         return partial(self._add, "GET", path, False, whole=whole)
 
-    def post(self, path: str, *, creates: bool = False) -> Callable[[H], H]:
-        return partial(self._add, "POST", path, creates)
+    def post(self, path: str, *, creates: bool = False, made: int = 201) -> Callable[[H], H]:
+        return partial(self._add, "POST", path, creates, made=made)
 
     def put(self, path: str) -> Callable[[H], H]:
         return partial(self._add, "PUT", path, False)
@@ -61,6 +62,6 @@ class Routes:
     def delete(self, path: str) -> Callable[[H], H]:
         return partial(self._add, "DELETE", path, False)
 
-    def _add(self, method: str, path: str, creates: bool, function: H, whole: str = "") -> H:
-        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root, whole))
+    def _add(self, method: str, path: str, creates: bool, function: H, whole: str = "", made: int = 201) -> H:
+        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root, whole, made))
         return function

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
@@ -23,7 +25,7 @@ from holdfast.agents.runs.inbox import During
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, run_of
 from holdfast.agents.values.sessions import Message
 from holdfast.app import core_of
-from holdfast.errors import NotFound, ResultTimeout, UsageError
+from holdfast.errors import NotFound, NotUnderstood, ResultTimeout, UsageError
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response, told_to
 from holdfast.http.api.marked_runs import list_marked
@@ -44,6 +46,7 @@ LARGEST_EXPORT = 64 * 1024 * 1024  # characters
 _TREE = 1_000  # runs of one tree
 _LONGEST_VALUE = 4_000  # characters of JSON of a value of a run in a tree
 Prompt = str | list[str | dict[str, Any]]
+T = TypeVar("T")
 
 
 class Body(BaseModel):
@@ -155,10 +158,22 @@ async def _check_named(seen: Seen, session: str | None, parent: str | None) -> N
         await seen.run(parent)
 
 
+def plainly(kind: type[T], given: Mapping[str, Any], what: str) -> T:
+    """A value of a body, as Python has it. What does not fit is a mistake of the caller."""
+    known = [each.name for each in fields(cast(Any, kind))]
+    if unknown := sorted(set(given) - set(known)):
+        raise UsageError(f"{what} has no {unknown[0][:80]!r}: it has {', '.join(known)}.")
+    try:
+        return stored_json.read(kind, given, what=what)
+    except NotUnderstood as problem:
+        cause = str(problem.__cause__ or str(problem).partition(f"{what}: ")[2].partition(". A newer release")[0])
+        raise UsageError(f"{what} does not fit: {cause.removesuffix('.')}.") from None
+
+
 async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:
     """Start a run, as one noun or another asks for it; returns it as it stands."""
     limits = new.pop("limits", None)
-    given = None if limits is None else stored_json.read(Limits, limits, what="limits")
+    given = None if limits is None else plainly(Limits, limits, "limits")
     options: RunOptions = {**new, "limits": given, "session": session}  # type: ignore[typeddict-item]
     if seen.tenant is not None:
         options["tenant"] = seen.tenant
@@ -349,7 +364,7 @@ async def interrupt_run(seen: Sight, id: str) -> RunRecord:
     return await run.refresh()
 
 
-@routes.post("/runs/{id}/steer")
+@routes.post("/runs/{id}/steer", creates=True, made=200)
 async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
     """Send a message to the active run: the model reads it with its next turn."""
     run = await seen.run(id)

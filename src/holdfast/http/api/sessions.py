@@ -15,9 +15,8 @@ from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRe
 from holdfast.errors import UsageError
 from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.runs import Body, NewRunBody, start
+from holdfast.http.api.runs import Body, NewRunBody, plainly, start
 from holdfast.http.api.seen import Sight
-from holdfast.kernel import stored_json
 from holdfast.values import Page
 
 routes = Routes("sessions")
@@ -166,10 +165,10 @@ async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
     return await start(seen, message.agent, message.prompt, session, options)
 
 
-@routes.post("/sessions/{id}/compact")
+@routes.post("/sessions/{id}/compact", creates=True, made=200)
 async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -> CompactionRecord:
     """Compact the history that is sent to models; the originals are kept."""
-    given = None if how is None or how.config is None else stored_json.read(Compaction, how.config, what="config")
+    given = None if how is None or how.config is None else plainly(Compaction, how.config, "config")
     return await (await seen.session(id)).compact(given)
 
 

@@ -97,12 +97,14 @@ def fitted(told: Any, note: Callable[[Any], str]) -> Any:
 
 
 def _fitted_list(told: list[Any], note: Callable[[Any], str]) -> list[Any]:
-    short = told
+    short, texts = told, [encoded(each) for each in told]
     for longest in _LONGEST:
-        short = [shortened(each, longest, note(each)) for each in told]
-        if len(encoded(short)) <= ANSWER:
-            return short
-    return short[: _fitting([encoded(each) for each in short], ANSWER)]
+        if max(map(len, texts)) > longest:  # else it is long because there are many
+            short = [shortened(each, longest, note(each)) for each in told]
+            texts = [encoded(each) for each in short]
+            if _fitting(texts, ANSWER) == len(texts):
+                return short
+    return short[: _fitting(texts, ANSWER)]
 
 
 def shortened(record: Any, longest: int, note: str) -> Any:

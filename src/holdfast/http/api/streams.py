@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.agents.events.reader import ENDED
+from holdfast.agents.events.topics import NOW, read_topic_cursor
 from holdfast.http.api.answers import without_secrets
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
@@ -30,9 +31,12 @@ async def watched_of(request: Request) -> WatchedStream:
     return watched
 
 
-async def last_seen(request: Request, after: str = "") -> str:
+async def last_seen(
+    after: str = "",
+    last: Annotated[str, Header(alias="Last-Event-ID", description="The id of the event that was read last.")] = "",
+) -> str:
     """What the reader has seen last: a browser says it when it comes back."""
-    return request.headers.get("last-event-id", "").strip() or after
+    return last.strip() or after
 
 
 Alive = Annotated[Live, Depends(live_of)]
@@ -81,5 +85,7 @@ async def stream_fleet(
 
     `root` is a run: with all runs that it started, at any depth.
     """
+    if last != NOW:
+        read_topic_cursor(last)
     await live.sampler.sample()  # which says what is wrong with the store before a stream begins
     return live.respond(live.fleet(last, agent=agent, session=session, run=run, root=root), reader)

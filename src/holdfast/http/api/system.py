@@ -30,6 +30,7 @@ from holdfast.version import VERSION
 routes = Routes("system")
 
 _TOGETHER = 1_000
+_MOST_STEPS = 10_000  # records of one answer
 
 
 class Pruning(Body):
@@ -69,6 +70,7 @@ async def show_stats(
     """Count what ended in each step of time, of jobs, runs, turns or calls: how many, how long, at what cost.
 
     `since` and `until` are times, or how long ago ("24h"). The last three minutes are not counted yet.
+    At most 10,000 records, the newest first.
     """
     options: StatOptions = {
         "since": since,
@@ -77,6 +79,7 @@ async def show_stats(
         "source": source,
         "kind": kind,
         "state": state,
+        "limit": _MOST_STEPS,
     }
     whose = seen.chosen(tenant)
     parts = by or []

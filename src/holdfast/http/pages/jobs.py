@@ -198,7 +198,7 @@ async def _bulk(
     seen: Seen, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
 ) -> BulkView:
     chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
-    given = {} if reason is None else {"reason": reason}
+    given: dict[str, Any] = {} if reason is None else {"reason": reason}
     many = ManyJobs(dry_run=dry_run, **chosen, **given)
     found = await (over_pages(partial(retry_jobs, seen), many) if verb == "retry" else cancel_jobs(seen, many))
     return BulkView("job", verb, found, chosen, not dry_run, reason or "")

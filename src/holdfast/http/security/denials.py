@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from holdfast.errors import HoldfastError
 
+_WHO = "Log in, or send a token of `holdfast tokens create` in the header Authorization, as Bearer."
+
 
 class Denied(HoldfastError):
     """A request that the web itself refuses, with the status that says so."""
@@ -14,7 +16,7 @@ class Denied(HoldfastError):
 
 
 def unknown() -> Denied:
-    return Denied(401, "Unauthorized", "this needs a token or a login.", "Send `Authorization: Bearer TOKEN`.")
+    return Denied(401, "Unauthorized", "this needs a token or a login.", _WHO)
 
 
 def forbidden(detail: str, remedy: str) -> Denied:
