@@ -112,6 +112,7 @@ async def test_a_tenant_is_answered_as_without_row_security(hf: Holdfast, postgr
     agent = guide(hf)
     run = await agent.enqueue("Hello", tenant="acme", session="chat")
     await agent.run("Hello", tenant="evil", session="chat")
+    await run.result()
     ann = as_principal(hf, Principal("ann", "admin", "acme"))
     secured = await answers(ann, run.id)
     await turn(postgres_url, "off")
