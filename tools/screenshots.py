@@ -130,7 +130,9 @@ def _drain(browser: Browser, place: str, worker: str) -> None:
     page = browser.new_page()
     page.goto(f"{place}/workers/{worker}")
     page.get_by_role("button", name="Drain").click()
-    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("It gets a new disk.")
+    dialog.get_by_role("button", name="Drain").click()
     page.wait_for_load_state()
     page.close()
 

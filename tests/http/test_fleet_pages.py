@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.access.principals import Role
+from holdfast.errors import HoldfastError
 from holdfast.http.pages.serving import ROUTES
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import call, say
@@ -256,6 +257,16 @@ async def test_the_audit_shows_each_change_once_with_its_outcome(hf: Holdfast) -
     assert page.count("POST /queues/{name}/pause") == 2
     assert "404" in page
     assert "/queues/default/pause" in page
+    await hf.queues.resume("default")
+    with pytest.raises(HoldfastError):
+        await hf.workers.drain("nobody")
+    page = await text(client, "/audit")
+    rows = {
+        name: page.partition(f"<code>{name}</code>")[2].partition("</tr>")[0]
+        for name in ("queues resume", "workers drain")
+    }
+    assert ("done" in rows["queues resume"], "NotFound" in rows["workers drain"]) == (True, True)
+    assert f"{page.count('<tr id=')} shown" in page
 
 
 async def test_a_machine_is_drawn_started_and_its_state_is_lit(hf: Holdfast, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ TOGETHER = 20  # payloads in one text
 SENTINEL = "window.ran = 0; window.pwned = () => { window.ran += 1; };"
 LOOK = r"""() => {
   const odd = "script:not([src]), style, iframe, object, embed, base, img, video, audio, frame, applet, math, " +
-    "form form, [style]:not(th), meta[http-equiv], link:not([rel=icon]):not([rel=stylesheet]), [srcdoc], foreignObject";
+    "form form, [style]:not(th), meta[http-equiv], link:not([rel=icon], [rel=stylesheet], [rel=expect]), " +
+    "[srcdoc], foreignObject";
   const commands = /[\u202a-\u202e\u2066-\u2069\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/;
   const named = (each, kind) => each.getAttributeNames().some((name) => kind.test(name));
   const all = [...document.querySelectorAll("*")];

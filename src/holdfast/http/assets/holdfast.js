@@ -196,7 +196,8 @@
   document.addEventListener("toggle", reach, true);
 
   // Where rows come while one looks, there is room for some of them, also when the last has come.
-  if ($("#waterfall[data-live]")) document.documentElement.classList.add("grows");
+  const growing = $("#waterfall[data-live]");
+  growing?.classList.add("grows");
 
   // Refreshing: what is live is fetched again and morphed, so that focus, scroll and folds stay. Rows that would move
   // what one reads are announced first. If it cannot be fetched, the page says why, and what it shows stays.
@@ -247,7 +248,7 @@
     ignoreActiveValue: true,
     callbacks: {
       beforeAttributeUpdated: (name, node) => !(
-        name === "style" || name === "tabindex" || (name === "class" && node.classList?.contains("settled")) ||
+        name === "style" || name === "tabindex" || (name === "class" && (node.classList?.contains("settled") || node.classList?.contains("grows"))) ||
         (name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG")) || (name === "class" && node.classList?.contains("at")) ||
         name === "checked" || (name === "width" && node.classList?.contains("wf"))),
       // What comes folds itself, so that it is as high as what it replaces.
