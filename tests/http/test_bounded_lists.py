@@ -143,6 +143,19 @@ async def test_messages_are_read_in_pages(hf: Holdfast) -> None:
     assert (len(page.messages), page.place) == (6, None)
 
 
+async def test_messages_are_listed_from_the_end(hf: Holdfast, admin: Client) -> None:
+    hf.script("echo", Script(*[say(str(n)) for n in range(8)]))
+    agent, session = hf.agent("echo", model="scripted:echo"), hf.session("s")
+    for number in range(8):
+        await agent.run(f"say {number}", session=session)
+    path = f"{API}/sessions/{(await session.refresh()).id}/messages"
+    last = (await admin.get(path, before="end", limit=12)).json
+    rest = (await admin.get(path, before=last["next"], limit=12)).json
+    assert [each["ordinal"] for page in (last, rest) for each in page["items"]] == list(range(16, 0, -1))
+    assert rest["next"] is None
+    assert (await admin.get(path, before="nonsense")).status == 422
+
+
 async def test_rows_of_the_audit_share_their_commits(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     await hf.access.audit.add(Principal("ann", "admin"), "begin", "it")
     statements = Statements(monkeypatch, "postgres" if "postgres" in hf.settings.url else "sqlite")
