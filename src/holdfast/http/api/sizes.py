@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.http.api.paging import Paging
+from holdfast.http.api.paging import Paging, PartOfPage
 from holdfast.values import Page
 
 ANSWER = 4 * 1024 * 1024  # bytes
@@ -70,7 +70,8 @@ async def read_page(read: Read, asked: Paging, encode: Encode, *, first: int) ->
             items = [encode(each) for each in part]
         page.take(part, items)
         left = asked.limit - len(page.items)
-        if part.next is None or part.looked != step or left <= 0 or page.room <= 0:
+        looked = part.whole if isinstance(part, PartOfPage) else part.looked
+        if part.next is None or looked != step or left <= 0 or page.room <= 0:
             return page
         step = min(left, _TOGETHER)
 
