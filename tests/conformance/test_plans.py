@@ -82,6 +82,7 @@ BOUNDED: dict[Statement, set[str]] = {
     QueuesSql.count_blocked: {"later_blocked"},
     RetentionSql.finished_queues: {"ended_finished"},
     TallySql.untallied_queues: {"ended_finished"},
+    TallySql.queue_to_count_again: {"ended_finished"},
     LanesSql.open_stranded: {"later_blocked"},
     CrowdSql.ready_routes: {"ready itself"},
     WatchSql.stranded_lanes: {"later_blocked"},

@@ -56,6 +56,15 @@ async def test_a_page_ends_where_it_is_full(make_app: MakeApp) -> None:
     assert sizes == [5, 1]
 
 
+async def test_a_page_that_becomes_full_later_keeps_its_total(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    made = [(await hf.enqueue("paint", {"text": MEGABYTE if n < 6 else ""})).id for n in range(18)]
+    ann = as_principal(hf, Principal("ann", "admin"))
+    found = [page.json async for page in pages(ann, f"{API}/jobs", limit=18, count="1")]
+    assert [each["id"] for page in found for each in page["items"]] == made[::-1]
+    assert [(len(page["items"]), page["total"]) for page in found] == [(16, 18), (2, 18)]
+
+
 async def test_a_page_of_small_items_is_as_long_as_asked(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     made = [(await hf.enqueue("paint", {"n": n})).id for n in range(75)]

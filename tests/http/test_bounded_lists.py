@@ -124,7 +124,7 @@ async def test_where_metadata_are_pinned_a_page_asks_for_all_its_sessions_at_onc
     bob = as_principal(hf, Principal("bob", "viewer"), metadata={"user": "bob"})
     sent = Statements(monkeypatch, "postgres" if "postgres" in hf.settings.url else "sqlite")
     found = (await bob.get(f"{API}/runs", limit=5)).json
-    assert (len(found["items"]), found["looked"]) == (3, 5)
+    assert (len(found["items"]), found["looked"]) == (3, 3)
     assert (sent.sent["metadata_of"], sent.sent["find_session"]) == (1, 0)
     first = (await bob.get(f"{API}/runs", limit=2)).json
     rest = (await bob.get(f"{API}/runs", limit=10, after=first["next"])).json
@@ -141,6 +141,19 @@ async def test_messages_are_read_in_pages(hf: Holdfast) -> None:
     assert [message.ordinal for message in (*first, *rest)] == [1, 2, 3, 4, 5, 6]
     page = await ask(hf, message_page, (await session.refresh()).id, limit=LOOK)
     assert (len(page.messages), page.place) == (6, None)
+
+
+async def test_messages_are_listed_from_the_end(hf: Holdfast, admin: Client) -> None:
+    hf.script("echo", Script(*[say(str(n)) for n in range(8)]))
+    agent, session = hf.agent("echo", model="scripted:echo"), hf.session("s")
+    for number in range(8):
+        await agent.run(f"say {number}", session=session)
+    path = f"{API}/sessions/{(await session.refresh()).id}/messages"
+    last = (await admin.get(path, before="end", limit=12)).json
+    rest = (await admin.get(path, before=last["next"], limit=12)).json
+    assert [each["ordinal"] for page in (last, rest) for each in page["items"]] == list(range(16, 0, -1))
+    assert rest["next"] is None
+    assert (await admin.get(path, before="nonsense")).status == 422
 
 
 async def test_rows_of_the_audit_share_their_commits(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

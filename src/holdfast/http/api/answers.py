@@ -34,7 +34,7 @@ def answering(endpoint: Endpoint) -> Handler:
         telling = Telling(endpoint, options.get("seen"))
         status = success_of(endpoint)
         if isinstance(asked := options.get("page"), Paging):
-            page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode)
+            page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode, first=endpoint.first)
             return telling.response(page.text(), status)
         value = await endpoint.function(*args, **options)
         return value if isinstance(value, Response) else telling.response(telling.encode(value), status)

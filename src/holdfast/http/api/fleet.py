@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from holdfast.agents.values.batches import BatchRecord, RequestRecord
 from holdfast.agents.values.lanes import ClosedLaneRecord
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
@@ -31,7 +31,7 @@ class Pause(Body):
     reason: Annotated[str, Field(max_length=2_000)] = ""
 
 
-@queues.get("/queues")
+@queues.get("/queues", first=MOST)
 async def list_queues(seen: Sight, page: Paged) -> Page[QueueRecord]:
     """List queues by name."""
     return await seen.hf.queues.list(**page.place)
@@ -71,7 +71,7 @@ async def list_lanes(seen: Sight, page: Paged, queue: str | None = None) -> Page
     return await seen.hf.queues.lanes(queue=queue, **page.place)
 
 
-@lanes.get("/lanes/closed")
+@lanes.get("/lanes/closed", first=MOST)
 async def list_closed_lanes(seen: Sight, page: Paged) -> Page[ClosedLaneRecord]:
     """List the lanes to model providers that are closed now."""
     return await seen.hf.lanes.list(**page.place)
@@ -115,7 +115,7 @@ async def drain_worker(seen: Sight, id: str) -> WorkerRecord:
     return await seen.hf.workers.get(id)
 
 
-@schedules.get("/schedules")
+@schedules.get("/schedules", first=MOST)
 async def list_schedules(seen: Sight, page: Paged) -> Page[ScheduleRecord]:
     """List schedules by name."""
     return await seen.hf.schedules.list(**page.place)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Count, Paged
+from holdfast.http.api.paging import Count, Paged, PartOfPage
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Seen, Sight
@@ -45,11 +45,13 @@ async def list_inquiries(
 ) -> Page[Inquiry]:
     """List inquiries, oldest first: open ones, unless `state` says otherwise (empty: all)."""
     whose = seen.chosen(tenant)
+    if seen.pinned and run is not None:
+        await seen.run(run)
     found = await seen.inquiries.list(state=state or None, run=run, tenant=whose, **page.place)
     if not seen.pinned:
         found.total = await seen.inquiries.count(state=state or None, run=run, tenant=whose) if count else None
         return found
-    return Page(await seen.shown(found, lambda each: each.session_id), next=found.next, looked=found.looked)
+    return PartOfPage(await seen.shown(found, lambda each: each.session_id), found)
 
 
 async def _find(seen: Seen, id: str) -> Inquiry:

@@ -9,7 +9,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.agents.money.api import Budget, Part, Policy, Used
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
@@ -43,7 +43,7 @@ async def show_used(
     return list(await seen.hf.budgets.used(*(by or ()), since=since, until=until, tenant=whose))
 
 
-@budgets.get("/budgets")
+@budgets.get("/budgets", first=MOST)
 async def list_budgets(seen: Sight, page: Paged, tenant: str | None = None) -> Page[Budget]:
     """List budgets, and how much of each is spent and reserved."""
     return await seen.hf.budgets.list(tenant=seen.chosen(tenant), **page.place)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Generic, NamedTuple, TypedDict, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import BaseModel
+
+from holdfast.values import Page
 
 T = TypeVar("T")
 
@@ -39,6 +42,14 @@ async def paging(
 
 Paged = Annotated[Paging, Depends(paging)]
 Count = Annotated[bool, Query(description="Also say how many there are on all pages, up to 10,000, as `total`.")]
+
+
+class PartOfPage(Page[T]):
+    """What somebody sees of a page. It does not tell how much the others have: `looked` is what is shown."""
+
+    def __init__(self, shown: Iterable[T], page: Page[T]) -> None:
+        super().__init__(shown, next=page.next)
+        self.whole = page.looked  # how many were looked at, for who continues
 
 
 class PageOf(BaseModel, Generic[T]):

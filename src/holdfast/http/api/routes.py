@@ -16,6 +16,7 @@ API = "/api/v1"
 class Endpoint(NamedTuple):
     """One method of one path. `creates`: it takes an Idempotency-Key, and answers `made`.
 
+    `first` is how many items of a page are read before their size is known; a list that is read whole is read once.
     `whole` is where the records of an answer that has no bounds of its own are whole: "/runs/{id}".
     """
 
@@ -27,6 +28,7 @@ class Endpoint(NamedTuple):
     root: str = API
     whole: str = ""
     made: int = 201
+    first: int = 10
 
     @property
     def name(self) -> str:
@@ -47,8 +49,8 @@ class Routes:
         self.root = root
         self.endpoints: list[Endpoint] = []
 
-    def get(self, path: str, *, whole: str = "") -> Callable[[H], H]:
-        return partial(self._add, "GET", path, False, whole=whole)
+    def get(self, path: str, *, whole: str = "", first: int = 10) -> Callable[[H], H]:
+        return partial(self._add, "GET", path, False, whole=whole, first=first)
 
     def post(self, path: str, *, creates: bool = False, made: int = 201) -> Callable[[H], H]:
         return partial(self._add, "POST", path, creates, made=made)
@@ -62,6 +64,6 @@ class Routes:
     def delete(self, path: str) -> Callable[[H], H]:
         return partial(self._add, "DELETE", path, False)
 
-    def _add(self, method: str, path: str, creates: bool, function: H, whole: str = "", made: int = 201) -> H:
-        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root, whole, made))
+    def _add(self, method: str, path: str, creates: bool, function: H, **more: Any) -> H:
+        self.endpoints.append(Endpoint(self.noun, method, path, function, creates, self.root, **more))
         return function

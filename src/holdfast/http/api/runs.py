@@ -29,7 +29,7 @@ from holdfast.errors import NotFound, NotUnderstood, ResultTimeout, UsageError
 from holdfast.events import wire
 from holdfast.http.api.answers import json_response, told_to
 from holdfast.http.api.marked_runs import list_marked
-from holdfast.http.api.paging import Count, Paged
+from holdfast.http.api.paging import Count, Paged, PartOfPage
 from holdfast.http.api.routes import API, Routes
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.api.sizes import fitted
@@ -147,7 +147,7 @@ async def list_runs(
     if not seen.pinned:
         found.total = await seen.runs.count(**where, **how) if count else None
         return found
-    return Page(await seen.shown(found, lambda run: run.session), next=found.next, looked=found.looked)
+    return PartOfPage(await seen.shown(found, lambda run: run.session), found)
 
 
 async def _check_named(seen: Seen, session: str | None, parent: str | None) -> None:

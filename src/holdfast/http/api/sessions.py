@@ -21,6 +21,8 @@ from holdfast.values import Page
 
 routes = Routes("sessions")
 
+_END = "end"
+
 
 class NewSession(Body):
     """A session to make, or to find by its key."""
@@ -128,9 +130,19 @@ async def delete_session(seen: Sight, id: str) -> Response:
 
 
 @routes.get("/sessions/{id}/messages")
-async def list_messages(seen: Sight, id: str, page: Paged, archived: bool = False) -> Page[Message]:
-    """List what was said, in its order. `archived`: also what a compaction took out."""
-    return await (await seen.session(id)).messages(**page.place, archived=archived)
+async def list_messages(
+    seen: Sight, id: str, page: Paged, archived: bool = False, before: str | None = None
+) -> Page[Message]:
+    """List what was said, in its order. `archived`: also what a compaction took out.
+
+    With `before` it is listed backwards, the last message first: from the end ("end"), or from a `next` on.
+    """
+    session = await seen.session(id)
+    if before is None:
+        return await session.messages(**page.place, archived=archived)
+    place = page.after or (None if before == _END else before)
+    found = await session.latest(before=place, limit=page.limit, archived=archived)
+    return Page(found[::-1], next=found.next)
 
 
 @routes.get("/sessions/{id}/runs")

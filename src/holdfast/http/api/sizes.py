@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.http.api.paging import Paging
+from holdfast.http.api.paging import Paging, PartOfPage
 from holdfast.values import Page
 
 ANSWER = 4 * 1024 * 1024  # bytes
-_FIRST = 10  # items that are read before anything is known of their size
-_GROWTH = 4  # how many times as many are read next
+_TOGETHER = 100  # items that are read at a time
 _LEAST = 128  # bytes of a value that always stay
 _MOST_KEYS = 50  # of an object that keeps them all
 _LONGEST = (65_536, 4_096, 512)  # bytes of a value in a list of records, until they fit
@@ -53,12 +52,12 @@ class FullPage:
         return b'{"items":[' + b",".join(self.items) + b"]," + encoded(rest)[1:]
 
 
-async def read_page(read: Read, asked: Paging, encode: Encode) -> FullPage:
+async def read_page(read: Read, asked: Paging, encode: Encode, *, first: int) -> FullPage:
     """As much of a page as fits into an answer, and at least one item.
 
     A part that has looked at fewer or more than it was asked for is the last: its list, or its look, has ended.
     """
-    page, step = FullPage(asked.after), min(asked.limit, _FIRST)
+    page, step = FullPage(asked.after), min(asked.limit, first)
     while True:
         part = await read(Paging(page.next, step))
         items = [encode(each) for each in part]
@@ -66,14 +65,15 @@ async def read_page(read: Read, asked: Paging, encode: Encode) -> FullPage:
         if fitting == 0 and items and page.items:
             return page
         if fitting < len(items) > 1:
-            page.total = part.total
+            page.total = part.total if page.total is None else page.total
             part = await read(Paging(page.next, max(1, fitting)))
             items = [encode(each) for each in part]
         page.take(part, items)
         left = asked.limit - len(page.items)
-        if part.next is None or part.looked != step or left <= 0 or page.room <= 0:
+        looked = part.whole if isinstance(part, PartOfPage) else part.looked
+        if part.next is None or looked != step or left <= 0 or page.room <= 0:
             return page
-        step = min(left, step * _GROWTH)
+        step = min(left, _TOGETHER)
 
 
 def _fitting(items: Sequence[bytes], room: int) -> int:

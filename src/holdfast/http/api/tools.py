@@ -8,7 +8,7 @@ from holdfast.agents.retention.ages import Ages
 from holdfast.agents.tool_list import ToolRecord, list_tools, workers_of
 from holdfast.app import core_of
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.paging import MOST, Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Sight
 from holdfast.pools.stats import PoolStats
@@ -20,7 +20,7 @@ pools = Routes("pools")
 tenants = Routes("tenants")
 
 
-@tools.get("/tools")
+@tools.get("/tools", first=MOST)
 async def list_offered_tools(seen: Sight, page: Paged, tenant: str | None = None) -> Page[ToolRecord]:
     """List the tools of stored agents by name, with their schemas and the agents that offer them."""
     found = await core_of(seen.hf).runtime().transact(list_tools, seen.chosen(tenant))
@@ -39,7 +39,7 @@ async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
     return {**as_json(found), **serving}
 
 
-@pools.get("/pools")
+@pools.get("/pools", first=MOST)
 async def list_pools(seen: Sight, page: Paged, all: bool = False) -> Page[PoolStats]:
     """List pools by name: those that somebody keeps or that have workers; `all`: those of the past too."""
     return await seen.hf.pools.list(all=all, **page.place)
