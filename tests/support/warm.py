@@ -13,6 +13,7 @@ import atexit
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -247,12 +248,22 @@ def _become(request: Request, files: Sequence[int]) -> Request:
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.cwd)
-    streams = ((0, "r", None), (1, "w", None), (2, "w", "backslashreplace"))
-    for name, (number, mode, errors) in zip(("stdin", "stdout", "stderr"), streams, strict=True):
-        stream = open(number, mode, 1 if number == 2 else -1, errors=errors, closefd=False)  # noqa: SIM115  it stays open
+    unbuffered = bool(request.env.get("PYTHONUNBUFFERED"))
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _standard_stream(number, unbuffered=unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     return request
+
+
+def _standard_stream(number: int, *, unbuffered: bool) -> IO[str]:
+    """As Python opens it at its start."""
+    if number == 0:
+        return open(0, closefd=False)
+    errors = "backslashreplace" if number == 2 else None
+    if unbuffered:
+        return io.TextIOWrapper(open(number, "wb", 0, closefd=False), errors=errors, write_through=True)
+    return open(number, "w", 1 if number == 2 else -1, errors=errors, closefd=False)
 
 
 def run(words: Sequence[str]) -> int:
