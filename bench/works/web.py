@@ -76,6 +76,7 @@ PAGES = {
     "batches": "/batches",
     "pools": "/pools",
     "machines": "/machines",
+    "triggers": "/triggers",
     "plans": "/plans",
     "money": "/money",
     "money by tenant": "/money?by=tenant",

@@ -13,7 +13,8 @@ from holdfast.values.jobs import JobRecord
 
 routes = Routes("triggers")
 
-_OF_ONE, _OF_ALL = 100, 1_000  # executions that are looked at
+_OF_ONE, _OF_ALL = 25, 200  # executions that are looked at: a payload may be large
+_MACHINES = 20  # whose executions are looked for
 _LOOK = 2_000  # jobs that are read for them
 
 
@@ -40,7 +41,7 @@ async def _newest(seen: Seen, machines: set[str]) -> list[JobRecord]:
     """Executions of these machines, and of any among the newest jobs; each once, the newest first."""
     jobs = seen.hf.jobs
     found = {each.seq: each for each in await jobs.list(limit=_OF_ALL, look=_LOOK)}
-    for name in machines:
+    for name in sorted(machines)[:_MACHINES]:
         found |= {each.seq: each for each in await jobs.list(kind=f"{KIND}{name}", limit=_OF_ONE, look=_LOOK)}
     return [found[seq] for seq in sorted(found, reverse=True)]
 
