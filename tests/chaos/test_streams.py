@@ -56,12 +56,14 @@ class Reader:
         self._secret = secret
 
     async def read(self) -> None:
-        while not self.frames or self.frames[-1].event != "run_ended":
+        while True:
             try:
                 await self._read_on()
             except (OSError, asyncio.IncompleteReadError):
-                self.broken += 1
                 await asyncio.sleep(0.05)  # as a browser waits before it comes back
+            if self.frames and self.frames[-1].event == "run_ended":
+                return
+            self.broken += 1
 
     async def _read_on(self) -> None:
         last = {"last_event_id": self.frames[-1].place} if self.frames else {}
