@@ -207,7 +207,10 @@ class Jobs(View):
         if state is not None and state not in LIVE:
             raise UsageError(f"jobs that are {state!r} cannot be cancelled; a state is one of {', '.join(LIVE)}.")
         if not all and (queue, kind, tenant, state) == (None, None, None, None):
-            raise UsageError("you did not say which jobs to cancel: give a queue, kind, tenant or state, or say all.")
+            raise UsageError(
+                "you did not say which jobs to cancel: give a queue, kind, tenant or state, or say all "
+                "(all=True in a program)."
+            )
         kept = cancel_advice(self._app.registry.layers)
         if kind in kept:
             raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")
