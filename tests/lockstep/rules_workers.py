@@ -179,6 +179,16 @@ class WorkerRules(Machine):
         self.saw("a spent key was pruned", len(self.model.keys) < known[0])
         self.saw("an old worker was pruned", len(self.model.workers) < known[1])
 
+    def _spent(self) -> bool:
+        return any(self.model.jobs[owner.job].finished_at is not None for owner in self.model.keys.values())
+
+    @action(weight=SELDOM + 1, when=lambda self: self.alive and self._spent(), worker=live_workers)
+    def clean_up_at_once(self, worker: int) -> None:
+        """Whoever gets the duty cleans up as soon as a key is spent."""
+        self.acquire_duty(worker, frozenset())
+        if self.terms:
+            self.clean_up(self.terms[-1], 0, 120 * SECOND)
+
     # The store itself
 
     @action(weight=SELDOM, queue=st.sampled_from(["default", "bulk"]), fail=st.booleans(), counts=st.booleans())

@@ -27,7 +27,9 @@ class Accounts:
     ) -> None:
         self._app, self._database = app, core_of(app).runtime().database
         self._sessions: dict[str, Counter[str]] = {}
+        self._turns: Counter[str] = Counter()  # of a session's runs; a fork counts on from the turns of its history
         for row in rows.values():
+            self._turns[row.session] += row.turns
             for turn in turns[row.id]:
                 if turn.state == "completed":
                     self._add(row.session, [("turns", 1), *((name, getattr(turn.usage, name)) for name in COUNTERS)])
@@ -42,8 +44,8 @@ class Accounts:
         wrong = await self._database.transact(queries.wrong_totals, look=_EVERY, most=_EVERY)
         found = [f"totals of session {each}" for each in wrong]
         for id, sum in self._sessions.items():
-            usage = await self._app.sessions[id].usage()
-            found += [f"session {id}: {usage} for {sum}"] if _differ(usage, sum) else []
+            usage, told = await self._app.sessions[id].usage(), Counter({**sum, "turns": self._turns[id]})
+            found += [f"session {id}: {usage} for {told}"] if _differ(usage, told) else []
         return found + await self._used("at the end")
 
     async def problems_when_gone(self) -> list[str]:
