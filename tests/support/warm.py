@@ -248,6 +248,9 @@ def _become(request: Request, files: Sequence[int]) -> Request:
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.cwd)
+    sys.path[1:1] = [
+        each for each in request.env.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", *sys.path)
+    ]
     unbuffered = bool(request.env.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _standard_stream(number, unbuffered=unbuffered)

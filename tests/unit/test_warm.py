@@ -16,7 +16,8 @@ PROGRAM = """
 import atexit, json, os, sys, threading
 threading.Thread(target=lambda: print("thread")).start()
 atexit.register(print, "exit")
-print(json.dumps([os.getcwd(), sys.argv[1:], sys.path[0], os.environ["COLOUR"], os.getsid(0) == os.getpid(), __name__]))
+leads = os.getsid(0) == os.getpid()
+print(json.dumps([os.getcwd(), sys.argv[1:], sys.path[:2], os.environ["COLOUR"], leads, __name__]))
 print(sys.stdin.read(), file=sys.stderr)
 if sys.argv[1] != "stay":
     sys.exit(int(sys.argv[1]))
@@ -33,7 +34,7 @@ def begun(folder: Path, *words: str) -> WarmProcess:
         *(str(file), *words),
         preload=["json"],
         cwd=folder.parent,
-        env={"COLOUR": "red"},
+        env={"COLOUR": "red", "PYTHONPATH": "/nowhere"},
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
@@ -54,7 +55,7 @@ def test_it_has_its_own_place_words_files_and_end(tmp_path: Path) -> None:
         assert process.stderr.read() == "typed\n"
         assert process.wait() == 7
     (told,) = [json.loads(line) for line in lines if line.startswith("[")]
-    assert told == [str(tmp_path.parent), ["7", "more"], str(tmp_path), "red", True, "__main__"]
+    assert told == [str(tmp_path.parent), ["7", "more"], [str(tmp_path), "/nowhere"], "red", True, "__main__"]
     assert sorted(line for line in lines if not line.startswith("[")) == ["exit", "thread"]
 
 
