@@ -63,7 +63,7 @@ async def test_many_parked_connections_send_no_more_statements_than_ten(
         await waiting(server, size)
         assert statements.listed["lock_holders"] <= size + 10, "who comes is looked for alone"
         statements.clear()
-        await looked(statements, 4)
+        await looked(statements, 2)
         spent[size] = sum(statements.sent.values()) / statements.sent["look"]  # one look a second
     for link, task in kept:
         task.cancel()
