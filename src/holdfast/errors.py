@@ -215,6 +215,7 @@ class NotUnderstood(StoreRefused):
     retry: ClassVar[RetryAdvice] = "later"
 
     def __init__(self, what: str, problem: str) -> None:
+        self.problem = problem
         super().__init__(
             f"this release of holdfast does not understand {what}: {problem}. A newer release may have written it: "
             f"upgrade this process, or let a process of that release do it."

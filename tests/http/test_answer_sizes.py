@@ -103,7 +103,8 @@ async def test_no_answer_is_longer_than_the_bound(make_app: MakeApp, tmp_path: P
     for endpoint in (each for each in READS if not each.path.endswith("/export")):  # a file, with a bound of its own
         for id in ids.get(endpoint.noun, [])[:1] if "{" in endpoint.path else [""]:
             answer = await read(client, endpoint, id, ids["runs"])
-            assert answer.status in (200, 202, 404, 422), (endpoint.name, answer.body[:1000])
+            early = {202} if endpoint.path.endswith("/result") else set()  # a run in a batch has not ended
+            assert answer.status in {200, 404, 422} | early, (endpoint.name, answer.body[:1000])
             assert len(answer.body) <= ANSWER + 1_000, (endpoint.name, id, len(answer.body))
             tried += answer.status == 200
     assert tried > 60

@@ -274,17 +274,19 @@ async def resume_execution(core: AgentsCore, id: JobId, bundle: Bundle | None, q
     """
     order, stored = await stored_order(core, id)
     machines = stored.of(order.machine) if bundle is None else bundle
-    if bundle is None and (row := await core.runtime().transact(queries.find_job, id)).state not in TERMINAL:
-        raise UsageError(f"execution {id} is {row.state}: it continues by itself, so there is nothing to resume.")
-    made = await core.runtime().transact(_resume, id, order, machines, queue=queue, settings=core.settings)
+    made = await core.runtime().transact(
+        _resume, id, order, machines, queue=queue, replaces=bundle is not None, settings=core.settings
+    )
     return ExecutionHandle(core, made)
 
 
 async def _resume(
-    tx: Transaction, id: JobId, order: Order, machines: Bundle, *, queue: str, settings: Settings
+    tx: Transaction, id: JobId, order: Order, machines: Bundle, *, queue: str, replaces: bool, settings: Settings
 ) -> JobId:
-    """The old one ends and the new one begins in one transaction: no worker plays both."""
+    """The old one ends and the new one begins in one transaction: no worker plays both. `replaces`: its machines."""
     row = await queries.find_job(tx, id)
+    if row.state not in TERMINAL and not replaces:
+        raise UsageError(f"execution {id} is {row.state}: it continues by itself, so there is nothing to resume.")
     idle = [state for state in State if state not in (*TERMINAL, State.RUNNING)]
     if row.state not in TERMINAL and not (await cancel_these(tx, [row.seq], idle, reason=_REPLACED)).ended:
         raise UsageError(

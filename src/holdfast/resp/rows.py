@@ -208,10 +208,17 @@ class HeldLease(NamedTuple):
 
 
 class TakenAway(NamedTuple):
-    """A job whose time was over before it ended, and who had it."""
+    """A lease that was lost because the time of its job was over."""
 
-    id: JobId
+    seq: int
     worker: int
+    epoch: int
+    token: int
+    id: JobId
+
+    @property
+    def held(self) -> Held:
+        return Held(*self[:4])
 
 
 class StandingLease(NamedTuple):

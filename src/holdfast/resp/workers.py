@@ -183,7 +183,8 @@ async def beat_all(
     left = {each.held: each.claimed_at + (each.timeout_us or NEVER_US) - each.now for each in known}
     active = Counter(each.worker for each in known)
     overtime = [(each.worker, each.id) for each in known if left[each.held] <= 0]
-    for worker, job in [*overtime, *await _taken_away(tx, delivered - {each.held for each in leases}, set(workers))]:
+    gone = {held for held in delivered if held.worker in workers} - {each.held for each in leases}
+    for worker, job in [*overtime, *await _taken_away(tx, gone)]:
         said = told.setdefault(worker, {})
         said["flagged"] = [*said.get("flagged", ()), public_id(job)]
     holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
@@ -206,12 +207,12 @@ async def beat_all(
     return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
 
 
-async def _taken_away(tx: Transaction, gone: frozenset[Held], workers: Set[int]) -> list[tuple[int, JobId]]:
-    """Those of these jobs that somebody took from these workers when their time was over, before a heartbeat came."""
-    asked = sorted(held.seq for held in gone if held.worker in workers)
-    if not asked:
+async def _taken_away(tx: Transaction, gone: Set[Held]) -> list[tuple[int, JobId]]:
+    """The workers and jobs of those of these leases that ended with their job's time, before a heartbeat came."""
+    if not gone:
         return []
-    return [(row.worker, row.id) for row in await tx.many(HoldersSql.taken_away, seqs=asked) if row.worker in workers]
+    found = await tx.many(HoldersSql.taken_away, seqs=sorted(held.seq for held in gone))
+    return [(row.worker, row.id) for row in found if row.held in gone]
 
 
 def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:

@@ -166,8 +166,7 @@ def plainly(kind: type[T], given: Mapping[str, Any], what: str) -> T:
     try:
         return stored_json.read(kind, given, what=what)
     except NotUnderstood as problem:
-        cause = str(problem.__cause__ or str(problem).partition(f"{what}: ")[2].partition(". A newer release")[0])
-        raise UsageError(f"{what} does not fit: {cause.removesuffix('.')}.") from None
+        raise UsageError(f"{what} does not fit: {problem.problem}.") from None
 
 
 async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:

@@ -38,17 +38,11 @@ where l.worker = any(cast(:workers as bigint[]))
 order by l.seq;
 
 -- name: taken_away :many
--- Which of these jobs lost an attempt because it took longer than the job may, and who had it.
-select cast(j.id as text) as id, s.worker
-from (
-    select a.job as seq, a.worker, a.started_at, a.ended_at
-    from holdfast.attempt a where a.job = any(cast(:seqs as bigint[])) and a.outcome = 'lost'
-    union all
-    select e.seq, e.worker, e.claimed_at, e.finished_at
-    from holdfast.ended e where e.seq = any(cast(:seqs as bigint[])) and e.outcome = 'lost'
-) as s join holdfast.job j on j.seq = s.seq
-where s.ended_at - s.started_at >= j.timeout_us
-order by s.seq, s.started_at;
+-- The attempts at these jobs that were lost because they took longer than their jobs may.
+select a.job as seq, a.worker, a.epoch, a.token, cast(j.id as text) as id
+from holdfast.attempt_now a join holdfast.job j on j.seq = a.job
+where a.job = any(cast(:seqs as bigint[])) and a.outcome = 'lost' and a.ended_at - a.started_at >= j.timeout_us
+order by a.job, a.started_at;
 
 -- name: standing_leases :many
 -- Those of these leases that hold, and whose holders are alive, with what was reported about them.
