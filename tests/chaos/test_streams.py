@@ -20,7 +20,7 @@ pytestmark = pytest.mark.chaos
 
 READERS = 50
 A_PRINCIPAL = 20  # streams that one may have open
-SLOWLY = {"script_pace": "20ms", "stream_interval": "20ms"}
+SLOWLY = {"script_pace": "250ms", "stream_interval": "20ms"}  # the story takes longer than anything before the deaths
 
 
 class Server:

@@ -63,7 +63,8 @@ class Client:
         self.keys: defaultdict[str, set[str]] = defaultdict(set)  # the runs that a key was said to mean
         # What a person let run, by any kind of inquiry: the number of each call that was approved, and whether anew.
         self.approved: defaultdict[str, list[int | None]] = defaultdict(list)
-        self.reviewed: defaultdict[str, list[int]] = defaultdict(list)  # what reviews showed
+        # What each review showed, with what had been approved before it.
+        self.reviewed: defaultdict[str, list[tuple[int, tuple[int | None, ...]]]] = defaultdict(list)
         self.changed: set[str] = set()  # calls that were approved with another number
         self.refusals: list[str] = []
         self._program, self._stage, self._troupes = program, stage, troupes
@@ -165,10 +166,11 @@ class Client:
         await self._app.approve(inquiry.id, digest=inquiry.digest, input=other, by="fuzz")
         if inquiry.call is None:
             return
-        self.approved[inquiry.call.id].append(shown if other is None else other["n"])
-        self.changed |= {inquiry.call.id} if other is not None else set()
+        approved = self.approved[inquiry.call.id]
         if inquiry.kind == "review" and isinstance(shown, int):
-            self.reviewed[inquiry.call.id].append(shown)
+            self.reviewed[inquiry.call.id].append((shown, tuple(approved)))
+        approved.append(shown if other is None else other["n"])
+        self.changed |= {inquiry.call.id} if other is not None else set()
 
     async def finish(self) -> None:
         """Let everything end; then each conversation is compacted if it can be, and goes on all the same."""
