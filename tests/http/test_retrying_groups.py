@@ -22,12 +22,12 @@ HIGH = ("shelf 12 is too high", "shelf 7 is too high")
 OFF = ("the lamp is off",)
 
 
-async def failed_runs(hf: Holdfast) -> dict[str, str]:
+async def failed_runs(hf: Holdfast, tenant: str = "") -> dict[str, str]:
     """Runs of one agent that failed in two ways: their ids, by what they were asked."""
     hf.script("clumsy", Script(lambda messages: reject(last_user_text(messages))))
     agent = hf.agent("clumsy", model="scripted:clumsy")
     async with working(hf):
-        runs = {said: await agent.enqueue(said) for said in (*HIGH, *OFF)}
+        runs = {said: await agent.enqueue(said, tenant=tenant) for said in (*HIGH, *OFF)}
 
         async def ended() -> bool:
             return all(each.state in ENDED for each in await hf.runs.list())
