@@ -19,7 +19,7 @@ from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, wor
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
-from holdfast.kernel.failure_groups import is_alike
+from holdfast.kernel.failure_groups import Likeness, likeness
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -249,7 +249,8 @@ class Jobs(View):
         if chosen in LIVE:
             raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
         page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
-        fitting = [job for job in page if _failed_so(job, (error, message))]
+        group = await self._ask(likeness, "jobs", error, message, tenant)
+        fitting = [job for job in page if _failed_so(job, group)]
         changed, refused = 0, dict[str, str]()
         for job in [] if dry_run else fitting:
             try:
@@ -286,9 +287,9 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
-def _failed_so(job: JobRecord, group: tuple[str | None, str | None]) -> bool:
+def _failed_so(job: JobRecord, group: Likeness) -> bool:
     its = job.error if isinstance(job.error, dict) else {}
-    return is_alike(group, its.get("type"), its.get("message"))
+    return group.has(job.kind, its.get("type"), its.get("message"))
 
 
 class StoredWorker:
