@@ -12,7 +12,7 @@ from holdfast import tallies, validation
 from holdfast.changes import changing
 from holdfast.core import Core
 from holdfast.crons import next_tick
-from holdfast.durations import Duration
+from holdfast.durations import Duration, microseconds
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
@@ -35,10 +35,12 @@ from holdfast.values.jobs import (
     JobChange,
     JobRecord,
     ReasonRecord,
+    RetriedRecord,
     attempt_of,
     change_of,
     job_of,
     reason_of,
+    retried_of,
 )
 from holdfast.values.page import Page, cursor, page_of, part_of, place
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, counts_of, lane_of, queue_of
@@ -152,6 +154,14 @@ class Jobs(View):
         return await tallies.failures(
             self._ask, now_us, subject="jobs", kind=kind, tenant=tenant, since=since, limit=limit
         )
+
+    async def retried_most(
+        self, *, kind: str | None = None, tenant: str | None = None, since: Duration = "24h", limit: int = 10
+    ) -> Sequence[RetriedRecord]:
+        """Kinds of jobs by how many attempts failed and were tried again, among the last 5,000 of the newest jobs."""
+        first = self._app.ports.clock.wall_us() - microseconds(since)
+        wanted = {"kind": kind, "tenant": tenant, "since": first, "limit": validation.page(limit)}
+        return [retried_of(each) for each in await self._ask(watch.retried_most, **wanted)]  # type: ignore[arg-type]
 
     async def children(self, id: str) -> Sequence[Child]:
         """The children of a job, in the order in which it started them, each with its state and how it ended."""
