@@ -59,6 +59,7 @@ async def test_the_page_of_jobs_says_what_is_retried_most(hf: Holdfast) -> None:
         page = await text(browser(hf), path)
         check_is_safe(page)
         _, _, told = page.partition("What is retried most")
+        assert 'href="#retried"' in page
         assert told.index(">often</a>") < told.index(">once</a>")
         assert ">never</a>" not in told
     assert "What is retried most" not in await text(browser(hf, "viewer", "other"), "/jobs")

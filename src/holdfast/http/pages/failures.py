@@ -62,6 +62,7 @@ class FailureGroupView:
     group: FailureRecord | None
     last: Sequence[Occurrence]
     drawing: Markup
+    begins: str
     drawn: int
     look: int
     short: datetime | None
@@ -82,6 +83,7 @@ async def show_failures(
         group=group,
         last=looked.found[:_SHOWN],
         drawing=bars(counts, f"Failures by {'hour' if since == '24h' else 'day'}, in UTC", tone="failed"),
+        begins=counts[0][0],
         drawn=sum(number for _, number in counts),
         look=LOOK,
         short=looked.reach if looked.reach and looked.reach > first else None,
