@@ -42,7 +42,7 @@ from holdfast.resp.options import RespServing
 from holdfast.results import Usage
 from holdfast.sync import Sync
 from holdfast.values import Page
-from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonRecord
+from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonRecord, RetriedRecord
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
 from holdfast.values.schedules import ScheduleRecord
 from holdfast.values.workers import DutyRecord, LineSlots, WorkerRecord
@@ -176,7 +176,17 @@ ENDINGS: list[tuple[str, Any]] = [
     (name, getattr(outcomes, name)) for name in ("Cancel", "Discard", "Snooze", "Done", "TryAgain", "Fail", "Park")
 ]
 VALUES: list[Any] = [
-    *(JobRecord, AttemptRecord, ReasonRecord, JobChange, QueueRecord, QueueCounts, LaneRecord, ScheduleRecord),
+    *(
+        JobRecord,
+        AttemptRecord,
+        ReasonRecord,
+        JobChange,
+        RetriedRecord,
+        QueueRecord,
+        QueueCounts,
+        LaneRecord,
+        ScheduleRecord,
+    ),
     *(WorkerRecord, LineSlots, DutyRecord),
     *(RunRecord, CallRecord, SessionRecord, Message, CompactionRecord, AgentRecord, VersionRecord),
     *(BatchRecord, RequestRecord, ClosedLaneRecord),

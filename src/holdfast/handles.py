@@ -12,14 +12,14 @@ from holdfast import tallies, validation
 from holdfast.changes import changing
 from holdfast.core import Core
 from holdfast.crons import next_tick
-from holdfast.durations import Duration
+from holdfast.durations import Duration, microseconds
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
-from holdfast.kernel.failure_groups import is_alike
+from holdfast.kernel.failure_groups import Likeness, likeness
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -35,10 +35,12 @@ from holdfast.values.jobs import (
     JobChange,
     JobRecord,
     ReasonRecord,
+    RetriedRecord,
     attempt_of,
     change_of,
     job_of,
     reason_of,
+    retried_of,
 )
 from holdfast.values.page import Page, cursor, page_of, part_of, place
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, counts_of, lane_of, queue_of
@@ -153,6 +155,14 @@ class Jobs(View):
             self._ask, now_us, subject="jobs", kind=kind, tenant=tenant, since=since, limit=limit
         )
 
+    async def retried_most(
+        self, *, kind: str | None = None, tenant: str | None = None, since: Duration = "24h", limit: int = 10
+    ) -> Sequence[RetriedRecord]:
+        """Kinds of jobs by how many attempts failed and were tried again, among the last 5,000 of the newest jobs."""
+        first = self._app.ports.clock.wall_us() - microseconds(since)
+        wanted = {"kind": kind, "tenant": tenant, "since": first, "limit": validation.page(limit)}
+        return [retried_of(each) for each in await self._ask(watch.retried_most, **wanted)]  # type: ignore[arg-type]
+
     async def children(self, id: str) -> Sequence[Child]:
         """The children of a job, in the order in which it started them, each with its state and how it ended."""
         rows = await self._ask(list_children, (await self.get(id)).seq)
@@ -249,7 +259,8 @@ class Jobs(View):
         if chosen in LIVE:
             raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
         page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
-        fitting = [job for job in page if _failed_so(job, (error, message))]
+        group = await self._ask(likeness, "jobs", error, message, tenant)
+        fitting = [job for job in page if _failed_so(job, group)]
         changed, refused = 0, dict[str, str]()
         for job in [] if dry_run else fitting:
             try:
@@ -286,9 +297,9 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
-def _failed_so(job: JobRecord, group: tuple[str | None, str | None]) -> bool:
+def _failed_so(job: JobRecord, group: Likeness) -> bool:
     its = job.error if isinstance(job.error, dict) else {}
-    return is_alike(group, its.get("type"), its.get("message"))
+    return group.has(job.kind, its.get("type"), its.get("message"))
 
 
 class StoredWorker:

@@ -86,6 +86,7 @@ BOUNDED: dict[Statement, set[str]] = {
     LanesSql.open_stranded: {"later_blocked"},
     CrowdSql.ready_routes: {"ready itself"},
     WatchSql.stranded_lanes: {"later_blocked"},
+    WatchSql.retried_most: {"sqlite_autoindex_attempt_1", "attempt_pkey"},
     WatchSql.misplaced: {"job itself", "ready itself", "ended itself", "later itself", "later_route"},
 }
 

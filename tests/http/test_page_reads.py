@@ -33,7 +33,7 @@ LISTS = (
         "/audit",
         "/settings",
     ),
-    *(f"/sessions/{SESSION}", f"/sessions/{SESSION}?view=flat", "/find?q=gui"),
+    *(f"/sessions/{SESSION}", f"/sessions/{SESSION}?view=flat", "/find?q=gui", "/failures?kind=guide"),
 )
 
 

@@ -132,6 +132,7 @@ def test_nothing_that_is_stored_runs_or_leaves(
 
 NOT_LINKED = {
     "/now/health",
+    "/failures",
     "/runs/{id}/said",
     "/sessions/{id}/window",
     "/find",

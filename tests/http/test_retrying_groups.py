@@ -10,6 +10,7 @@ import pytest
 from holdfast import Holdfast, Retry
 from holdfast.agents.events.reader import ENDED
 from holdfast.errors import RunFailed
+from holdfast.kernel import failure_groups
 from holdfast.kernel.failure_groups import OTHERS, alike
 from holdfast.models.script import Script, last_user_text, reject
 from tests.http.browsing import browser, send
@@ -22,12 +23,12 @@ HIGH = ("shelf 12 is too high", "shelf 7 is too high")
 OFF = ("the lamp is off",)
 
 
-async def failed_runs(hf: Holdfast) -> dict[str, str]:
+async def failed_runs(hf: Holdfast, tenant: str = "") -> dict[str, str]:
     """Runs of one agent that failed in two ways: their ids, by what they were asked."""
     hf.script("clumsy", Script(lambda messages: reject(last_user_text(messages))))
     agent = hf.agent("clumsy", model="scripted:clumsy")
     async with working(hf):
-        runs = {said: await agent.enqueue(said) for said in (*HIGH, *OFF)}
+        runs = {said: await agent.enqueue(said, tenant=tenant) for said in (*HIGH, *OFF)}
 
         async def ended() -> bool:
             return all(each.state in ENDED for each in await hf.runs.list())
@@ -89,6 +90,41 @@ async def test_jobs_of_one_group_are_retried_and_no_others(hf: Holdfast, monkeyp
     assert "2 of 2 enqueued again" in await confirmed(ann, "/jobs/retry", link)
     again = {each.retry_of for each in await hf.jobs.list(kind="reach") if each.retry_of}
     assert again == {jobs[said].id for said in HIGH}
+
+
+@pytest.mark.both
+async def test_other_messages_are_retried_without_those_that_have_a_group(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @hf.job(name="reach", retry=Retry(attempts=1))
+    async def reach(what: str) -> None:
+        raise ValueError(what)
+
+    async def fail(*words: str) -> list[str]:
+        jobs = [await reach.enqueue(each) for each in words]
+        for each in jobs:
+            with pytest.raises(RunFailed):
+                await each.result()
+        await count_all(hf, monkeypatch)
+        return [each.id for each in jobs]
+
+    monkeypatch.setattr(failure_groups, "MOST", 1)
+    async with working(hf):
+        await fail(*HIGH)
+        others = await fail("the lamp is off", "the ladder is short")
+        assert "(other messages)" in {each.message for each in await hf.jobs.failures()}
+    ann = browser(hf)
+    link = retry_link(await text(ann, "/jobs?state=failed"), OTHERS)
+    assert "Retry 2 jobs?" in await text(ann, link)
+    assert "2 of 2 enqueued again" in await confirmed(ann, "/jobs/retry", link)
+    assert {each.retry_of for each in await hf.jobs.list(kind="reach") if each.retry_of} == set(others)
+
+
+async def test_runs_that_all_have_a_group_have_no_other_messages(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    await failed_runs(hf)
+    assert (await hf.runs.retry_some(message=OTHERS, dry_run=True)).matched == 3
+    await count_all(hf, monkeypatch)
+    assert (await hf.runs.retry_some(message=OTHERS, dry_run=True)).matched == 0
 
 
 async def test_a_filter_that_a_bulk_change_ignores_hides_its_button(hf: Holdfast) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from holdfast.agents.doctor import judge_lanes
 from holdfast.agents.lane_rows import ClosedLane
 from holdfast.kernel.broker_rows import WorkerRow
@@ -260,8 +262,9 @@ def test_lanes_whose_limits_are_missing() -> None:
     assert missing.sentence.startswith("the limits of 1 lanes are missing: job:sync/ann. Their jobs run one at a time")
 
 
-def test_a_pause_says_what_else_it_keeps() -> None:
-    paused = QueueRow("mail", "requeue", 0, None, None, NOW, "lunch")
+@pytest.mark.parametrize("reason", ["lunch", "lunch."])
+def test_a_pause_says_what_else_it_keeps(reason: str) -> None:
+    paused = QueueRow("mail", "requeue", 0, None, None, NOW, reason)
     (_, note, _) = in_store(queues=[paused], blocked={"mail": 1_200, "other": 3})
     assert note.sentence == "queue mail is paused: lunch. It also keeps 1,200 jobs that wait in lanes."
 

@@ -208,7 +208,7 @@ def _ahead(ahead: AheadOfClock, *, there_are_workers: bool) -> Iterator[Finding]
 def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Finding]:
     for row in rows:
         if row.paused_at is not None:
-            reason = f": {row.pause_reason}" if row.pause_reason else ""
+            reason = f": {row.pause_reason.rstrip('.')}" if row.pause_reason else ""
             held = f" It also keeps {blocked[row.name]:,} jobs that wait in lanes." if blocked.get(row.name) else ""
             yield Finding(
                 "queues",

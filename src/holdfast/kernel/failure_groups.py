@@ -6,7 +6,8 @@ A tenant has no more than so many groups. Further messages are counted together,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import derived_id
@@ -37,9 +38,31 @@ def alike(error: str | None, message: str | None) -> tuple[str, str]:
     return (named[1], named[2]) if named else ((error or "")[:_LONGEST], told)
 
 
-def is_alike(group: tuple[str | None, str | None], error: str | None, message: str | None) -> bool:
-    """Whether a failure has what these have in common; None stands for any."""
-    return all(wanted in (None, its) for wanted, its in zip(group, alike(error, message), strict=True))
+class Likeness(NamedTuple):
+    """Failures of one group; None stands for any. `named` are groups that have a message, for all that have none."""
+
+    error: str | None = None
+    message: str | None = None
+    named: Collection[tuple[str, str, str]] = ()
+
+    def has(self, kind: str, error: str | None, message: str | None) -> bool:
+        """Whether a failure of this kind has what these have in common."""
+        its = alike(error, message)
+        if self.error not in (None, its[0]):
+            return False
+        return (kind, *its) not in self.named if self.message == OTHERS else self.message in (None, its[1])
+
+
+@reading
+async def likeness(
+    tx: Transaction, subject: str, error: str | None, message: str | None, tenant: str | None
+) -> Likeness:
+    """Which failures a group has. Those with other messages are all that have no group of their own."""
+    if message != OTHERS:
+        return Likeness(error, message)
+    groups = await list_failures(tx, subject=subject, kind=None, tenant=tenant, since=0, limit=LOOK)
+    named = {(each.kind, each.error, each.message) for each in groups if each.message != OTHERS}
+    return Likeness(error, message, named)
 
 
 async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.statements import QueuesSql, WatchSql, WorkersSql
-from holdfast.kernel.watch_rows import Backlog, Change, Latencies, Misplaced, Symptoms
+from holdfast.kernel.watch_rows import Backlog, Change, Latencies, Misplaced, RetriedKind, Symptoms
 
 LOOK = 1_000  # jobs of one queue or place that are looked at for those in one state, or in none
 
@@ -81,6 +81,14 @@ async def latencies(tx: Transaction, queues: Sequence[str]) -> dict[str, Latenci
         assert row is not None
         found[queue] = row
     return found
+
+
+@reading
+async def retried_most(
+    tx: Transaction, *, kind: str | None, tenant: str | None, since: int, limit: int, look: int = 5 * LOOK
+) -> list[RetriedKind]:
+    """Kinds of jobs whose attempts failed and were tried again most, among the last attempts of the newest jobs."""
+    return await tx.many(WatchSql.retried_most, kind=kind, tenant=tenant, since=since, look=look, limit=limit)
 
 
 async def stranded_lanes(tx: Transaction, *, limit: int = CAP) -> list[str]:

@@ -58,3 +58,14 @@ class Latencies(NamedTuple):
     duration_p50: int | None
     duration_p95: int | None
     duration_p99: int | None
+
+
+class RetriedKind(NamedTuple):
+    """How often jobs of one kind were tried again, how many of them, and the newest such job with its last error."""
+
+    kind: str
+    retries: int
+    jobs: int
+    last_at: int
+    last_id: str
+    error: str | None

@@ -9,7 +9,7 @@ from holdfast.kernel import why
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import AttemptRow, JobRow, Token
 from holdfast.kernel.states import StateName
-from holdfast.kernel.watch_rows import Change
+from holdfast.kernel.watch_rows import Change, RetriedKind
 from holdfast.values.rows import Stored, value_of
 from holdfast.values.times import moment
 
@@ -82,6 +82,18 @@ class JobChange:
     error: Stored
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetriedRecord:
+    """How often jobs of one kind were tried again, how many jobs these are, and the newest of them with its error."""
+
+    kind: str
+    retries: int
+    jobs: int
+    last_at: datetime
+    last_id: JobId
+    error: Stored
+
+
 @dataclass(frozen=True, slots=True)
 class ReasonRecord:
     """One thing that keeps a job or a run: its name, the sentence for people, and when it ends if that is known."""
@@ -102,6 +114,10 @@ def attempt_of(row: AttemptRow) -> AttemptRecord:
 
 def change_of(row: Change) -> JobChange:
     return value_of(JobChange, row)
+
+
+def retried_of(row: RetriedKind) -> RetriedRecord:
+    return value_of(RetriedRecord, row)
 
 
 def reason_of(row: why.Reason) -> ReasonRecord:

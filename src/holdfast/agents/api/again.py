@@ -16,7 +16,7 @@ from holdfast.agents.runs.create import AgentName, Named
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.kernel import codec, stored_json
-from holdfast.kernel.failure_groups import is_alike
+from holdfast.kernel.failure_groups import Likeness
 from holdfast.values.bulk import Bulk
 from holdfast.values.page import Page
 
@@ -74,15 +74,17 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
 async def change_some(
     listing: Callable[..., Awaitable[Page[RunRecord]]],
     choice: RunChoice,
+    like: Callable[[RunChoice], Awaitable[Likeness]],
     change: Callable[[RunRecord], Awaitable[object]],
     *,
     ended: bool,
     dry_run: bool,
 ) -> Bulk:
     """Change a page of runs that have, or have not, ended. One that cannot be changed does not stop the others."""
-    failed = choice.pop("error", None), choice.pop("message", None)
+    group = await like(choice)
     page = await listing(**{"limit": TOGETHER, **choice})
-    fitting = [run for run in page if (run.state in ENDED) == ended and is_alike(failed, run.error_type, run.error)]
+    wanted = [run for run in page if (run.state in ENDED) == ended]
+    fitting = [run for run in wanted if group.has(run.agent_name, run.error_type, run.error)]
     changed = 0
     refused: dict[str, str] = {}
     for run in () if dry_run else fitting:

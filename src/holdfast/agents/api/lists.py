@@ -144,7 +144,7 @@ class RunsList(Collection, CountedRuns):
         With `dry_run` it only counts. Continue with `next` as `after`.
         """
         choice.setdefault("state", RunState.FAILED.value)
-        return await change_some(self.list, choice, self._once_more, ended=True, dry_run=dry_run)
+        return await change_some(self.list, choice, self._like, self._once_more, ended=True, dry_run=dry_run)
 
     @changing("runs cancel")
     async def cancel_some(self, *, dry_run: bool = False, reason: str = "", **choice: Unpack[RunChoice]) -> Bulk:
@@ -153,7 +153,7 @@ class RunsList(Collection, CountedRuns):
         async def cancelled(run: RunRecord) -> None:
             await self[run.id].cancel(reason or "cancelled by its owner")
 
-        return await change_some(self.list, choice, cancelled, ended=False, dry_run=dry_run)
+        return await change_some(self.list, choice, self._like, cancelled, ended=False, dry_run=dry_run)
 
     async def _once_more(self, run: RunRecord) -> None:
         await run_again(self._app, run, key=f"retry of run {run.id}")

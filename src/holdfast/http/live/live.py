@@ -1,4 +1,4 @@
-"""What is live in one process: channels, samples, the vigil, and how many streams are open."""
+"""What is live in one process: channels, samples, checkups, the vigil, and how many streams are open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from holdfast.agents.api.session import Session
 from holdfast.app import Holdfast, core_of
 from holdfast.http.live.channels import Channels
+from holdfast.http.live.checkup import Checkup
 from holdfast.http.live.frames import frame
 from holdfast.http.live.responses import LiveResponse
 from holdfast.http.live.sampler import Sample, Sampler
@@ -29,6 +30,7 @@ class Live:
         self.channels = Channels(lambda id: hf.runs[id])
         self.news = SessionNews(hf)
         self.sampler = Sampler(hf)
+        self.checkup = Checkup(hf)
         self.counts = StreamCounts()
         self._vigil = Vigil(hf.access, self._clock)
         self._framed: tuple[Sample, bytes] | None = None

@@ -32,7 +32,7 @@ from holdfast.http.pages.trends import trends
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.values import Page
 from holdfast.values.bulk import Bulk
-from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, RetriedRecord
 from holdfast.values.tallies import FailureRecord
 
 pages = Pages()
@@ -56,6 +56,7 @@ Ticked = Annotated[list[str], Query(default_factory=list)]
 class JobsView:
     """`groups` are failures of the last day that are alike, `trends` how often each kind failed in each hour.
 
+    `retried` are the kinds of the last day that were tried again most.
     `bulk_fits`: all jobs that fit can be changed at once, because nothing else narrows the list.
     """
 
@@ -66,6 +67,7 @@ class JobsView:
     filters: dict[str, str | None]
     groups: Sequence[FailureRecord]
     trends: Mapping[str, str]
+    retried: Sequence[RetriedRecord]
     bulk_fits: bool
 
 
@@ -108,6 +110,7 @@ async def show_jobs(
         filters=filters,
         groups=groups,
         trends=await _trends(seen, groups, wanted),
+        retried=[] if page.after else await _retried(seen, state, wanted),
         bulk_fits=not (tenant or since),
     )
 
@@ -118,6 +121,14 @@ async def _groups(seen: Seen, wanted: Mapping[str, str | None]) -> Sequence[Fail
         return []
     whose = seen.chosen(wanted["tenant"])
     return await seen.hf.jobs.failures(kind=wanted["kind"], tenant=whose, since="24h", limit=8)
+
+
+async def _retried(seen: Seen, state: str | None, wanted: Mapping[str, str | None]) -> Sequence[RetriedRecord]:
+    """Beside jobs of all states and beside those that wait for their next try; those of a queue are not kept apart."""
+    if wanted["queue"] or state not in (None, "", State.SCHEDULED):
+        return []
+    whose = seen.chosen(wanted["tenant"])
+    return await seen.hf.jobs.retried_most(kind=wanted["kind"], tenant=whose, limit=8)
 
 
 async def _trends(seen: Seen, groups: Sequence[FailureRecord], wanted: Mapping[str, str | None]) -> Mapping[str, str]:

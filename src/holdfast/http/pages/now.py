@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.agents.doctor import examine_app
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import RunState
 from holdfast.agents.values.lanes import ClosedLaneRecord
 from holdfast.agents.values.runs import RunRecord
-from holdfast.app import core_of
 from holdfast.http.api.inquiries import list_inquiries
 from holdfast.http.api.paging import Paging
 from holdfast.http.api.runs import list_runs
@@ -18,10 +16,11 @@ from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.api.streams import Alive
 from holdfast.http.live.sampler import Sample
 from holdfast.http.pages.charts import sparkline
+from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.gates import WaitingFor, gates
+from holdfast.http.pages.headline import RECENTLY, Known, Thing, things
 from holdfast.http.pages.routes import Pages
 from holdfast.http.pages.trends import by_hour, trends
-from holdfast.kernel.doctor_database import Finding
 from holdfast.values import Page
 from holdfast.values.tallies import FailureRecord, StatRecord
 
@@ -53,24 +52,28 @@ class NowView:
     waiting_for: Sequence[WaitingFor]
     lanes: Sequence[ClosedLaneRecord]
     day: Day | None
+    things: Sequence[Thing]
 
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    findings: list[Finding]
+    things: Sequence[Thing]
 
 
 @pages.page("/", "now.html", like="GET /system")
 async def show_now(seen: Sight, live: Alive) -> NowView:
     sample = await live.sampler.sample() if seen.sees_fleet else None
+    failed = await list_runs(seen, _FEW, state=RunState.FAILED)
+    inquiries = await list_inquiries(seen, _MANY)
     return NowView(
-        failed=await list_runs(seen, _FEW, state=RunState.FAILED),
+        failed=failed,
         newest=await list_runs(seen, _FEW),
-        inquiries=await list_inquiries(seen, _MANY),
+        inquiries=inquiries,
         sample=sample,
         waiting_for=gates(sample) if sample else [],
         lanes=await seen.hf.lanes.list() if sample else [],
         day=None if seen.pinned else await _day(seen),
+        things=things(Known(now_of(seen), sample, failed, inquiries)),
     )
 
 
@@ -89,7 +92,18 @@ async def _day(seen: Seen) -> Day:
 
 
 @pages.page("/now/health", "health.html", like="GET /system/doctor")
-async def show_health(seen: Sight) -> HealthView:
-    """What the doctor says, as a part of the first page."""
-    found = [each for each in await examine_app(core_of(seen.hf)) if each.level != "ok"]
-    return HealthView(sorted(found, key=lambda each: ("problem", "warning", "note").index(each.level)))
+async def show_health(seen: Sight, live: Alive) -> HealthView:
+    """What is not well, as a part of the first page."""
+    known = Known(
+        now_of(seen),
+        await live.sampler.sample(),
+        await list_runs(seen, _FEW, state=RunState.FAILED),
+        await list_inquiries(seen, _FEW),
+        await _failed_jobs(seen),
+    )
+    return HealthView(things(known, await live.checkup.findings()))
+
+
+async def _failed_jobs(seen: Seen) -> int:
+    found = await seen.hf.jobs.stats(since=RECENTLY, step="minute", state="failed")
+    return sum(each.count for each in found)

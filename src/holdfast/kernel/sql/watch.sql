@@ -155,3 +155,21 @@ select (select max(us) from waited where n <= (total * 50 + 99) / 100) as wait_p
     (select max(us) from ran where n <= (total * 50 + 99) / 100) as duration_p50,
     (select max(us) from ran where n <= (total * 95 + 99) / 100) as duration_p95,
     (select max(us) from ran where n <= (total * 99 + 99) / 100) as duration_p99;
+
+-- name: retried_most :many
+-- Kinds of jobs by how many attempts failed or were lost and were tried again since a time, among the last attempts of
+-- the newest jobs. The primary key has them in this order.
+select k.kind, k.retries, k.jobs, k.last_at,
+    (select cast(j.id as text) from holdfast.job j where j.seq = k.last_job) as last_id,
+    (select a.error from holdfast.attempt a where a.job = k.last_job and a.outcome in ('retried', 'lost')
+        order by a.job, a.epoch desc, a.token desc limit 1) as error
+from (select f.kind, count(*) as retries, count(distinct f.job) as jobs, max(f.ended_at) as last_at, max(f.job) as last_job
+    from (select looked.job, looked.ended_at, (select j.kind from holdfast.job j where j.seq = looked.job) as kind,
+            (select j.tenant from holdfast.job j where j.seq = looked.job) as tenant
+        from (select n.job, n.ended_at, n.outcome from holdfast.attempt n
+            order by n.job desc, n.epoch desc, n.token desc limit :look) as looked
+        where looked.outcome in ('retried', 'lost') and looked.ended_at >= :since) as f
+    where f.kind is not null and (cast(:kind as text) is null or f.kind = :kind)
+        and (cast(:tenant as text) is null or f.tenant = :tenant)
+    group by f.kind) as k
+order by k.retries desc, k.kind limit :limit;

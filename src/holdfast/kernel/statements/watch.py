@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.kernel.flow_rows import LaneName, QueueCount
 from holdfast.kernel.sql import Many, One, Statements
-from holdfast.kernel.watch_rows import Backlog, Change, Latencies, Misplaced, Symptoms
+from holdfast.kernel.watch_rows import Backlog, Change, Latencies, Misplaced, RetriedKind, Symptoms
 
 
 class WatchSql(Statements, file="watch.sql"):
@@ -20,3 +20,4 @@ class WatchSql(Statements, file="watch.sql"):
     missing_lanes: Many[LaneName]
     misplaced: Many[Misplaced]
     latencies: One[Latencies]
+    retried_most: Many[RetriedKind]

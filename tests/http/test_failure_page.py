@@ -1,0 +1,90 @@
+"""The page of one group of failures: how often it happened over time, and the last of them."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast import Holdfast, Retry
+from holdfast.errors import RunFailed
+from holdfast.http.pages import failures
+from holdfast.http.pages.failures import _by_step
+from tests.http.browsing import browser
+from tests.http.test_fleet_pages import EVIL, check_is_safe, text
+from tests.http.test_retrying_groups import HIGH, OFF, failed_runs
+from tests.http.test_stats import count_all
+from tests.support.apps import working
+
+
+def group_link(page: str, words: str) -> str:
+    """Where the name of a group leads."""
+    groups = [each.partition("</li>")[0] for each in page.split('<li class="group">')[1:]]
+    (group,) = [each for each in groups if words in each]
+    found = re.search(r'href="([^"]*/failures\?[^"]*)"', group)
+    assert found is not None, group
+    return html.unescape(found[1])
+
+
+def drawn(page: str) -> int:
+    """How many failures the bars have together."""
+    slots = re.findall(r'<g class="chart-slot"><title>[^<]*: ([\d,]+)</title>', page)
+    return sum(int(each) for each in slots)
+
+
+@pytest.mark.both
+async def test_a_group_of_runs_has_a_trend_of_its_own(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = await failed_runs(hf)
+    await count_all(hf, monkeypatch)
+    ann = browser(hf)
+    link = group_link(await text(ann, "/"), "is too high")
+    for page in (await text(ann, link), await text(ann, f"{link}&since=14d")):
+        assert drawn(page) == 2
+        assert all(runs[said] in page for said in HIGH)
+        assert runs[OFF[0]] not in page
+        assert "/runs/retry?" in page
+
+
+@pytest.mark.both
+async def test_a_group_of_jobs_has_a_trend_of_its_own(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.job(name="reach", retry=Retry(attempts=1))
+    async def reach(what: str) -> None:
+        raise ValueError(what)
+
+    async with working(hf):
+        for said in (*HIGH, f"the lamp is off {EVIL}"):
+            with pytest.raises(RunFailed):
+                await (await reach.enqueue(said)).result()
+    await count_all(hf, monkeypatch)
+    ann = browser(hf)
+    listed = await text(ann, "/jobs?state=failed")
+    high, off = [await text(ann, group_link(listed, words)) for words in ("is too high", "the lamp is off")]
+    assert (drawn(high), drawn(off)) == (2, 1)
+    check_is_safe(off)
+    assert "earlier ones are not drawn" not in high
+    monkeypatch.setattr(failures, "LOOK", 1)
+    assert "earlier ones are not drawn" in await text(ann, group_link(listed, "is too high"))
+
+
+async def test_a_group_that_is_not_counted_says_so(hf: Holdfast) -> None:
+    assert "No such failure is counted" in await text(browser(hf), "/failures?of=runs&kind=nobody")
+
+
+async def test_a_tenant_sees_no_group_of_others(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    await failed_runs(hf, "acme")
+    await count_all(hf, monkeypatch)
+    link = group_link(await text(browser(hf), "/"), "is too high")
+    assert drawn(await text(browser(hf, "viewer", "acme"), link)) == 2
+    assert "No such failure is counted" in await text(browser(hf, "viewer", "other"), link)
+
+
+def test_steps_without_a_failure_are_drawn_empty() -> None:
+    now = datetime(2026, 5, 4, 3, 20, tzinfo=UTC)
+    times = [now, now - timedelta(minutes=19), now - timedelta(minutes=21), now - timedelta(hours=24)]
+    hours = _by_step(times, now, "24h")
+    assert len(hours) == 24
+    assert hours[-2:] == [("04 May 02:00 UTC", 1), ("04 May 03:00 UTC", 2)]
+    assert sum(number for _, number in hours) == 3
+    assert _by_step(times, now, "14d")[-2:] == [("03 May", 1), ("04 May", 3)]
