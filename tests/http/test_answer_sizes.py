@@ -40,7 +40,6 @@ async def pages(client: Client, path: str, **query: Any) -> AsyncIterator[Answer
             return
 
 
-@pytest.mark.both
 async def test_a_page_ends_where_it_is_full(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     made = [(await hf.enqueue("paint", {"text": MEGABYTE if n != 4 else ""})).id for n in range(6)]
@@ -73,7 +72,6 @@ async def test_a_page_of_small_items_is_as_long_as_asked(make_app: MakeApp) -> N
     assert [each["id"] for page in found for each in page["items"]] == made[::-1]
 
 
-@pytest.mark.both
 async def test_what_is_too_long_is_cut_and_says_where_all_of_it_is(make_app: MakeApp) -> None:
     hf = make_app(embedded=False, payload_cap=16_000_000)
     texts = {"first": "é" * 3_000_000, "more": ["y" * 100] * 20_000, "last": "z"}
