@@ -71,12 +71,6 @@ def paths(site: Site, chromium: Browser) -> list[str]:
     return list(found.values())
 
 
-def test_everybody_can_use_the_first_pages(site: Site, chromium: Browser) -> None:
-    """The next test examines these among all others."""
-    run = site.ask(site.hf.runs.list(limit=1))[0].id
-    assert examined(site, chromium, ["/", "/inbox", f"/runs/{run}"], "dark", 360) == []
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 1280)])  # colors do not depend on the width
