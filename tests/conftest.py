@@ -26,6 +26,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.settings import Settings
+from tests.compilation import share_compilation
 from tests.support.pgbouncer import PgBouncer
 from tests.support.places import assert_well_placed
 from tests.support.postgres import Cluster, Server, running_cluster
@@ -59,13 +60,13 @@ _numbers = itertools.count()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Ten thousand collected tests are never garbage: nobody looks at them again at every collection of garbage."""
     gc.disable()
     try:
+        share_compilation(session.config)
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 

@@ -24,9 +24,7 @@ ON_BOTH = (
     "tests/lockstep/",
     "tests/agents/test_agentpg_table.py",
     "tests/agents/test_conformance_claiming.py",
-    "tests/agents/test_conformance_recovery.py",
     "tests/agents/test_races.py",
-    "tests/workers/test_claiming.py",
     "tests/workers/test_wakeups.py",
 )
 SAMPLES = {

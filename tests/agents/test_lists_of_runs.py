@@ -14,7 +14,7 @@ from holdfast.agents.run_pages import LEADS, RunFilters, run_page
 from holdfast.agents.statements import RunListsSql, RunsSql
 from holdfast.app import core_of
 from holdfast.kernel.sql import catalogue
-from holdfast.models.script import call, say
+from holdfast.models.script import call, reject, say
 from tests.conftest import Place
 from tests.support.agents import in_run_state, scripted
 from tests.support.apps import MakeApp, working
@@ -115,7 +115,7 @@ def _literal(value: object) -> str:
 async def test_runs_are_listed_by_the_state_they_are_shown_in(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     ends = hf.agent("ends", model=scripted(hf, say("done")))
-    fails = hf.agent("fails", model="scripted:nowhere")
+    fails = hf.agent("fails", model=scripted(hf, reject("not today")))
     done, failed, gone = await ends.enqueue("1"), await fails.enqueue("2"), await ends.enqueue("3")
     await gone.cancel()
     async with working(hf):

@@ -170,7 +170,7 @@ async def store(url: str) -> AsyncIterator[Store]:
         yield Store(url, proxy)
 
 
-@pytest.mark.parametrize("ticks", [40, 0], ids=["short", "long"])
+@pytest.mark.parametrize("ticks", [pytest.param(40, id="short"), pytest.param(0, id="long", marks=pytest.mark.long)])
 async def test_ua_29_a_database_that_goes_away_costs_no_run(
     conn: RuntimeDb, store: Store, tmp_path: Path, ticks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.both
 async def test_every_late_write_of_a_zombie_is_refused(scene: Scene) -> None:
     jobs = [job.id for job in await quick.enqueue_many([(number,) for number in range(WRITES)])]
     zombie = scene.crew.script("zombie", scene.url, "outside")

@@ -104,6 +104,7 @@ async def main(ctx: JobContext) -> None:
 WRONG = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
 
 
+@pytest.mark.long
 def test_mypy_checks_arguments_and_results(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)

@@ -73,10 +73,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_a_run_appears_and_what_it_says_is_read_while_it_is_written(site: Site, page: Page) -> None:
     """The first comes by itself; what would move others waits until it is asked for."""
+    page.clock.install()
     page.goto(site("/runs"))
     first = site.start("till", "Begin")
+    page.clock.run_for(5_000)
     expect(page.locator(f"#row-{first}")).to_be_visible()
     run = site.start("guide", "Which way?")
+    page.clock.run_for(5_000)
     page.get_by_role("button", name="1 new").click()
     page.locator(f"#row-{run}").get_by_role("link", name="guide").click()
     expect(page.locator("[data-text]")).to_contain_text("every word")

@@ -14,6 +14,7 @@ from holdfast.models.script import Script, call, say
 from holdfast.settings import Settings
 from tests.http.memory import Scale, grown
 from tests.http.site import Site, looking
+from tests.support.apps import eventually
 
 WARM = 20
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    hf = Holdfast(f"sqlite:///{tmp_path / 'store.db'}", settings=Settings(script_pace=timedelta(milliseconds=100)))
+    hf = Holdfast(f"sqlite:///{tmp_path / 'store.db'}", settings=Settings(script_pace=timedelta(milliseconds=20)))
 
     @hf.tool
     def look(city: str) -> str:
@@ -57,11 +58,25 @@ def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser, refreshes
         before = scale.weigh()
         for number in range(refreshes):
             if number % 20 == 0:
-                site.start("guide", f"Run {number}")
+                site.ask(_begun(site, site.start("guide", f"Run {number}")))
             refresh(page)
         after = scale.weigh()
+        for _ in range(20):
+            if not grown(before, after):
+                break
+            page.wait_for_timeout(100)  # it may still be reading what it fetched last
+            after = scale.weigh()
         assert grown(before, after) == [], f"{before}\n{after}"
         assert page.evaluate("window.shifts") == 0, page.evaluate("window.shifted")
+
+
+async def _begun(site: Site, run: str) -> None:
+    """How long it waited would be shown for one refresh, if that came in these few milliseconds."""
+
+    async def begun() -> bool:
+        return (await site.hf.runs.get(run)).state != "pending"
+
+    await eventually(begun)
 
 
 async def _result(site: Site, run: str) -> None:

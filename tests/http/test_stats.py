@@ -11,7 +11,7 @@ from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http import web
 from holdfast.kernel import tally, tally_again
-from holdfast.models.script import Script, call, say
+from holdfast.models.script import Script, call, reject, say
 from holdfast.values import as_json
 from tests.http.client import Client
 from tests.http.test_api import API, guide
@@ -116,7 +116,8 @@ async def test_failed_runs_and_calls_are_grouped_by_agent_and_tool(
 
     hf.script("weigher", Script(call("weigh", what="17"), say("I cannot.")))
     agent = hf.agent("weigher", model="scripted:weigher", tools=[weigh])
-    broken = hf.agent("broken", model="scripted:nothing-of-this-name")
+    hf.script("broken", Script(reject("out of order")))
+    broken = hf.agent("broken", model="scripted:broken")
     await hf.ensure_worker()
     await agent.run("Weigh it")
     with pytest.raises(RunFailed):

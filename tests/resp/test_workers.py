@@ -299,7 +299,7 @@ async def test_what_a_server_always_does_continues_after_a_mistake(
     monkeypatch.setattr(*task, fail)
 
     async def again() -> bool:
-        return failed[0] >= 4
+        return failed[0] >= 2
 
     await eventually(again)
     assert not [each for each in server._tasks if each.done()]
