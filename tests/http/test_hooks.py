@@ -204,7 +204,7 @@ async def test_a_webhook_to_a_unique_job_is_refused_when_it_is_declared(hf: Hold
     @hf.job(name="book", **options)
     async def book(amount: int) -> None: ...
 
-    for target in (book, book.options(priority=1), plain.options(**options)):  # type: ignore[typeddict-item]
+    for target in (book, book.options(priority=1), plain.options(**options)):
         with pytest.raises(UsageError, match=r"unique or debounced.*an async function"):
             hf.webhook("payments", target, secret=SECRET)
 
