@@ -4,10 +4,10 @@
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store works and refuses the call                      retry = "never"
-        LeaseLost  IdempotencyConflict  RequestConflict  RequestUnderWay  ParentCancelled  ChildNotUnique
-        DuplicateWorker  PlaceLost  RunFailed  SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch
-        BudgetUsedUp  CursorPruned  NotUnderstood  SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit
-        StatementDrift
+        LeaseLost  IdempotencyConflict  RequestConflict  RequestUnderWay  SignalConflict  ParentCancelled
+        ChildNotUnique  DuplicateWorker  PlaceLost  RunFailed  SessionBusy  NothingToCompact  AlreadyDecided
+        DigestMismatch  BudgetUsedUp  CursorPruned  NotUnderstood  SchemaTooOld  SchemaTooNew  MigrationRefused
+        StoreUnfit  StatementDrift
       Unavailable       something outside failed; the same call may work later    retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  QueryTooLong  ResultTimeout  NoWorker  GatewayUnavailable
 
@@ -105,6 +105,16 @@ class RequestUnderWay(RequestConflict):
 
     def __init__(self, key: str) -> None:
         super().__init__(key, "belongs to a request that is not answered yet. Ask again in a moment.")
+
+
+class SignalConflict(StoreRefused):
+    """The key already belongs to a signal with another payload."""
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(
+            f"this key already belongs to a signal on channel {channel!r} that says something else. "
+            f"That signal stands. Send the same payload to repeat it, or use another key for another signal."
+        )
 
 
 class ParentCancelled(StoreRefused):
