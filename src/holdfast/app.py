@@ -333,8 +333,8 @@ class Holdfast(Renamed):
     ) -> None:
         """Send a durable signal; the job that waits on the channel takes it, now or whenever it comes to wait.
 
-        Sent again with the same `key` it is the same signal, also after a job has taken it. With `tx`, a connection
-        of the caller's, it is sent when that transaction commits.
+        Sent again with the same `key` it is the same signal, also after a job has taken it; another payload raises
+        `SignalConflict`. With `tx`, a connection of the caller's, it is sent when that transaction commits.
         """
         await self._core.signal(channel, payload, key, self._core.intake(tx))
 

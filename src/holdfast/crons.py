@@ -31,7 +31,8 @@ def next_tick(cron: str, timezone: str, after_us: int) -> int:
         return (after_us // step + 1) * step
     begin = (_EPOCH + timedelta(microseconds=after_us)).astimezone(zone)
     try:
-        tick = next(CronSim(_NAMED.get(cron, cron), begin))
+        # In an hour that the clock repeats, CronSim may first name a tick of the hour before.
+        tick = next(tick for tick in CronSim(_NAMED.get(cron, cron), begin) if tick.astimezone(UTC) > begin)
     except CronSimError as problem:
         raise BadSetting(
             f'{cron!r} is not a cron expression ({problem}); write it like "0 3 * * *", "@daily" or "every 5m".'

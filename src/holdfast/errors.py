@@ -4,9 +4,10 @@
       UsageError        you called it wrong; calling again changes nothing       retry = "never"
         BadUrl  MissingExtra  BadPayload  BadSetting  UnknownJob  NotFound
       StoreRefused      the store works and refuses the call                      retry = "never"
-        LeaseLost  IdempotencyConflict  RequestConflict  RequestUnderWay  ParentCancelled  DuplicateWorker  PlaceLost
-        RunFailed  SessionBusy  NothingToCompact  AlreadyDecided  DigestMismatch  BudgetUsedUp  CursorPruned
-        NotUnderstood  SchemaTooOld  SchemaTooNew  MigrationRefused  StoreUnfit  StatementDrift
+        LeaseLost  IdempotencyConflict  RequestConflict  RequestUnderWay  SignalConflict  ParentCancelled
+        ChildNotUnique  DuplicateWorker  PlaceLost  RunFailed  SessionBusy  NothingToCompact  AlreadyDecided
+        DigestMismatch  BudgetUsedUp  CursorPruned  NotUnderstood  SchemaTooOld  SchemaTooNew  MigrationRefused
+        StoreUnfit  StatementDrift
       Unavailable       something outside failed; the same call may work later    retry = "later"
         StoreUnavailable  StoreBusy  StoreFull  StoreCorrupt  QueryTooLong  ResultTimeout  NoWorker  GatewayUnavailable
 
@@ -106,11 +107,34 @@ class RequestUnderWay(RequestConflict):
         super().__init__(key, "belongs to a request that is not answered yet. Ask again in a moment.")
 
 
+class SignalConflict(StoreRefused):
+    """The key already belongs to a signal with another payload."""
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(
+            f"this key already belongs to a signal on channel {channel!r} that says something else. "
+            f"That signal stands. Send the same payload to repeat it, or use another key for another signal."
+        )
+
+
 class ParentCancelled(StoreRefused):
     """The parent was cancelled, so it cannot start children."""
 
     def __init__(self, parent: str) -> None:
         super().__init__(f"job {parent} is cancelled or being cancelled; it cannot start children.")
+
+
+class ChildNotUnique(StoreRefused):
+    """Another job has the unique key of a child, so the child was not started."""
+
+    retry: ClassVar[RetryAdvice] = "later"
+
+    def __init__(self, parent: str, kind: str, holder: str | None) -> None:
+        other = "another job" if holder is None else f"job {holder}"
+        super().__init__(
+            f"job {parent} cannot start {kind} as its child now: {other} has its unique key. Try again when that job "
+            f"has let go of the key, or enqueue {kind} without making it a child."
+        )
 
 
 class DuplicateWorker(StoreRefused):

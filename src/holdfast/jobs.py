@@ -277,13 +277,22 @@ class JobFunction(Generic[P, R]):
             template = self._make_template(options, settings)
         return template.job(id, payload), self.definition.route
 
+    @property
+    def is_unique(self) -> bool:
+        """Whether a second call may get the job of the first: unique or debounced."""
+        return self._unique(self._options) is not None
+
+    def _unique(self, options: EnqueueOptions) -> Unique | None:
+        rule = unique_rule(options["unique"], options["on_duplicate"], options["debounce"])
+        return rule or self.definition.unique
+
     def _make_template(self, options: EnqueueOptions, settings: Settings) -> JobTemplate:
         definition = self.definition
         timeout = definition.timeout_us if options["timeout"] is None else durations.microseconds(options["timeout"])
         deadline = (
             definition.deadline_us if options["deadline"] is None else durations.microseconds(options["deadline"])
         )
-        unique = unique_rule(options["unique"], options["on_duplicate"], options["debounce"]) or definition.unique
+        unique = self._unique(options)
         if unique is not None and options["key"] is not None:
             raise UsageError("a job can have an idempotency key or be unique, not both; choose one.")
         delay_us = None if options["delay"] is None else durations.microseconds(options["delay"])

@@ -139,6 +139,12 @@ class Webhooks:
             raise UsageError(f"there is a webhook {name!r} already.")
         if not callable(to) and not isinstance(to, Agent | Machine):
             raise UsageError("a webhook goes to a job, an agent, a machine, or an async function of a Delivery.")
+        if isinstance(to, JobFunction) and to.is_unique:
+            raise UsageError(
+                f"webhook {name!r} cannot start {to.definition.kind}, which is unique or debounced: the id of a "
+                f"delivery is the key of its job, and a job has one of the two. Give it an async function that "
+                f"enqueues the job."
+            )
         given = [secret] if isinstance(secret, str) else list(secret)
         made = Webhook(
             name,

@@ -213,6 +213,23 @@ async def test_a_run_that_has_not_begun_is_interrupted_and_its_message_kept(labs
     assert [part["text"] for part in script.bodies[0]["messages"][0]["content"]] == ["One", "Two"]
 
 
+async def test_a_run_that_waits_behind_another_is_interrupted_and_its_message_dropped(labs: Labs) -> None:
+    """Nothing is said into the middle of another run."""
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+    script = Noting(say("hello"))
+    agent = hf.agent("guide", model="scripted:")
+    lab = await labs.use(hf, script)
+    first = await agent.enqueue("One", session="s", delay="1h")
+    second = await agent.enqueue("Two", session="s")
+    await second.interrupt()
+    assert (await second.result()).limit == "interrupted"
+    await lab.clock.advance("1h")
+    await lab.drain()
+    assert (await first.result()).text == "hello"
+    (message, _) = await hf.session("s").messages()
+    assert [part["text"] for part in message.blocks] == ["One"]
+
+
 async def test_no_message_is_lost_between_a_run_and_its_end(make_app: MakeApp) -> None:
     """However steering and the end of a run meet: each message is read by the run it joined, or begins one."""
     hf = make_app()

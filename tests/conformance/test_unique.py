@@ -8,9 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.errors import ChildNotUnique
+from holdfast.kernel.cancel import cancel
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, enqueue_unique
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.states import State
+from holdfast.kernel.waiting import list_children
 from holdfast.outcomes import Done, TryAgain
 from tests.support.locks import blocked_by
 from tests.support.stores import Store
@@ -134,6 +137,31 @@ async def test_a_unique_child_is_launched_when_its_like_has_let_go(store: Store,
     assert await store.do(enqueue_children, parent, [child], [ROUTE]) == 1
     assert (await store.find(child.id)).state == State.PENDING
     assert child.id != first.id
+
+
+@pytest.mark.parametrize("scope", ["pending", "live", "window"])
+async def test_a_child_whose_unique_key_is_taken_is_refused(store: Store, scope: str) -> None:
+    """Its parent would otherwise wait for the children that it has, and take the answer of one that never was."""
+    rule: dict[str, Any] = {
+        "unique_key": "k",
+        "unique_scope": scope,
+        "window_us": MINUTE if scope == "window" else None,
+    }
+    parent = await store.claimed(await store.worker())
+    holder = store.job(**rule)
+    await store.do(enqueue_unique, holder, [ROUTE])
+    child, plain = store.job(**rule), store.job()
+    with pytest.raises(
+        ChildNotUnique, match=rf"{parent.id} cannot start work .*: job {holder.id} has its unique key"
+    ) as no:
+        await store.do(enqueue_children, parent, [plain, child], [ROUTE])
+    assert no.value.retry == "later"
+    assert await store.do(list_children, parent.seq) == [], "all of them, or none"
+    await store.do(cancel, holder.id, reason="done")
+    await store.advance("2m")
+    assert await store.do(enqueue_children, parent, [plain, child], [ROUTE]) == 2
+    assert await store.do(enqueue_children, parent, [plain, child], [ROUTE]) == 0, "a parent that runs again"
+    assert [each.id for each in await store.do(list_children, parent.seq)] == [plain.id, child.id]
 
 
 async def test_a_call_repeated_after_its_window_takes_no_key_of_the_next(store: Store) -> None:

@@ -192,3 +192,26 @@ def test_a_name_stands_for_one_webhook_and_secrets_are_not_shown(hf: Holdfast) -
     with pytest.raises(UsageError, match="already"):
         hf.webhook("one", _never, secret=OTHER)
     assert OTHER not in repr(hf.access.webhooks.find("one"))
+
+
+@pytest.mark.parametrize("options", [{"unique": "live"}, {"debounce": "5s"}])
+async def test_a_webhook_to_a_unique_job_is_refused_when_it_is_declared(hf: Holdfast, options: dict[str, Any]) -> None:
+    """Each of its deliveries would be refused, because the id of the delivery is the key of the job."""
+
+    @hf.job(name="plain")
+    async def plain(amount: int) -> None: ...
+
+    @hf.job(name="book", **options)
+    async def book(amount: int) -> None: ...
+
+    for target in (book, book.options(priority=1), plain.options(**options)):
+        with pytest.raises(UsageError, match=r"unique or debounced.*an async function"):
+            hf.webhook("payments", target, secret=SECRET)
+
+    async def take(delivery: Delivery) -> str:
+        return (await book.enqueue(**delivery.body)).id
+
+    hf.webhook("payments", take, secret=SECRET)
+    sender = Sender(hf)
+    ids = {(await sender.deliver("payments", {"amount": 5}, id=f"evt-{n}")).json["id"] for n in range(2)}
+    assert len(ids) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, JobContext
-from holdfast.errors import IdempotencyConflict, NotFound
+from holdfast.errors import IdempotencyConflict, NotFound, SignalConflict
 from holdfast.observe import Event
 from tests.support.apps import MakeApp, in_state
 from tests.transactions.conftest import Query
@@ -122,6 +122,8 @@ async def test_a_waiting_worker_hears_of_a_signal_at_the_commit(library: Library
 async def test_a_signal_with_the_same_key_is_one_signal(library: Library, hf: Holdfast, query: Query) -> None:
     await library.signal(hf, "door", "open", key="webhook 17")
     await library.signal(hf, "door", "open", key="webhook 17")
+    with pytest.raises(SignalConflict):
+        await library.signal(hf, "door", "shut", key="webhook 17")
     assert query("select channel from holdfast.signal") == [("door",)]
 
 

@@ -12,7 +12,7 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.errors import IdempotencyConflict, ParentCancelled, StoreBusy
+from holdfast.errors import ChildNotUnique, IdempotencyConflict, ParentCancelled, StoreBusy
 from holdfast.kernel import leases
 from holdfast.kernel.codec import digest
 from holdfast.kernel.database import Transaction, single
@@ -155,13 +155,7 @@ async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], 
     for _ in range(_TRIES):
         if await enqueue(tx, [job], routes, notify=notify):
             return Accepted(job.id, fresh=True)
-        holder = await tx.one(
-            EnqueueSql.find_unique,
-            id=job.id,
-            unique_key=job.unique_key,
-            scope=job.unique_scope,
-            window_us=job.window_us,
-        )
+        holder = await _holder_of(tx, job)
         if holder is None:
             continue  # retention has just removed it, with its key
         if holder.id == job.id:
@@ -209,11 +203,36 @@ async def _replace(tx: Transaction, holder: UniqueJob, job: NewJob, *, notify: b
 
 
 async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[NewJob], routes: Sequence[Route]) -> int:
-    """Insert the children of a running job; returns how many. Their ids are derived, so a second launch adds none."""
+    """Insert the children of a running job; returns how many. Their ids are derived, so a second launch adds none.
+
+    `ChildNotUnique` when another job has the unique key of one: its parent would wait for nothing.
+    """
     fence = await leases.hold(tx, parent)
     if fence.cancel_requested_at is not None:
         raise ParentCancelled(parent.id)
     mine = [child._replace(parent=parent.seq) for child in children]
     if inserted := await enqueue(tx, mine, routes):
         await tx.run(WaitingSql.add_children, seq=parent.seq, added=inserted)
+    if inserted < len(mine):
+        await _require_started(tx, parent, mine)
     return inserted
+
+
+async def _require_started(tx: Transaction, parent: Lease, children: Sequence[NewJob]) -> None:
+    """What was not inserted was launched before, or another job has its unique key."""
+    for child in children:
+        if child.unique_key is not None:
+            holder = await _holder_of(tx, child)
+            if holder is None or holder.id != child.id:
+                raise ChildNotUnique(parent.id, child.kind, holder and holder.id)
+
+
+async def _holder_of(tx: Transaction, job: NewJob) -> UniqueJob | None:
+    """The job itself, if it is there; otherwise the job that has its unique key."""
+    return await tx.one(
+        EnqueueSql.find_unique,
+        id=job.id,
+        unique_key=job.unique_key,
+        scope=job.unique_scope,
+        window_us=job.window_us,
+    )

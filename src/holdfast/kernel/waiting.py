@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.errors import LeaseLost, UsageError
+from holdfast.errors import LeaseLost, SignalConflict, UsageError
 from holdfast.kernel import leases
 from holdfast.kernel.codec import check_text
 from holdfast.kernel.database import Transaction, reading, single
@@ -86,9 +86,15 @@ async def resolve(
 
 
 async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[Woken]:
-    """Leave a signal on a channel, and wake every job that is parked on it. It stays until someone takes it, once."""
+    """Leave a signal on a channel, and wake every job that is parked on it. It stays until someone takes it, once.
+
+    Sent again it stays one signal; `SignalConflict` when it says something else now.
+    """
     await lock_channel(tx, channel)
-    await tx.run(WaitingSql.send_signal, id=id, channel=channel, payload=payload)
+    if await tx.one(WaitingSql.send_signal, id=id, channel=channel, payload=payload) is None:
+        before = await tx.one(WaitingSql.sent_signal, id=id)
+        if before is not None and before.payload != payload:
+            raise SignalConflict(channel)
     woken = await tx.many(WaitingSql.signal, channel=channel)
     await hint(tx, [job.route for job in woken])
     return woken

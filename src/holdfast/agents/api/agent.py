@@ -176,6 +176,8 @@ class Agent(Generic[T]):
     def _handle(self, created: Created) -> Run[T]:
         run = Run(self._app, created.run, self._decode, session_id=created.session)
         run.fresh = created.fresh
+        if not run.fresh:
+            run.state = None  # a run that was there already may be anywhere
         return run
 
     async def _require_worker(self, intake: Intake) -> None:

@@ -289,12 +289,21 @@ returning -seq as seq, (select j.id from holdfast.job j where j.seq = -later.seq
     (select j.parent from holdfast.job j where j.seq = -later.seq) as parent, lane,
     (select j.kind from holdfast.job j where j.seq = -later.seq) as kind;
 
--- name: send_signal :exec
+-- name: send_signal :one
 -- If a caller repeats the call because the answer was lost, it stays one signal, also if a job has taken it since.
 insert into holdfast.signal (id, channel, payload, sent_at)
 select :id, :channel, :payload, holdfast.now_us()
 where not exists (select 1 from holdfast.step t where t.signal = :id)
-on conflict (id) do nothing;
+on conflict (id) do nothing
+returning cast(id as text) as id, cast(payload as text) as payload;
+
+-- name: sent_signal :one
+-- What was sent under this id before: it is still there, or a step of the job that took it has it. The casts keep the
+-- driver of a lent connection from reading the JSON.
+select cast(s.id as text) as id, cast(s.payload as text) as payload from holdfast.signal s where s.id = :id
+union all
+select cast(t.signal as text) as id, cast(t.result as text) as payload from holdfast.step t where t.signal = :id
+limit 1;
 
 -- name: signal :many
 -- Wakes every job parked on the channel. One of them takes the signal and the others park again. Rows are locked in

@@ -34,7 +34,8 @@ class WaitingSql(
     park: One[SettledJob]
     suspend: Many[Seq]
     resolve: Many[Moved]
-    send_signal: Exec
+    send_signal: One[Signal]
+    sent_signal: One[Signal]
     signal: Many[Woken]
     wake_some: Many[Woken]
     take_signal: One[Signal]
