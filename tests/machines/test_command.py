@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.agents.core import AgentsCore
 from holdfast.cli.machine import command
 from holdfast.clock import Ports, SystemClock
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, UsageError
 from holdfast.machines import run
 from holdfast.machines.api import Machines
 from holdfast.settings import Settings
@@ -80,6 +80,19 @@ def test_check_says_what_is_wrong_and_exits_with_one(tmp_path: Path) -> None:
     (first, *_) = json.loads(typed("check", bad, "--json").stdout)
     assert (first["line"], first["warning"]) == (5, False)
     assert typed("check", tmp_path / "none.yml").exit_code == 1
+
+
+def test_an_execution_is_found_by_the_name_that_it_was_started_with(url: str, write: WriteMachine) -> None:
+    file, given = write("ask", ASK), ("--hooks", "asking_hooks:Asking", "--url", url)
+    for name in ("storm", "dead"):  # one of them could be the beginning of an id
+        typed("run", file, "--input", '{"n": 1}', "--execution-id", name, *given)
+        assert json.loads(typed("show", name, "--url", url, "--json").stdout)["at"] == "wait"
+        assert "class s1 current" in typed("draw", name, "--mermaid", "--url", url).stdout
+    send(url, "ok/1", {"by": "ann"})
+    send(url, "ok/1", {"by": "ben"})
+    assert {json.loads(typed("resume", name, *given).stdout)["by"] for name in ("storm", "dead")} == {"ann", "ben"}
+    with pytest.raises(NotFound, match="there is no execution calm in this database"):
+        typed("show", "calm", "--url", url)
 
 
 def test_an_execution_waits_is_shown_drawn_and_resumed(url: str, write: WriteMachine) -> None:

@@ -55,6 +55,11 @@ NAMES: dict[str, Any] = {
         ("{% if context.n > 2 %}many{% else %}few{% endif %}", "many"),
         ("{% for each in context.list %}{{ loop.index }}:{{ each }} {% endfor %}", "1:1 2:2 "),
         ("{{ 'a' ~ context.n ~ context.list }}", "a3[1, 2]"),
+        ("{{ 'a' ~ (context.n ~ [context.n]) }}", "a3[3]"),
+        ("{{ 2.56 | round(1) }}", 2.6),
+        ("{{ 1234 | round(-2) | int }}", 1200),
+        ("{{ '1f' | int(0, 16) }}", 31),
+        ("{{ [context.list] + [(context.n, 1)] * 2 }}", [[1, 2], [3, 1], [3, 1]]),
     ],
 )
 def test_a_template_gives(text: str, value: object) -> None:
@@ -66,6 +71,12 @@ def test_a_template_gives(text: str, value: object) -> None:
 def test_from_dialect_one_on_braces_give_texts() -> None:
     assert compile_template("{{ context.n }}", native=False).render(NAMES) == "3"
 
+
+_DOUBLED = "{% set a = [1] %}{% set b = [1] %}" + "{% set a = [a, a] %}{% set b = [b, b] %}" * 40
+_PAIRED = "{% set a = (1, 1) %}" + "{% set a = (a, a) %}" * 40
+_ADDED = "{% set a = [1] * 900 %}{% set b = [1] * 900 %}{% set a = [a] %}{% set b = [b] %}" + (
+    "{% set a = a + a %}{% set b = b + b %}" * 19
+)
 
 ESCAPES = [
     "{{ ''.__class__.__mro__ }}",
@@ -134,6 +145,18 @@ ESCAPES = [
     "{{ range(*[1, 2]) }}",
     "{{ context.n.bit_length() }}",
     "{{ 1 if ''.__class__ else 2 }}",
+    "{{ 5 | round(-10 ** 9) }}",
+    "{{ 5 | round(10 ** 9, 'ceil') }}",
+    "{{ [5] | map('round', -999999999) | list }}",
+    "{{ ('f' * 1000000) | int(0, 16) // ('f' * 500000) | int(0, 16) }}",
+    _DOUBLED + "{{ a == b }}",
+    _DOUBLED + "{{ a in [b] }}",
+    _DOUBLED + "{{ [b].count(a) }}",
+    _DOUBLED + "{{ [a, b] | max | length }}",
+    _PAIRED + "{{ {a: 1} }}",
+    _ADDED + "{{ a == b }}",
+    "{% set a = [[1] * 900] %}{{ a * 1000000 == [[1] * 900] * 1000000 }}",
+    "{% set a = [1] * 300000 %}{{ ([none] * 99999) | map('d', a, true) | list | length }}",
 ]
 
 

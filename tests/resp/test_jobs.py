@@ -401,3 +401,13 @@ async def test_a_status_that_is_not_text_is_refused(connect: Connect) -> None:
     assert await client("JOB.UPDATE", id, json.dumps({"status": []})) == refused
     assert await client("JOB.UPDATE", id, json.dumps({"status": "completed"})) == "OK"
     assert await client("JOB.UPDATE", id, json.dumps({"status": {}})) == refused
+
+
+async def test_a_job_that_is_not_of_an_action_is_known_to_retry(connect: Connect) -> None:
+    client = await registered(connect)
+    id = await client.text("JOB.ENQUEUE", "mail", "send", "{}")
+    assert await client("JOB.RETRY", id) == "-ERR Job not in failed status"
+    ((_, token, _),) = await client("JOB.CLAIM", "mail")  # type: ignore[misc, str-unpack]
+    assert await client("JOB.FAIL", id, token, "no", "NEVER") == "OK"  # type: ignore[arg-type]
+    assert "for this one: holdfast jobs retry " in await client.text("JOB.RETRY", id)
+    assert await client("JOB.RETRY", "job_0") == "-ERR Job not found: job_0"

@@ -46,6 +46,15 @@ async def test_keys_of_jobs_plans_and_queues_are_listed(connect: Connect) -> Non
         assert await submitter("EXISTS", key) == 1
 
 
+async def test_a_pattern_with_many_stars_holds_up_nobody(connect: Connect) -> None:
+    client = await connect("submitter")
+    await client("SET", "a" * 1_000, "1")
+    for words in (("KEYS",), ("SCAN", "0", "MATCH")):
+        assert await keys(client, *words, "*a" * 25 + "b") == set()
+        assert await keys(client, *words, "*a" * 25) == {"a" * 1_000}
+        assert "a pattern has at most 2048 bytes" in await client.text(*words, "?" * 2_049)
+
+
 async def test_a_long_queue_shows_what_comes_next_first(connect: Connect, statements: Statements) -> None:
     client = await registered(connect)
     await client("LPUSH", "queue:in", *(f"e{number}" for number in range(1_100)))

@@ -303,3 +303,9 @@ async def test_what_a_server_always_does_continues_after_a_mistake(
 
     await eventually(again)
     assert not [each for each in server._tasks if each.done()]
+
+
+async def test_a_list_of_workers_takes_no_other_word_than_all(connect: Connect) -> None:
+    client = await registered(connect)
+    assert len(await client("WORKERS.LIST", "all") or []) == 1  # type: ignore[arg-type]
+    assert await client("WORKERS.LIST", "dead") == "-ERR syntax error"

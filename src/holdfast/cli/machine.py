@@ -16,11 +16,12 @@ from holdfast.cli.options import ask, json_option, limit_option, print_json, pri
 from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column, Row, TableLook, print_table
 from holdfast.cli.target import app_for, app_option, app_with_code, find, program_for
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel.ids import is_id
 from holdfast.kernel.states import State
 from holdfast.machines import executions
 from holdfast.machines.agent_calls import unknown_agents
-from holdfast.machines.api import ExecutionHandle, Machine, resume_execution, stored_order
+from holdfast.machines.api import ExecutionHandle, Machine, execution_job, resume_execution, stored_order
 from holdfast.machines.bundle import Bundle, gather
 from holdfast.machines.drawing.mermaid import mermaid
 from holdfast.machines.drawing.svg import svg
@@ -171,12 +172,25 @@ def resume(ctx: click.Context, /, id: str, file: str | None, url: str | None, **
         core = core_of(app)
         try:
             await core.opened()
-            found, role = await _resumed(app, await whole(app, id, "job"), file, more)
+            found, role = await _resumed(app, await _execution_id(app, id), file, more)
             return await play_here(core, found, alone=True, role=role)
         finally:
             await app.close()
 
     ctx.exit(asyncio.run(resuming()))
+
+
+async def _execution_id(app: Holdfast, given: str) -> str:
+    """From an id, its beginning, or the name that the execution was started with."""
+    named = execution_job(given)
+    try:
+        await app.jobs.get(named)
+    except NotFound:
+        found = await whole(app, given, "job")
+        if is_id(found):
+            return found
+        raise NotFound(f"there is no execution {given[:80]} in this database.") from None
+    return named
 
 
 async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any]) -> tuple[ExecutionHandle[Any], Role]:
@@ -257,7 +271,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
 
     async def found(app: Holdfast) -> tuple[dict[str, Any], list[MachineEvent], list[Row], TableLook]:
-        job = await app.jobs.get(await whole(app, id, "job"))
+        job = await app.jobs.get(await _execution_id(app, id))
         events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
         told = values.as_json(await executions.detailed(core_of(app), job))
         rows: list[Row] = [(each.step, each.name, each.state, each.detail) for each in events]
@@ -292,7 +306,7 @@ def draw(what: str, as_text: bool, output: str | None, url: str | None) -> None:
 
 
 async def _where(app: Holdfast, id: str) -> tuple[Bundle, str | None]:
-    job = app.jobs[await whole(app, id, "job")].id
+    job = app.jobs[await _execution_id(app, id)].id
     order, bundle = await stored_order(core_of(app), job)
     place = await ExecutionHandle[Any](core_of(app), job).place()
     return bundle.of(order.machine), None if place is None else place.state

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
+from holdfast.machines.bounded_filters import MOST_BITS, holds_others, measured, rounded, weight, whole_number
 from holdfast.machines.meter import (
     DEEPEST,
     METER,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 20_000
-_BITS = 4_096
 
 # fmt: off
 _NODES = frozenset(
@@ -75,6 +75,7 @@ _TEXTS = frozenset({
 })  # filters that write whatever they are given as a text
 # fmt: on
 _ORDERED = frozenset({"dictsort", "groupby", "sort"})  # filters that make a key of every item
+_WALKED = _ORDERED | {"list", "max", "min"}  # filters that read all items at once
 _LOOP = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem"})
 FUNCTIONS = frozenset({"range"})
 
@@ -239,25 +240,28 @@ def _no_underscore(name: str, line: int) -> None:
 
 
 def _meter_loops(tree: nodes.Template) -> None:
-    """Let every loop count its iterations, and `~` its characters."""
+    """Let every loop count its iterations, `~` its characters, and a list or mapping what it holds."""
     from jinja2 import nodes
 
     for loop in tree.find_all(nodes.For):
         loop.iter = nodes.Filter(loop.iter, "_metered", [], [], None, None, lineno=loop.lineno)
-    for node in list(tree.find_all(nodes.Node)):
+    for node in reversed(list(tree.find_all(nodes.Node))):  # what is inside comes first
         for field in node.fields:
             value = getattr(node, field)
-            if isinstance(value, nodes.Concat):
-                setattr(node, field, _joining(value))
-            elif isinstance(value, list):
-                setattr(node, field, [_joining(each) if isinstance(each, nodes.Concat) else each for each in value])
+            metered = [_metered_node(each) for each in value] if isinstance(value, list) else _metered_node(value)
+            setattr(node, field, metered)
 
 
-def _joining(node: nodes.Concat) -> nodes.Filter:
+def _metered_node(node: Any) -> Any:
     from jinja2 import nodes
 
-    parts = nodes.List(node.nodes, lineno=node.lineno)
-    return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
+    if isinstance(node, nodes.Concat):
+        parts = nodes.List(node.nodes, lineno=node.lineno)
+        return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
+    made = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
+    if not made or all(isinstance(each, nodes.Const) for each in node.iter_child_nodes()):
+        return node
+    return nodes.Filter(node, "_measured", [], [], None, None, lineno=node.lineno)
 
 
 @cache
@@ -312,15 +316,17 @@ def _environment() -> ImmutableSandboxedEnvironment:
     # Its own names are all that a template sees.
     own: dict[str, Callable[..., Any]] = {
         "fromjson": _from_json,
+        "int": partial(whole_number, environment.filters["int"]),
         "join": partial(_joined_by, environment),
         "replace": _replaced,
+        "round": partial(rounded, environment.filters["round"]),
         "sum": partial(_summed, environment),
         "tojson": _to_json,
     }
     kept = {name: _metered_filter(name, environment.filters[name]) for name in FILTERS - {*own}}
     environment.filters.clear()
     environment.filters.update(kept)
-    environment.filters.update(own, _metered=metered_items, _joined=_joined_texts)
+    environment.filters.update(own, _metered=metered_items, _joined=_joined_texts, _measured=measured)
     environment.tests = {name: test for name, test in environment.tests.items() if name in TESTS}
     environment.globals.clear()
     environment.globals["range"] = _range
@@ -337,9 +343,11 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         value = args[passes] if len(args) > passes else None
         METER.get().use(1 + _extent(value))
         if isinstance(value, Iterator):  # of map or select: what is left of it is counted as it comes
-            value = list(metered_items(value)) if name in _ORDERED else metered_items(value)
+            value = list(metered_items(value)) if name in _WALKED else metered_items(value)
             args = (*args[:passes], value, *args[passes + 1 :])
-        if isinstance(value, list | dict | tuple) and name in _TEXTS | _ORDERED:
+        if name in _WALKED and holds_others(value):
+            measure(value)
+        elif isinstance(value, list | dict | tuple) and name in _TEXTS | _ORDERED:
             size = measure(value)
             if name in _TEXTS:
                 allow(size)
@@ -425,11 +433,12 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
     if operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, str | list | tuple) and isinstance(other, int):
-                allow(len(one) * max(other, 0))
-        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > _BITS:
+                allow(weight(one) * max(other, 0))
+        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MOST_BITS:
             raise TemplateError("this product is too large.")
     if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
         allow(len(left) + len(right))
+        weight(min(left, right, key=len))  # a list that grows pays for what is added
         METER.get().use(1 + _extent(left) + _extent(right))
 
 

@@ -59,10 +59,12 @@ async def listed(call: CommandCall) -> Reply:
 async def retry(call: CommandCall) -> Reply:
     id = call.text(0, "a job id")
     known = await call.gateway.transact(jobs.find, id, space_of(call))
-    if known is None or known.planned is None:
+    if known is None:
         raise CallRefused(f"Job not found: {id[:80]}")
     if known.status not in ("failed", "dead"):
         raise CallRefused("Job not in failed status")
+    if known.planned is None:
+        raise CallRefused(f"JOB.RETRY takes jobs of actions; for this one: holdfast jobs retry {known.job.id}")
     await call.gateway.transact(plans.retry_job, space_of(call), id, new_id(call.gateway.core.ports))
     return Simple("OK job re-queued")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of, space_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
@@ -10,6 +12,7 @@ from holdfast.resp.replies import Members, Reply, Simple
 
 _MOST = 10_000  # keys that KEYS answers with
 _PAGE = 1_000
+_LONGEST_PATTERN = 2_048  # a key of 1,024 bytes, each behind a backslash
 
 
 async def delete(call: CommandCall) -> Reply:
@@ -80,8 +83,14 @@ async def smembers(call: CommandCall) -> Reply:
     return (await views.find(call, call.arguments[0])).as_set()
 
 
+def _pattern(given: bytes) -> re.Pattern[bytes]:
+    if len(given) > _LONGEST_PATTERN:
+        raise CallRefused(f"a pattern has at most {_LONGEST_PATTERN} bytes")
+    return glob(given)
+
+
 async def keys(call: CommandCall) -> Reply:
-    wanted = glob(call.arguments[0])
+    wanted = _pattern(call.arguments[0])
     found = [key for key in await views.names(call, literal_begin(call.arguments[0])) if wanted.fullmatch(key)]
     place = 0
     while True:
@@ -100,7 +109,7 @@ async def scan(call: CommandCall) -> Reply:
     while rest:
         option = rest.pop(0).upper()
         if option == b"MATCH" and rest:
-            wanted, begin = glob(rest[0]), literal_begin(rest.pop(0))
+            wanted, begin = _pattern(rest[0]), literal_begin(rest.pop(0))
         elif option == b"COUNT" and rest:
             count = integer(rest.pop(0))
         elif option == b"TYPE" and rest:

@@ -128,6 +128,8 @@ async def verify(call: CommandCall) -> Reply:
 
 
 async def listed(call: CommandCall) -> Reply:
+    if call.arguments and call.arguments[0].upper() != b"ALL":
+        raise CallRefused("syntax error")
     rows = await call.gateway.transact(workers.all_workers, space_of(call))
     rows.sort(key=lambda row: -row.heartbeat_at)
     return [json.dumps(shown(row)) for row in rows if workers.is_alive(row) or call.arguments]

@@ -1,0 +1,39 @@
+"""Filters and operands whose cost does not show in the length of a template: it is looked at before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.machines.meter import TemplateError, measure
+
+MOST_BITS = 4_096  # of a number that a template computes with
+_MOST_PLACES = 400  # more than any number has
+
+
+def rounded(of_jinja: Callable[..., Any], value: Any, precision: Any = 0, *more: Any, **named: Any) -> Any:
+    if abs(int(precision)) > _MOST_PLACES:
+        raise TemplateError(f"round takes {_MOST_PLACES} places at most, not {precision}.")
+    return of_jinja(value, int(precision), *more, **named)
+
+
+def whole_number(of_jinja: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    number = of_jinja(*given, **named)
+    if isinstance(number, int) and number.bit_length() > MOST_BITS:
+        raise TemplateError("this number is too large.")
+    return number
+
+
+def measured(value: Any) -> Any:
+    """A list or mapping that a template writes: what it holds many times may not grow without end."""
+    measure(value)
+    return value
+
+
+def weight(value: Any) -> int:
+    """How much there is to copy or compare."""
+    return measure(value) if holds_others(value) else len(value)
+
+
+def holds_others(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(each, list | dict | tuple) for each in value)
