@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
-from holdfast import durations
+from holdfast import durations, validation
 from holdfast.changes import changing
 from holdfast.core import Core
 from holdfast.durations import Duration
@@ -368,8 +368,7 @@ def _lane(definition: Definition, options: EnqueueOptions) -> dict[str, Any]:
         raise UsageError(
             f"{definition.kind} has no limits that a lane could apply: declare it with concurrency= or rate=."
         )
-    if not 1 <= options["cost"] < 2**31:
-        raise UsageError(f"cost must be at least 1, not {options['cost']}.")
+    validation.at_least_one(options["cost"], "cost")
     if limits is None:
         return {}
     lane = limits.lane

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast import durations
+from holdfast import durations, validation
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting
 from holdfast.kernel.retry import RetryPolicy
@@ -51,7 +51,7 @@ class Queue:
 
 
 def check_limits(concurrency: int | None, starts: str | None) -> None:
-    if concurrency is not None and not 1 <= concurrency < 2**31:
-        raise BadSetting(f"concurrency must be at least 1, not {concurrency}.")
+    if concurrency is not None:
+        validation.at_least_one(concurrency, "concurrency")
     if starts is not None:
         rate(starts)

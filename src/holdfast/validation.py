@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import BadSetting, UsageError
 
 MOST = 2**31 - 1  # what a column of both databases holds
 
@@ -20,6 +20,13 @@ def mapping(value: object, what: str) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{what} is a dict, not {shown(value)}.")
     return dict(value or {})
+
+
+def at_least_one(value: int, name: str) -> None:
+    if value < 1:
+        raise BadSetting(f"{name} must be at least 1, not {value}.")
+    if value > MOST:
+        raise BadSetting(f"{name} must be at most {MOST:,}, not {value}.")
 
 
 def whole(value: object, what: str, *, least: int = -MOST - 1, most: int = MOST) -> int:

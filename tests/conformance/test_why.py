@@ -70,6 +70,8 @@ async def test_each_state_has_its_sentence(store: Store) -> None:
     worker, name = await worker_for(store, "job:work")
     later = await store.enqueue(delay_us=90 * SECOND)
     assert (await said(store, later)).endswith(" UTC, in 1m30s")
+    latest = await store.enqueue(delay_us=3_000_000 * 7 * 86_400 * SECOND)
+    assert "a time after the year 9999" in await said(store, latest)
     for _ in range(5):
         await store.enqueue()
     running, parked, ended, retried, snoozed = await store.claim(worker, 5)

@@ -253,6 +253,7 @@ async def test_why_of_a_job_in_a_full_lane(hf: Holdfast) -> None:
     ("options", "message"),
     [
         ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"concurrency": 2**31}, "concurrency must be at most 2,147,483,647"),
         ({"rate": "fast"}, "'fast' is not a rate; write it like"),
         ({"rate": "0/s"}, "is out of range"),
         ({"unique": "soon"}, "'soon' is not a duration"),
@@ -288,3 +289,5 @@ async def test_a_lane_needs_a_limit_and_a_key_excludes_unique(hf: Holdfast) -> N
         await alone.enqueue_many([()])
     with pytest.raises(UsageError, match="cost must be at least 1"):
         await plain.options(cost=0).enqueue()
+    with pytest.raises(UsageError, match="cost must be at most 2,147,483,647"):
+        await plain.options(cost=10**15).enqueue()

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from holdfast import durations
+from holdfast import durations, validation
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting
 
@@ -31,8 +31,8 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         durations.microseconds(self.base)
         durations.microseconds(self.cap)
-        if self.attempts is not None and self.attempts < 1:
-            raise BadSetting(f"attempts must be at least 1, not {self.attempts}.")
+        if self.attempts is not None:
+            validation.at_least_one(self.attempts, "attempts")
         if self.backoff not in ("constant", "exponential", "quartic"):
             raise BadSetting(f"backoff is constant, exponential or quartic, not {self.backoff!r}.")
         if not 0 <= self.jitter <= 1:

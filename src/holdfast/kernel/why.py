@@ -181,7 +181,10 @@ def _can(row: WorkerRow, route: Route) -> bool:
 def _time(us: int | None) -> str:
     if us is None:
         return "an unknown time"
-    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError):
+        return "a time after the year 9999"
 
 
 def _away(us: int | None, now: int) -> str:
