@@ -68,7 +68,7 @@ quick: $(READY) ## unit, shape, and conformance on SQLite: under a minute; K=exp
 	$(PYTEST) -n $(JOBS) --dist worksteal --budget quick -m 'not long and not chaos and not timed' -k '$(QUICKLY)' \
 	    tests/shape tests/unit tests/conformance
 
-test: $(READY) ## what a change must pass before it is shared, in about six minutes on two cores; K=expression selects, JOBS=n side by side
+test: $(READY) ## what a change must pass before it is shared, in under six minutes on two cores; K=expression selects, JOBS=n side by side
 	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
 	part -n $(JOBS) --dist worksteal --budget test -m 'not long and not chaos and not timed'; \
 	part -n 2 --dist worksteal --budget chaos -m 'chaos and not long' tests/chaos tests/e2e; \
