@@ -129,11 +129,10 @@ class ChildNotUnique(StoreRefused):
 
     retry: ClassVar[RetryAdvice] = "later"
 
-    def __init__(self, parent: str, kind: str, holder: str | None) -> None:
-        other = "another job" if holder is None else f"job {holder}"
+    def __init__(self, parent: str, kind: str, holder: str) -> None:
         super().__init__(
-            f"job {parent} cannot start {kind} as its child now: {other} has its unique key. Try again when that job "
-            f"has let go of the key, or enqueue {kind} without making it a child."
+            f"job {parent} cannot start {kind} as its child now: job {holder} has its unique key. Try again when that "
+            f"job has let go of the key, or enqueue {kind} without making it a child."
         )
 
 

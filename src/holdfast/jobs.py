@@ -213,10 +213,12 @@ class JobFunction(Generic[P, R]):
         return self._app.call(self.run(*args, **kwargs))
 
     def new_job(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings, tenant: str = ""
     ) -> tuple[NewJob, Route]:
-        """What enqueuing would insert; a parent inserts it as its child."""
+        """What enqueuing would insert; a parent inserts it as its child. It is of `tenant` unless it has its own."""
         options, rest = self._split(kwargs)
+        if tenant and not options["tenant"]:
+            options = cast(EnqueueOptions, {**options, "tenant": tenant})
         if options["key"] is not None:
             raise UsageError("a child cannot have a key: its parent, step and ordinal already identify it.")
         if options["tx"] is not None:

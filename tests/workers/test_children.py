@@ -230,3 +230,26 @@ async def test_a_sync_parent_joins_too(hf: Holdfast) -> None:
 
     async with hf:
         assert await (await parent.enqueue()).result() == [2, 3]
+
+
+async def test_a_unique_child_is_one_of_its_tenant(hf: Holdfast) -> None:
+    gate = asyncio.Event()
+
+    @hf.job(unique="live")
+    async def sync(what: str) -> str:
+        await gate.wait()
+        return what
+
+    @hf.job
+    async def parent(ctx: JobContext) -> list[Any]:
+        await ctx.start(sync, "shop")
+        return [child.result for child in await ctx.join()]
+
+    async with hf:
+        parents = [await parent.options(tenant=tenant).enqueue() for tenant in ("acme", "globex")]
+        for job in parents:
+            await in_state(hf, job.id, "waiting")
+        own = await sync.options(tenant="acme").enqueue("shop")
+        assert not own.fresh, "the child of its tenant is the same call"
+        gate.set()
+        assert [await job.result() for job in parents] == [["shop"], ["shop"]]

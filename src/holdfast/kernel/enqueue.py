@@ -210,21 +210,26 @@ async def enqueue_children(tx: Transaction, parent: Lease, children: Sequence[Ne
     fence = await leases.hold(tx, parent)
     if fence.cancel_requested_at is not None:
         raise ParentCancelled(parent.id)
-    mine = [child._replace(parent=parent.seq) for child in children]
-    if inserted := await enqueue(tx, mine, routes):
-        await tx.run(WaitingSql.add_children, seq=parent.seq, added=inserted)
-    if inserted < len(mine):
-        await _require_started(tx, parent, mine)
-    return inserted
+    mine, inserted = [child._replace(parent=parent.seq) for child in children], 0
+    for _ in range(_TRIES):
+        added = await enqueue(tx, mine, routes)
+        if added:
+            await tx.run(WaitingSql.add_children, seq=parent.seq, added=added)
+        inserted += added
+        if inserted == len(mine) or not await _is_blocked(tx, parent, mine):
+            return inserted
+    raise StoreBusy(f"the unique keys of the children of job {parent.id} keep changing their owners; try again.")
 
 
-async def _require_started(tx: Transaction, parent: Lease, children: Sequence[NewJob]) -> None:
-    """What was not inserted was launched before, or another job has its unique key."""
+async def _is_blocked(tx: Transaction, parent: Lease, children: Sequence[NewJob]) -> bool:
+    """Whether a child that was not launched before is missing, though nobody has its unique key any more."""
+    blocked = False
     for child in children:
-        if child.unique_key is not None:
-            holder = await _holder_of(tx, child)
-            if holder is None or holder.id != child.id:
-                raise ChildNotUnique(parent.id, child.kind, holder and holder.id)
+        holder = None if child.unique_key is None else await _holder_of(tx, child)
+        if holder is not None and holder.id != child.id and not _has_let_go(holder, child.unique_scope):
+            raise ChildNotUnique(parent.id, child.kind, holder.id)
+        blocked |= child.unique_key is not None and (holder is None or holder.id != child.id)
+    return blocked
 
 
 async def _holder_of(tx: Transaction, job: NewJob) -> UniqueJob | None:

@@ -53,7 +53,7 @@ class Startable(Protocol[P, R_co]):
     def definition(self) -> Definition: ...
 
     def new_job(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings, tenant: str = ""
     ) -> tuple[NewJob, Route]: ...
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -261,8 +261,7 @@ class JobContext:
         step = kwargs.pop("step", "child")
         id = derived_id(self.lease.id, step, self._started[step])
         self._started[step] += 1
-        child, route = job.new_job(args, kwargs, id=id, settings=self.settings)
-        child = child._replace(tenant=child.tenant or self.lease.tenant)
+        child, route = job.new_job(args, kwargs, id=id, settings=self.settings, tenant=self.lease.tenant)
         await self.ledger.start_child(child, route)
         started: StartedChild[Any] = StartedChild(id, job.definition)
         self._children[id] = started
