@@ -20,7 +20,7 @@ def share_compilation(config: pytest.Config) -> None:
     number, count = int(str(given["workerid"]).removeprefix("gw")), int(str(given["workercount"]))
     files = [file for folder in config.args for file in sorted(config.rootpath.joinpath(folder).rglob("test_*.py"))]
     for file in beginning_elsewhere(files, number, count):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 

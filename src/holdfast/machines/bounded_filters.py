@@ -12,9 +12,10 @@ _MOST_PLACES = 400  # more than any number has
 
 
 def rounded(of_jinja: Callable[..., Any], value: Any, precision: Any = 0, *more: Any, **named: Any) -> Any:
-    if abs(int(precision)) > _MOST_PLACES:
-        raise TemplateError(f"round takes {_MOST_PLACES} places at most, not {precision}.")
-    return of_jinja(value, int(precision), *more, **named)
+    places = None if precision is None else int(precision)
+    if places is not None and abs(places) > _MOST_PLACES:
+        raise TemplateError(f"round takes {_MOST_PLACES} places at most, not {places}.")
+    return of_jinja(value, places, *more, **named)
 
 
 def whole_number(of_jinja: Callable[..., Any], *given: Any, **named: Any) -> Any:

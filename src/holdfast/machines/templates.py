@@ -316,10 +316,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
     # Its own names are all that a template sees.
     own: dict[str, Callable[..., Any]] = {
         "fromjson": _from_json,
-        "int": partial(whole_number, environment.filters["int"]),
+        "int": _metered_filter("int", partial(whole_number, environment.filters["int"])),
         "join": partial(_joined_by, environment),
         "replace": _replaced,
-        "round": partial(rounded, environment.filters["round"]),
+        "round": _metered_filter("round", partial(rounded, environment.filters["round"])),
         "sum": partial(_summed, environment),
         "tojson": _to_json,
     }

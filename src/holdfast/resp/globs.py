@@ -6,8 +6,8 @@ import re
 
 
 def glob(pattern: bytes) -> re.Pattern[bytes]:
-    """What matches the same keys as Redis would. A star never gives back what the parts after it have found, so that a
-    pattern with many stars costs no more than its length."""
+    """What matches the same keys as Redis would. A star never gives back what the parts after it have found, so that no
+    pattern costs more than its length times that of the key."""
     first, *others = _between_stars(pattern)
     if not others:
         return re.compile(first, re.S)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterable
 
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of, space_of
@@ -12,6 +14,7 @@ from holdfast.resp.replies import Members, Reply, Simple
 
 _MOST = 10_000  # keys that KEYS answers with
 _PAGE = 1_000
+_AT_ONCE = 50  # keys that are compared before others have their turn
 _LONGEST_PATTERN = 2_048  # a key of 1,024 bytes, each behind a backslash
 
 
@@ -89,13 +92,24 @@ def _pattern(given: bytes) -> re.Pattern[bytes]:
     return glob(given)
 
 
+async def _fitting(wanted: re.Pattern[bytes], keys: Iterable[bytes]) -> list[bytes]:
+    """Others have their turn after every few keys: a long pattern takes milliseconds for each."""
+    found = []
+    for number, key in enumerate(keys):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        if wanted.fullmatch(key):
+            found.append(key)
+    return found
+
+
 async def keys(call: CommandCall) -> Reply:
     wanted = _pattern(call.arguments[0])
-    found = [key for key in await views.names(call, literal_begin(call.arguments[0])) if wanted.fullmatch(key)]
+    found = await _fitting(wanted, await views.names(call, literal_begin(call.arguments[0])))
     place = 0
     while True:
         rows = await call.gateway.transact(keyspace.list_keys, space_of(call), place=place, limit=_PAGE)
-        found += [row.key for row in rows if wanted.fullmatch(row.key)]
+        found += await _fitting(wanted, [row.key for row in rows])
         if len(found) > _MOST:
             raise CallRefused(f"more than {_MOST} keys match: use SCAN")
         if len(rows) < _PAGE:
@@ -119,8 +133,8 @@ async def scan(call: CommandCall) -> Reply:
     if cursor < 0 or count < 1:
         raise CallRefused("syntax error" if count < 1 else "invalid cursor")
     found, place = await _from(call, begin, cursor, min(count, _PAGE))
-    kept = [key for key, its in found if (wanted is None or wanted.fullmatch(key)) and kind in (None, its)]
-    return [str(place), kept]
+    kept = [key for key, its in found if kind in (None, its)]
+    return [str(place), kept if wanted is None else await _fitting(wanted, kept)]
 
 
 async def _from(call: CommandCall, begin: bytes, place: int, count: int) -> tuple[list[tuple[bytes, str]], int]:
