@@ -19,7 +19,7 @@ from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, wor
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
-from holdfast.kernel.failure_groups import Likeness, likeness
+from holdfast.kernel.failure_groups import FailedSo, likeness
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -259,8 +259,9 @@ class Jobs(View):
         if chosen in LIVE:
             raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
         page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
-        group = await self._ask(likeness, "jobs", error, message, tenant)
-        fitting = [job for job in page if _failed_so(job, group)]
+        failures = [_failure(job) for job in page]
+        group = await self._ask(likeness, "jobs", error, message, failures)
+        fitting = [job for job, failure in zip(page, failures, strict=True) if group.has(failure)]
         changed, refused = 0, dict[str, str]()
         for job in [] if dry_run else fitting:
             try:
@@ -297,9 +298,9 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
-def _failed_so(job: JobRecord, group: Likeness) -> bool:
+def _failure(job: JobRecord) -> FailedSo:
     its = job.error if isinstance(job.error, dict) else {}
-    return group.has(job.kind, its.get("type"), its.get("message"))
+    return FailedSo(job.tenant, job.kind, its.get("type"), its.get("message"))
 
 
 class StoredWorker:

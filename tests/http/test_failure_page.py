@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Holdfast, Retry
+from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http.pages import failures
 from holdfast.http.pages.failures import _by_step
+from holdfast.kernel.troubled_jobs import list_failed
 from tests.http.browsing import browser
 from tests.http.test_fleet_pages import EVIL, check_is_safe, text
 from tests.http.test_retrying_groups import HIGH, OFF, failed_runs
@@ -63,9 +65,51 @@ async def test_a_group_of_jobs_has_a_trend_of_its_own(hf: Holdfast, monkeypatch:
     high, off = [await text(ann, group_link(listed, words)) for words in ("is too high", "the lamp is off")]
     assert (drawn(high), drawn(off)) == (2, 1)
     check_is_safe(off)
-    assert "earlier ones are not drawn" not in high
+    assert "what failed earlier is not drawn" not in high
     monkeypatch.setattr(failures, "LOOK", 1)
-    assert "earlier ones are not drawn" in await text(ann, group_link(listed, "is too high"))
+    assert "what failed earlier is not drawn" in await text(ann, group_link(listed, "is too high"))
+    assert "They lie further back than this page looks." in await text(ann, group_link(listed, "is too high"))
+
+
+@pytest.mark.both
+async def test_a_look_that_found_nothing_says_how_far_it_went_back(hf: Holdfast) -> None:
+    @hf.job(name="one", retry=Retry(attempts=1))
+    async def one() -> None:
+        raise ValueError
+
+    @hf.job(name="other", retry=Retry(attempts=1))
+    async def other() -> None:
+        raise ValueError
+
+    async with working(hf):
+        for job in (one, other, other):
+            with pytest.raises(RunFailed):
+                await (await job.enqueue()).result()
+    transact = core_of(hf).runtime().transact
+    assert await transact(list_failed, "one", None, limit=5, look=2) == (
+        [],
+        (await transact(list_failed, "other", None, limit=2)).reach,
+    )
+    rows, reach = await transact(list_failed, "one", None, limit=5)
+    assert (len(rows), reach) == (1, None)
+
+
+@pytest.mark.both
+async def test_a_group_of_one_tenant_stays_that_tenants(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.job(name="reach", retry=Retry(attempts=1))
+    async def reach() -> None:
+        raise ValueError("too high")
+
+    async with working(hf):
+        for tenant in ("acme", "globex", "globex"):
+            with pytest.raises(RunFailed):
+                await (await reach.options(tenant=tenant).enqueue()).result()
+    await count_all(hf, monkeypatch)
+    ann = browser(hf)
+    link = group_link(await text(ann, "/jobs?state=failed&tenant=globex"), "too high")
+    page = await text(ann, link)
+    assert drawn(page) == 2
+    assert re.search(r'/jobs/retry\?[^"]*kind=reach', page) is None, "it would retry those of all tenants"
 
 
 async def test_a_group_that_is_not_counted_says_so(hf: Holdfast) -> None:

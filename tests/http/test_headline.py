@@ -16,7 +16,6 @@ from holdfast.values import Page
 from tests.http.browsing import browser, treasurer
 from tests.http.test_fleet_pages import text
 from tests.http.test_retrying_groups import failed_runs
-from tests.http.test_stats import count_all
 from tests.support.apps import eventually, working
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -59,16 +58,26 @@ async def test_failed_jobs_are_the_headline_with_the_way_to_them(hf: Holdfast) -
         assert '<a class="way" href="/jobs?state=failed">Failed jobs</a>' in page
 
 
+@pytest.mark.both
 async def test_failures_of_the_last_quarter_of_an_hour_are_still_news(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The figures of the last minute have them no more, and the tally not yet."""
     async with working(hf):
         await failed_jobs(hf, 2)
-    await count_all(hf, monkeypatch)
-    recent = await hf.jobs.stats(since="15m", step="minute", state="failed")
-    assert sum(each.count for each in recent) == 2
-    (told,) = things(Known(NOW, None, Page([]), Page([]), 2))
-    assert told.sentence == "2 jobs failed in the last 15 minutes."
+    later = _with(await Sampler(hf).sample(), queues=[], workers=1)
+
+    async def sample(_: Sampler) -> Sample:
+        return later
+
+    monkeypatch.setattr(Sampler, "sample", sample)
+    for path in ("/", "/now/health"):
+        assert "2 jobs failed in the last 15 minutes." in await text(browser(hf), path)
+
+
+def test_of_very_many_failures_it_says_that_there_are_more() -> None:
+    (told,) = things(Known(NOW, None, Page([]), Page([]), 1_000))
+    assert told.sentence == "1,000 jobs or more failed in the last 15 minutes."
 
 
 async def test_a_tenant_is_told_of_its_own_runs(hf: Holdfast) -> None:

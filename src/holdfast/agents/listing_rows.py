@@ -10,6 +10,16 @@ class RunPlace(NamedTuple):
     id: str
 
 
+class FailedRun(NamedTuple):
+    """`error` is the type, and `message` what it said."""
+
+    id: str
+    tenant: str
+    error: str | None
+    message: str | None
+    at: int
+
+
 class TenantName(NamedTuple):
     tenant: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.agents.listing_rows import FailedRun
 from holdfast.agents.looks import LOOK, FoundRows, Lead, LookPlace, count_rows, find_page
 from holdfast.agents.queries import AFTER_ALL, LAST, list_agents
 from holdfast.agents.rows import RunRow
@@ -90,6 +91,28 @@ async def count_runs(tx: Transaction, filters: RunFilters, *, look: int = LOOK) 
     given: dict[str, Any] = {**filters._asdict(), "before_at": before[0], "before": before[1]}
     del given["until"]
     return await count_rows(tx, LEADS[lead], given, look=look)
+
+
+class FailedRuns(NamedTuple):
+    """Failed runs of an agent, the newest first. `reach` is how far the look went back, None when it saw all."""
+
+    rows: list[FailedRun]
+    reach: int | None
+
+
+@reading
+async def list_failed(tx: Transaction, agent: str, tenant: str | None, *, limit: int, look: int = LOOK) -> FailedRuns:
+    """Only what a group of failures shows of each."""
+    place: dict[str, Any] = {"before_at": LAST, "before": AFTER_ALL, "since": 0}
+    wanted = {"state": RunState.FAILED.value, "agent": agent, "limit": limit, "look": look}
+    if tenant is None:
+        rows = await tx.many(RunListsSql.failed_runs, **place, **wanted)
+        end = await tx.one(RunListsSql.end_of_runs_unanswered, **place, skipped=look - 1)
+    else:
+        place["tenant"] = tenant
+        rows = await tx.many(RunListsSql.failed_runs_of_tenant, **place, **wanted)
+        end = await tx.one(RunListsSql.end_of_runs_unanswered_of_tenant, **place, skipped=look - 1)
+    return FailedRuns(rows, rows[-1].at if len(rows) == limit else end and end.created_at)
 
 
 def _place(row: RunRow) -> LookPlace:

@@ -15,6 +15,7 @@ from holdfast.agents.listing_rows import (
     AskedRow,
     CallPlace,
     EndedAt,
+    FailedRun,
     HeldStretch,
     JobOf,
     RunPlace,
@@ -120,6 +121,8 @@ class RunListsSql(Statements, package=_PACKAGE, file="listing.sql"):
     runs_unanswered: Many[RunRow]
     end_of_runs_unanswered: One[RunPlace]
     count_runs_unanswered: One[RowCount]
+    failed_runs: Many[FailedRun]
+    failed_runs_of_tenant: Many[FailedRun]
     runs_unanswered_of_tenant: Many[RunRow]
     end_of_runs_unanswered_of_tenant: One[RunPlace]
     count_runs_unanswered_of_tenant: One[RowCount]

@@ -1,4 +1,4 @@
-"""Failure groups: failures that differ only in numbers and ids are one, with how many there were and when.
+"""FailedSo groups: failures that differ only in numbers and ids are one, with how many there were and when.
 
 A tenant has no more than so many groups. Further messages are counted together, by kind and class of the error.
 """
@@ -38,38 +38,50 @@ def alike(error: str | None, message: str | None) -> tuple[str, str]:
     return (named[1], named[2]) if named else ((error or "")[:_LONGEST], told)
 
 
+class FailedSo(NamedTuple):
+    """How something failed: what decides about its group."""
+
+    tenant: str
+    kind: str
+    error: str | None
+    message: str | None
+
+
 class Likeness(NamedTuple):
     """Failures of one group; None stands for any. `named` are groups that have a message, for all that have none."""
 
+    subject: str
     error: str | None = None
     message: str | None = None
-    named: Collection[tuple[str, str, str]] = ()
+    named: Collection[str] = ()
 
-    def has(self, kind: str, error: str | None, message: str | None) -> bool:
-        """Whether a failure of this kind has what these have in common."""
-        its = alike(error, message)
+    def has(self, failure: FailedSo) -> bool:
+        """Whether a failure has what these have in common."""
+        its = alike(failure.error, failure.message)
         if self.error not in (None, its[0]):
             return False
-        return (kind, *its) not in self.named if self.message == OTHERS else self.message in (None, its[1])
+        if self.message == OTHERS:
+            return _id(_made(self.subject, failure)) not in self.named
+        return self.message in (None, its[1])
 
 
 @reading
 async def likeness(
-    tx: Transaction, subject: str, error: str | None, message: str | None, tenant: str | None
+    tx: Transaction, subject: str, error: str | None, message: str | None, among: Sequence[FailedSo]
 ) -> Likeness:
-    """Which failures a group has. Those with other messages are all that have no group of their own."""
+    """Which failures a group has. Those `among` which have other messages are all that have no group of their own."""
     if message != OTHERS:
-        return Likeness(error, message)
-    groups = await list_failures(tx, subject=subject, kind=None, tenant=tenant, since=0, limit=LOOK)
-    named = {(each.kind, each.error, each.message) for each in groups if each.message != OTHERS}
-    return Likeness(error, message, named)
+        return Likeness(subject, error, message)
+    ids = sorted({_id(_made(subject, each)) for each in among})
+    return Likeness(subject, error, message, {each.name for each in await tx.many(TallySql.known_failures, ids=ids)})
 
 
 async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]) -> None:
     """Count failures in their groups."""
     found: dict[str, Failures] = {}
     for row in rows:
-        _put(found, _made(subject, row))
+        about = _made(subject, FailedSo(row.tenant, row.kind or row.source, row.error, row.message))
+        _put(found, about._replace(id=_id(about), first_at=row.at, last_at=row.at, last_id=row.id))
     if not found:
         return
     known = {each.name for each in await tx.many(TallySql.known_failures, ids=sorted(found))}
@@ -81,10 +93,9 @@ async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]
     await tx.run(TallySql.add_failures, failures=list(found.values()))
 
 
-def _made(subject: str, row: Finished) -> Failures:
-    error, message = alike(row.error, row.message)
-    made = Failures("", subject, row.tenant, row.kind or row.source, error, message, 1, row.at, row.at, row.id)
-    return made._replace(id=_id(made))
+def _made(subject: str, failure: FailedSo) -> Failures:
+    error, message = alike(failure.error, failure.message)
+    return Failures("", subject, failure.tenant, failure.kind, error, message, 1, 0, 0, "")
 
 
 def _id(group: Failures) -> str:

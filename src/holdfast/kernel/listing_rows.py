@@ -22,3 +22,12 @@ class EndedAtSeq(NamedTuple):
 
     at: int
     seq: int
+
+
+class FailedJob(NamedTuple):
+    """`error` is JSON with a type and a message."""
+
+    id: str
+    tenant: str
+    error: str | None
+    at: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.listing_rows import FailedJob
 from holdfast.kernel.queries import NEWEST
 from holdfast.kernel.rows import JobRow
 from holdfast.kernel.statements import ListingSql
@@ -56,6 +57,33 @@ async def list_troubled(
 async def count_troubled(tx: Transaction, filters: TroubleFilters, *, look: int = LOOK) -> int:
     """How many there are, among the last that one look sees."""
     counted = await tx.one(ListingSql.count_jobs_troubled, **_given(filters, (NEWEST, NEWEST)), look=look)
+    return 0 if counted is None else counted.number
+
+
+class FailedJobs(NamedTuple):
+    """Failed jobs of a kind, the last first. `reach` is how far the look went back, None when it saw all."""
+
+    rows: list[FailedJob]
+    reach: int | None
+
+
+@reading
+async def list_failed(tx: Transaction, kind: str, tenant: str | None, *, limit: int, look: int = LOOK) -> FailedJobs:
+    """Only what a group of failures shows of each."""
+    place = {"before_at": NEWEST, "before": NEWEST, "since": 0}
+    wanted = {"state": State.FAILED.value, "kind": kind, "tenant": tenant}
+    rows = await tx.many(ListingSql.failed_jobs, **place, **wanted, limit=limit, look=look)
+    if len(rows) == limit:
+        return FailedJobs(rows, rows[-1].at)
+    end = await tx.one(ListingSql.end_of_jobs_troubled, **place, skipped=look - 1)
+    return FailedJobs(rows, end and end.at)
+
+
+@reading
+async def count_failed(tx: Transaction, since: int, *, look: int) -> int:
+    """How many jobs failed since then, among the last that one look sees."""
+    place = {"before_at": NEWEST, "before": NEWEST}
+    counted = await tx.one(ListingSql.count_failed, **place, state=State.FAILED.value, since=since, look=look)
     return 0 if counted is None else counted.number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypedDict
 
 from holdfast.agents.api.agent import Agent
@@ -16,7 +16,7 @@ from holdfast.agents.runs.create import AgentName, Named
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.kernel import codec, stored_json
-from holdfast.kernel.failure_groups import Likeness
+from holdfast.kernel.failure_groups import FailedSo, Likeness
 from holdfast.values.bulk import Bulk
 from holdfast.values.page import Page
 
@@ -74,17 +74,18 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
 async def change_some(
     listing: Callable[..., Awaitable[Page[RunRecord]]],
     choice: RunChoice,
-    like: Callable[[RunChoice], Awaitable[Likeness]],
+    like: Callable[[str | None, str | None, Sequence[FailedSo]], Awaitable[Likeness]],
     change: Callable[[RunRecord], Awaitable[object]],
     *,
     ended: bool,
     dry_run: bool,
 ) -> Bulk:
     """Change a page of runs that have, or have not, ended. One that cannot be changed does not stop the others."""
-    group = await like(choice)
+    error, message = choice.pop("error", None), choice.pop("message", None)
     page = await listing(**{"limit": TOGETHER, **choice})
     wanted = [run for run in page if (run.state in ENDED) == ended]
-    fitting = [run for run in wanted if group.has(run.agent_name, run.error_type, run.error)]
+    group = await like(error, message, [_failure(run) for run in wanted])
+    fitting = [run for run in wanted if group.has(_failure(run))]
     changed = 0
     refused: dict[str, str] = {}
     for run in () if dry_run else fitting:
@@ -94,3 +95,7 @@ async def change_some(
         except HoldfastError as problem:
             refused[run.id] = codec.clip(str(problem), 500)
     return Bulk(matched=len(fitting), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
+
+
+def _failure(run: RunRecord) -> FailedSo:
+    return FailedSo(run.tenant, run.agent_name, run.error_type, run.error)

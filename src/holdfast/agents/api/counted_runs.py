@@ -8,7 +8,6 @@ from typing import Literal, Unpack
 
 from holdfast import tallies, validation
 from holdfast.agents import queries
-from holdfast.agents.api.again import RunChoice
 from holdfast.agents.api.options import moment_us
 from holdfast.agents.call_pages import CallFilters, call_page, count_calls
 from holdfast.agents.core import Reaching
@@ -18,7 +17,7 @@ from holdfast.agents.states import CALL
 from holdfast.agents.values.runs import CallRecord, call_of
 from holdfast.durations import Duration
 from holdfast.errors import NotFound
-from holdfast.kernel.failure_groups import Likeness, likeness
+from holdfast.kernel.failure_groups import FailedSo, Likeness, likeness
 from holdfast.values.page import Page, place
 from holdfast.values.tallies import FailureRecord, StatRecord
 
@@ -64,10 +63,8 @@ class CountedRuns(Reaching):
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
 
-    async def _like(self, choice: RunChoice) -> Likeness:
-        """The group of failures that a choice names, which is taken out of it."""
-        error, message = choice.pop("error", None), choice.pop("message", None)
-        return await self._transact(likeness, "runs", error, message, self._whose(choice.get("tenant")))
+    async def _like(self, error: str | None, message: str | None, among: Sequence[FailedSo]) -> Likeness:
+        return await self._transact(likeness, "runs", error, message, among)
 
     async def call(self, id: str) -> CallRecord:
         """One tool call; `NotFound` when there is none, or it is another tenant's."""

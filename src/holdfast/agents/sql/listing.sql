@@ -128,6 +128,22 @@ select count(*) as n from (
     select * from holdfast.run_now where @unanswered and @page limit :look) as looked
 where @fits;
 
+-- part: failed
+select id, tenant, error_type as error, error as message, finalized_at as at
+
+-- part: failed_looks
+select id, tenant, agent_name, state, error_type, error, finalized_at, created_at from holdfast.run_now
+
+-- part: failed_fits
+state = :state and agent_name = :agent order by created_at desc, id desc limit :limit
+
+-- name: failed_runs :many
+-- Only what a group of failures shows of each.
+@failed from (@failed_looks where @unanswered and @page limit :look) as looked where @failed_fits;
+
+-- name: failed_runs_of_tenant :many
+@failed from (@failed_looks where @unanswered and tenant = :tenant and @page limit :look) as looked where @failed_fits;
+
 -- name: runs_unanswered_of_tenant :many
 select :columns from (
     select * from holdfast.run_now where @unanswered and tenant = :tenant and @page limit :look) as looked

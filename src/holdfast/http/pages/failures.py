@@ -14,13 +14,17 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
+from holdfast.agents import run_pages
+from holdfast.agents.listing_rows import FailedRun
 from holdfast.app import core_of
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, now_of
 from holdfast.http.pages.routes import Pages
-from holdfast.kernel.failure_groups import Likeness, likeness
+from holdfast.kernel import codec, troubled_jobs
+from holdfast.kernel.failure_groups import FailedSo, likeness
 from holdfast.values.tallies import FailureRecord
+from holdfast.values.times import moment
 
 pages = Pages()
 
@@ -45,17 +49,17 @@ class Occurrence(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The failures of a group that a look has found; `reach` is when the oldest was that it saw, if there are more."""
+    """The failures of a group that a look has found; `reach` is how far it went back, None when it saw all."""
 
     found: Sequence[Occurrence]
-    reach: datetime | None
+    reach: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroupView:
     """`group` is None when the store has counted no such failure, or has forgotten them.
 
-    `short` is from when on failures are drawn, if `look` of them did not reach far enough.
+    `short` is from when on failures are drawn, if the look did not reach far enough; `tenant` is the one chosen.
     """
 
     of: Failing
@@ -64,18 +68,25 @@ class FailureGroupView:
     drawing: Markup
     begins: str
     drawn: int
-    look: int
     short: datetime | None
+    tenant: str | None
     times: tuple[Tab, ...]
     since: Since
 
 
 @pages.page("/failures", "failures.html", like="GET /system/failures")
 async def show_failures(
-    seen: Sight, of: Failing = "jobs", kind: str = "", error: str = "", message: str = "", since: Since = "24h"
+    seen: Sight,
+    of: Failing = "jobs",
+    kind: str = "",
+    error: str = "",
+    message: str = "",
+    tenant: str | None = None,
+    since: Since = "24h",
 ) -> FailureGroupView:
-    group = await _group(seen, of, (kind, error, message))
-    looked = await (_jobs if of == "jobs" else _runs)(seen, group) if group else Looked([], None)
+    whose = seen.chosen(tenant or None)
+    group = await _group(seen, of, (kind, error, message), whose)
+    looked = await (_jobs if of == "jobs" else _runs)(seen, group, whose) if group else Looked([])
     counts = _by_step([each.at for each in looked.found], now_of(seen), since)
     first = now_of(seen) - _STEPS[since][0] * _STEPS[since][1]
     return FailureGroupView(
@@ -85,53 +96,45 @@ async def show_failures(
         drawing=bars(counts, f"Failures by {'hour' if since == '24h' else 'day'}, in UTC", tone="failed"),
         begins=counts[0][0],
         drawn=sum(number for _, number in counts),
-        look=LOOK,
         short=looked.reach if looked.reach and looked.reach > first else None,
+        tenant=tenant or None,
         times=TABS,
         since=since,
     )
 
 
-async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str]) -> FailureRecord | None:
+async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str], whose: str | None) -> FailureRecord | None:
     kind = wanted[0]
     if of == "jobs":
-        groups = await seen.hf.jobs.failures(kind=kind, tenant=seen.tenant, limit=_GROUPS)
+        groups = await seen.hf.jobs.failures(kind=kind, tenant=whose, limit=_GROUPS)
     else:
-        groups = await seen.runs.failures(kind=kind, limit=_GROUPS)
+        groups = await seen.runs.failures(kind=kind, tenant=whose, limit=_GROUPS)
     return next((each for each in groups if (each.kind, each.error, each.message) == wanted), None)
 
 
-async def _jobs(seen: Seen, group: FailureRecord) -> Looked:
-    like = await _like(seen, "jobs", group)
-    page = await seen.hf.jobs.list(state="failed", kind=group.kind, tenant=seen.tenant, limit=LOOK, look=10_000)
-    found = []
-    for job in page:
-        its = job.error if isinstance(job.error, dict) else {}
-        if job.finished_at and like.has(job.kind, its.get("type"), its.get("message")):
-            found.append(Occurrence(job.id, job.finished_at, str(its.get("message") or "")))
-    return _looked(found, [job.finished_at for job in page], more=page.next is not None)
+async def _jobs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
+    page = await core_of(seen.hf).runtime().transact(troubled_jobs.list_failed, group.kind, whose, limit=LOOK)
+    rows = []
+    for row in page.rows:
+        its = codec.decode(row.error)
+        its = its if isinstance(its, dict) else {}
+        rows.append(FailedRun(row.id, row.tenant, its.get("type"), its.get("message"), row.at))
+    return await _alike(seen, group, rows, page.reach)
 
 
-async def _runs(seen: Seen, group: FailureRecord) -> Looked:
-    like = await _like(seen, "runs", group)
-    page = await seen.runs.list(state="failed", agent=group.kind, limit=LOOK)
-    found = [
-        Occurrence(run.id, run.finalized_at, run.error or "")
-        for run in page
-        if run.finalized_at and like.has(run.agent_name, run.error_type, run.error)
-    ]
-    return _looked(found, [run.finalized_at for run in page], more=page.next is not None)
+async def _runs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
+    page = await core_of(seen.hf).runtime().transact(run_pages.list_failed, group.kind, whose, limit=LOOK)
+    return await _alike(seen, group, page.rows, page.reach)
 
 
-async def _like(seen: Seen, of: Failing, group: FailureRecord) -> Likeness:
+async def _alike(seen: Seen, group: FailureRecord, rows: Sequence[FailedRun], reach: int | None) -> Looked:
+    """Those of the group, the last first."""
+    failures = [FailedSo(each.tenant, group.kind, each.error, each.message) for each in rows]
     transact = core_of(seen.hf).runtime().transact
-    return await transact(likeness, of, group.error, group.message, seen.tenant)
-
-
-def _looked(found: Sequence[Occurrence], times: Sequence[datetime | None], *, more: bool) -> Looked:
-    seen = [each for each in times if each is not None]
-    newest_first = sorted(found, key=lambda each: each.at, reverse=True)
-    return Looked(newest_first, min(seen) if more and seen else None)
+    like = await transact(likeness, group.subject, group.error, group.message, failures)
+    both = zip(rows, failures, strict=True)
+    found = [Occurrence(row.id, moment(row.at), row.message or "") for row, each in both if like.has(each)]
+    return Looked(sorted(found, key=lambda each: each.at, reverse=True), moment(reach))
 
 
 def _by_step(times: Sequence[datetime], now: datetime, since: Since) -> list[tuple[str, int]]:

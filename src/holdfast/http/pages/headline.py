@@ -18,6 +18,7 @@ from holdfast.kernel.doctor_database import Finding, Level
 from holdfast.values import Page
 
 RECENTLY = timedelta(minutes=15)  # how long a failure is news
+MANY_FAILED = 1_000  # jobs that failed or were cancelled recently, among which those that failed are counted
 PATIENCE = timedelta(hours=1)  # of who asked a person
 SOON = timedelta(minutes=10)  # before the time of a question is over
 OLD = 300.0  # seconds that work waits where every slot is taken
@@ -109,7 +110,8 @@ def _failures(known: Known) -> Iterator[Thing]:
     if now:
         yield Thing("failed", "problem", f"{_many(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS)
     elif known.failed_jobs:
-        said = f"{_many(known.failed_jobs, 'job')} failed in the last {minutes} minutes."
+        jobs = "1,000 jobs or more" if known.failed_jobs >= MANY_FAILED else _many(known.failed_jobs, "job")
+        said = f"{jobs} failed in the last {minutes} minutes."
         yield Thing("failed", "problem", said, remedy, _FAILED_JOBS)
     elif recent:
         said = f"{len(recent)}{more} run{'' if len(recent) == 1 else 's'} failed in the last {minutes} minutes."
@@ -119,7 +121,8 @@ def _failures(known: Known) -> Iterator[Thing]:
 def _unanswered(known: Known) -> Iterator[Thing]:
     """Those that will soon be decided without a person come before those that have waited for long."""
     number = known.sample.inquiries if known.sample else len(known.inquiries)
-    more = f" {_many(number, 'question is', 'questions are')} open."
+    least = "At least " if known.sample is None and known.inquiries.next else ""
+    more = f" {least}{_many(number, 'question is', 'questions are')} open."
     ending = [each.expires_at - known.now for each in known.inquiries if each.expires_at]
     if soon := [each for each in ending if timedelta() < each <= SOON]:
         said = f"The time to answer a question ends in {span(min(soon))}.{more}"

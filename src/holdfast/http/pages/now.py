@@ -9,6 +9,7 @@ from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import RunState
 from holdfast.agents.values.lanes import ClosedLaneRecord
 from holdfast.agents.values.runs import RunRecord
+from holdfast.app import core_of
 from holdfast.http.api.inquiries import list_inquiries
 from holdfast.http.api.paging import Paging
 from holdfast.http.api.runs import list_runs
@@ -18,11 +19,13 @@ from holdfast.http.live.sampler import Sample
 from holdfast.http.pages.charts import sparkline
 from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.gates import WaitingFor, gates
-from holdfast.http.pages.headline import RECENTLY, Known, Thing, things
+from holdfast.http.pages.headline import MANY_FAILED, RECENTLY, Known, Thing, things
 from holdfast.http.pages.routes import Pages
 from holdfast.http.pages.trends import by_hour, trends
+from holdfast.kernel.troubled_jobs import count_failed
 from holdfast.values import Page
 from holdfast.values.tallies import FailureRecord, StatRecord
+from holdfast.values.times import microseconds
 
 pages = Pages()
 _FEW = Paging(None, 8)
@@ -73,7 +76,7 @@ async def show_now(seen: Sight, live: Alive) -> NowView:
         waiting_for=gates(sample) if sample else [],
         lanes=await seen.hf.lanes.list() if sample else [],
         day=None if seen.pinned else await _day(seen),
-        things=things(Known(now_of(seen), sample, failed, inquiries)),
+        things=things(Known(now_of(seen), sample, failed, inquiries, await _failed_jobs(seen) if sample else 0)),
     )
 
 
@@ -98,12 +101,12 @@ async def show_health(seen: Sight, live: Alive) -> HealthView:
         now_of(seen),
         await live.sampler.sample(),
         await list_runs(seen, _FEW, state=RunState.FAILED),
-        await list_inquiries(seen, _FEW),
+        await list_inquiries(seen, _MANY),
         await _failed_jobs(seen),
     )
     return HealthView(things(known, await live.checkup.findings()))
 
 
 async def _failed_jobs(seen: Seen) -> int:
-    found = await seen.hf.jobs.stats(since=RECENTLY, step="minute", state="failed")
-    return sum(each.count for each in found)
+    since = microseconds(now_of(seen) - RECENTLY)
+    return await core_of(seen.hf).runtime().transact(count_failed, since, look=MANY_FAILED)

@@ -48,6 +48,17 @@ select t.finished_at as at, t.seq from (@troubled limit 1 offset :skipped) as t;
 -- name: count_jobs_troubled :one
 select count(*) as number from (@troubled limit :look) as t where @troubled_fits;
 
+-- name: count_failed :one
+-- Among so many of the last that failed or were cancelled.
+select count(*) as number from (@troubled limit :look) as t where t.state = :state;
+
+-- name: failed_jobs :many
+-- Only what a group of failures shows of each.
+select j.id, j.tenant, e.error, t.finished_at as at from (@troubled limit :look) as t
+    join holdfast.job j on j.seq = t.seq join holdfast.ended e on e.seq = t.seq
+where t.state = :state and j.kind = :kind and (cast(:tenant as text) is null or j.tenant = :tenant)
+order by t.finished_at desc, t.seq desc limit :limit;
+
 -- name: count_jobs :one
 -- Among so many of the newest, down to one.
 select count(*) as number from (

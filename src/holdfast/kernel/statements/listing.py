@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.listing_rows import CreatedJob, EndedAtSeq, Match
+from holdfast.kernel.listing_rows import CreatedJob, EndedAtSeq, FailedJob, Match
 from holdfast.kernel.rows import Beside, JobRow, Number, Seq
 from holdfast.kernel.sql import Many, One, Statements
 
@@ -15,6 +15,8 @@ class ListingSql(Statements, file="listing.sql"):
     jobs_troubled: Many[EndedAtSeq]
     end_of_jobs_troubled: One[EndedAtSeq]
     count_jobs_troubled: One[Number]
+    count_failed: One[Number]
+    failed_jobs: Many[FailedJob]
     count_jobs: One[Number]
     later_in_state: Many[Seq]
     pending_in_order: Many[Seq]
