@@ -54,7 +54,7 @@ select count(*) as number from (@troubled limit :look) as t where t.state = :sta
 
 -- name: failed_jobs :many
 -- Only what a group of failures shows of each.
-select j.id, j.tenant, e.error, t.finished_at as at from (@troubled limit :look) as t
+select cast(j.id as text) as id, j.tenant, e.error, t.finished_at as at from (@troubled limit :look) as t
     join holdfast.job j on j.seq = t.seq join holdfast.ended e on e.seq = t.seq
 where t.state = :state and j.kind = :kind and (cast(:tenant as text) is null or j.tenant = :tenant)
 order by t.finished_at desc, t.seq desc limit :limit;
