@@ -17,6 +17,7 @@ from tests.http.site import Site, looking
 from tests.support.apps import eventually
 
 WARM = 20
+A_FIGURE = 0.001  # of the screen: where a figure stands to the right, a longer one begins further left
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def test_refreshes_leave_nothing_behind(site: Site, chromium: Browser, refreshes
             page.wait_for_timeout(100)  # it may still be reading what it fetched last
             after = scale.weigh()
         assert grown(before, after) == [], f"{before}\n{after}"
-        assert page.evaluate("window.shifts") == 0, page.evaluate("window.shifted")
+        assert page.evaluate("window.shifts") < A_FIGURE, page.evaluate("window.shifted")
 
 
 async def _begun(site: Site, run: str) -> None:
