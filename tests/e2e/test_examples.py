@@ -303,7 +303,8 @@ def test_approval_from_another_terminal(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_overnight(tmp_path: Path) -> None:
     said = program(str(EXAMPLES / "overnight.py"), cwd=tmp_path, env=environment(HOLDFAST_PROFILE="fast"))
-    assert said.err == ""
+    # A slow machine is no failure: after three seconds the program says what it waits for.
+    assert [line for line in said.err.splitlines() if not line.startswith("still waiting for run ")] == []
     assert said.lines[:-1] == [
         "1,000 runs are committed; their mode is batch",
         *(f"{done:,} done" for done in (250, 500, 750, 1_000)),
