@@ -19,7 +19,7 @@ from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, wor
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
-from holdfast.kernel.failure_groups import FailedSo, likeness
+from holdfast.kernel.failure_groups import FailureTraits, likeness
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -259,7 +259,7 @@ class Jobs(View):
         if chosen in LIVE:
             raise UsageError(f"a job that is {chosen} has not ended: only ended jobs can be enqueued again.")
         page = await self.list(state=chosen, queue=queue, kind=kind, tenant=tenant, after=after, limit=_TOGETHER)
-        failures = [_failure(job) for job in page]
+        failures = [_traits(job) for job in page]
         group = await self._ask(likeness, "jobs", error, message, failures)
         fitting = [job for job, failure in zip(page, failures, strict=True) if group.has(failure)]
         changed, refused = 0, dict[str, str]()
@@ -298,9 +298,9 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
-def _failure(job: JobRecord) -> FailedSo:
+def _traits(job: JobRecord) -> FailureTraits:
     its = job.error if isinstance(job.error, dict) else {}
-    return FailedSo(job.tenant, job.kind, its.get("type"), its.get("message"))
+    return FailureTraits(job.tenant, job.kind, its.get("type"), its.get("message"))
 
 
 class StoredWorker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -16,18 +15,14 @@ from holdfast.http.pages.failures import _by_step
 from holdfast.kernel.troubled_jobs import list_failed
 from tests.http.browsing import browser
 from tests.http.test_fleet_pages import EVIL, check_is_safe, text
-from tests.http.test_retrying_groups import HIGH, OFF, failed_runs
+from tests.http.test_retrying_groups import HIGH, OFF, failed_runs, link_of_group
 from tests.http.test_stats import count_all
 from tests.support.apps import working
 
 
 def group_link(page: str, words: str) -> str:
     """Where the name of a group leads."""
-    groups = [each.partition("</li>")[0] for each in page.split('<li class="group">')[1:]]
-    (group,) = [each for each in groups if words in each]
-    found = re.search(r'href="([^"]*/failures\?[^"]*)"', group)
-    assert found is not None, group
-    return html.unescape(found[1])
+    return link_of_group(page, words, "failures")
 
 
 def drawn(page: str) -> int:

@@ -37,13 +37,18 @@ async def failed_runs(hf: Holdfast, tenant: str = "") -> dict[str, str]:
     return {said: run.id for said, run in runs.items()}
 
 
-def retry_link(page: str, words: str) -> str:
-    """Where the button of a group leads."""
+def link_of_group(page: str, words: str, to: str) -> str:
+    """Where a link in the group with these words leads."""
     groups = [each.partition("</li>")[0] for each in page.split('<li class="group">')[1:]]
     (group,) = [each for each in groups if words in each]
-    found = re.search(r'href="([^"]*/retry\?[^"]*)"', group)
+    found = re.search(rf'href="([^"]*/{to}\?[^"]*)"', group)
     assert found is not None, group
     return html.unescape(found[1])
+
+
+def retry_link(page: str, words: str) -> str:
+    """Where the button of a group leads."""
+    return link_of_group(page, words, "retry")
 
 
 async def confirmed(client: Client, place: str, link: str) -> str:

@@ -1,4 +1,4 @@
-"""FailedSo groups: failures that differ only in numbers and ids are one, with how many there were and when.
+"""FailureTraits groups: failures that differ only in numbers and ids are one, with how many there were and when.
 
 A tenant has no more than so many groups. Further messages are counted together, by kind and class of the error.
 """
@@ -38,8 +38,8 @@ def alike(error: str | None, message: str | None) -> tuple[str, str]:
     return (named[1], named[2]) if named else ((error or "")[:_LONGEST], told)
 
 
-class FailedSo(NamedTuple):
-    """How something failed: what decides about its group."""
+class FailureTraits(NamedTuple):
+    """What decides to which group a failure belongs."""
 
     tenant: str
     kind: str
@@ -55,7 +55,7 @@ class Likeness(NamedTuple):
     message: str | None = None
     named: Collection[str] = ()
 
-    def has(self, failure: FailedSo) -> bool:
+    def has(self, failure: FailureTraits) -> bool:
         """Whether a failure has what these have in common."""
         its = alike(failure.error, failure.message)
         if self.error not in (None, its[0]):
@@ -67,7 +67,7 @@ class Likeness(NamedTuple):
 
 @reading
 async def likeness(
-    tx: Transaction, subject: str, error: str | None, message: str | None, among: Sequence[FailedSo]
+    tx: Transaction, subject: str, error: str | None, message: str | None, among: Sequence[FailureTraits]
 ) -> Likeness:
     """Which failures a group has. Those `among` which have other messages are all that have no group of their own."""
     if message != OTHERS:
@@ -80,7 +80,7 @@ async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]
     """Count failures in their groups."""
     found: dict[str, Failures] = {}
     for row in rows:
-        about = _made(subject, FailedSo(row.tenant, row.kind or row.source, row.error, row.message))
+        about = _made(subject, FailureTraits(row.tenant, row.kind or row.source, row.error, row.message))
         _put(found, about._replace(id=_id(about), first_at=row.at, last_at=row.at, last_id=row.id))
     if not found:
         return
@@ -93,7 +93,7 @@ async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]
     await tx.run(TallySql.add_failures, failures=list(found.values()))
 
 
-def _made(subject: str, failure: FailedSo) -> Failures:
+def _made(subject: str, failure: FailureTraits) -> Failures:
     error, message = alike(failure.error, failure.message)
     return Failures("", subject, failure.tenant, failure.kind, error, message, 1, 0, 0, "")
 

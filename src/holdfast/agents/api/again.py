@@ -16,7 +16,7 @@ from holdfast.agents.runs.create import AgentName, Named
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.kernel import codec, stored_json
-from holdfast.kernel.failure_groups import FailedSo, Likeness
+from holdfast.kernel.failure_groups import FailureTraits, Likeness
 from holdfast.values.bulk import Bulk
 from holdfast.values.page import Page
 
@@ -74,7 +74,7 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
 async def change_some(
     listing: Callable[..., Awaitable[Page[RunRecord]]],
     choice: RunChoice,
-    like: Callable[[str | None, str | None, Sequence[FailedSo]], Awaitable[Likeness]],
+    like: Callable[[str | None, str | None, Sequence[FailureTraits]], Awaitable[Likeness]],
     change: Callable[[RunRecord], Awaitable[object]],
     *,
     ended: bool,
@@ -84,8 +84,8 @@ async def change_some(
     error, message = choice.pop("error", None), choice.pop("message", None)
     page = await listing(**{"limit": TOGETHER, **choice})
     wanted = [run for run in page if (run.state in ENDED) == ended]
-    group = await like(error, message, [_failure(run) for run in wanted])
-    fitting = [run for run in wanted if group.has(_failure(run))]
+    group = await like(error, message, [_traits(run) for run in wanted])
+    fitting = [run for run in wanted if group.has(_traits(run))]
     changed = 0
     refused: dict[str, str] = {}
     for run in () if dry_run else fitting:
@@ -97,5 +97,5 @@ async def change_some(
     return Bulk(matched=len(fitting), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
 
 
-def _failure(run: RunRecord) -> FailedSo:
-    return FailedSo(run.tenant, run.agent_name, run.error_type, run.error)
+def _traits(run: RunRecord) -> FailureTraits:
+    return FailureTraits(run.tenant, run.agent_name, run.error_type, run.error)

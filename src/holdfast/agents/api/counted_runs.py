@@ -17,7 +17,7 @@ from holdfast.agents.states import CALL
 from holdfast.agents.values.runs import CallRecord, call_of
 from holdfast.durations import Duration
 from holdfast.errors import NotFound
-from holdfast.kernel.failure_groups import FailedSo, Likeness, likeness
+from holdfast.kernel.failure_groups import FailureTraits, Likeness, likeness
 from holdfast.values.page import Page, place
 from holdfast.values.tallies import FailureRecord, StatRecord
 
@@ -63,7 +63,7 @@ class CountedRuns(Reaching):
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
 
-    async def _like(self, error: str | None, message: str | None, among: Sequence[FailedSo]) -> Likeness:
+    async def _like(self, error: str | None, message: str | None, among: Sequence[FailureTraits]) -> Likeness:
         return await self._transact(likeness, "runs", error, message, among)
 
     async def call(self, id: str) -> CallRecord:

@@ -15,14 +15,13 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from holdfast.agents import run_pages
-from holdfast.agents.listing_rows import FailedRun
 from holdfast.app import core_of
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, now_of
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel import codec, troubled_jobs
-from holdfast.kernel.failure_groups import FailedSo, likeness
+from holdfast.kernel.failure_groups import FailureTraits, likeness
 from holdfast.values.tallies import FailureRecord
 from holdfast.values.times import moment
 
@@ -114,27 +113,32 @@ async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str], whose: s
 
 async def _jobs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
     page = await core_of(seen.hf).runtime().transact(troubled_jobs.list_failed, group.kind, whose, limit=LOOK)
-    rows = []
+    found = []
     for row in page.rows:
         its = codec.decode(row.error)
         its = its if isinstance(its, dict) else {}
-        rows.append(FailedRun(row.id, row.tenant, its.get("type"), its.get("message"), row.at))
-    return await _alike(seen, group, rows, page.reach)
+        traits = FailureTraits(row.tenant, group.kind, its.get("type"), its.get("message"))
+        found.append((traits, Occurrence(row.id, moment(row.at), traits.message or "")))
+    return await _looked(seen, group, found, page.reach)
 
 
 async def _runs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
     page = await core_of(seen.hf).runtime().transact(run_pages.list_failed, group.kind, whose, limit=LOOK)
-    return await _alike(seen, group, page.rows, page.reach)
+    found = []
+    for row in page.rows:
+        traits = FailureTraits(row.tenant, group.kind, row.error, row.message)
+        found.append((traits, Occurrence(row.id, moment(row.at), row.message or "")))
+    return await _looked(seen, group, found, page.reach)
 
 
-async def _alike(seen: Seen, group: FailureRecord, rows: Sequence[FailedRun], reach: int | None) -> Looked:
+async def _looked(
+    seen: Seen, group: FailureRecord, found: Sequence[tuple[FailureTraits, Occurrence]], reach: int | None
+) -> Looked:
     """Those of the group, the last first."""
-    failures = [FailedSo(each.tenant, group.kind, each.error, each.message) for each in rows]
     transact = core_of(seen.hf).runtime().transact
-    like = await transact(likeness, group.subject, group.error, group.message, failures)
-    both = zip(rows, failures, strict=True)
-    found = [Occurrence(row.id, moment(row.at), row.message or "") for row, each in both if like.has(each)]
-    return Looked(sorted(found, key=lambda each: each.at, reverse=True), moment(reach))
+    like = await transact(likeness, group.subject, group.error, group.message, [traits for traits, _ in found])
+    its = [each for traits, each in found if like.has(traits)]
+    return Looked(sorted(its, key=lambda each: each.at, reverse=True), moment(reach))
 
 
 def _by_step(times: Sequence[datetime], now: datetime, since: Since) -> list[tuple[str, int]]:

@@ -110,7 +110,7 @@ def _failures(known: Known) -> Iterator[Thing]:
     if now:
         yield Thing("failed", "problem", f"{_many(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS)
     elif known.failed_jobs:
-        jobs = "1,000 jobs or more" if known.failed_jobs >= MANY_FAILED else _many(known.failed_jobs, "job")
+        jobs = f"{MANY_FAILED:,} jobs or more" if known.failed_jobs >= MANY_FAILED else _many(known.failed_jobs, "job")
         said = f"{jobs} failed in the last {minutes} minutes."
         yield Thing("failed", "problem", said, remedy, _FAILED_JOBS)
     elif recent:
