@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.api.run import Run
 from holdfast.agents.events import reader
+from holdfast.agents.events.topics import newest_cursor
 from holdfast.app import core_of
 from holdfast.kernel import epoch
 from holdfast.models.script import Step, say
@@ -119,6 +121,22 @@ async def test_all_events_are_read_after_a_restore_in_another_cluster(make_app: 
     assert len(everything) == 2 * len(seen)
     assert {each.run for each in everything[len(seen) :]} == {second.run_id}
     assert [each.run for each in await _topics(hf, everything[len(seen) - 1].cursor)] == [second.run_id] * len(seen)
+
+
+async def test_now_is_before_what_an_open_transaction_commits_later(postgres_url: str) -> None:
+    hf = Holdfast(postgres_url)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    await agent.enqueue("stores the agent")
+    async with await psycopg.AsyncConnection.connect(postgres_url) as open_one:
+        late = await agent.enqueue("open first, committed last", tx=open_one)
+        await agent.enqueue("committed")
+        now = await newest_cursor(await core_of(hf).opened())
+        await open_one.commit()
+    async with asyncio.timeout(PATIENCE):
+        async for event in hf.events("run_created", after=now):
+            if event.run == late.id:
+                break
+    await hf.close()
 
 
 async def _topics(app: Holdfast, after: str) -> list[Any]:

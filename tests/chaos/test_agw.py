@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.resp.test_plans_run import alive
+from tests.resp.test_plans_run import alive, long_time
 from tests.resp.test_strays import AWAY, begun
 from tests.support.apps import eventually
 
@@ -21,15 +21,16 @@ asyncio.run(ran(plan({"command": "sh", "args": ["-c", sys.argv[1]]})))
 
 
 async def test_tools_of_a_killed_worker_are_killed() -> None:
-    script = f"({AWAY.format('968.68')}) ; exec sleep 968.69"
+    away, itself = long_time(), long_time()
+    script = f"({AWAY.format(away)}) ; exec sleep {itself}"
     worker = subprocess.Popen([sys.executable, "-c", RUN_ALONE, script])  # noqa: ASYNC220  it only starts
     try:
-        await begun("968.68", "968.69")
+        await begun(away, itself)
     finally:
         worker.kill()
         worker.wait()
 
     async def gone() -> bool:
-        return not alive("968.68") and not alive("968.69")
+        return not alive(away) and not alive(itself)
 
     await eventually(gone)

@@ -128,6 +128,13 @@ async def test_agx_05_an_unknown_command_is_named_and_the_connection_survives(co
     assert await client("PING") == "PONG"
 
 
+async def test_an_error_reaches_a_client_that_is_still_sending(raw: OpenRaw) -> None:
+    client = await raw()
+    client.writer.write(b"*4294967295\r\n" + b"x" * (8 << 20))
+    answer = await client.rest()
+    assert answer.startswith(b"-ERR Protocol error: ")
+
+
 @pytest.mark.parametrize("known", [True, False])
 async def test_http_is_closed(raw: OpenRaw, known: bool) -> None:
     client = await raw()

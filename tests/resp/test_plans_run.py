@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import os
 import time
 from pathlib import Path
@@ -31,15 +32,24 @@ async def ran(plan: UnixPlan, input: object = None, limits: ProcessLimits | None
     return await execute(plan, input, UnixTools(find_tools(TOOLS)), limits or ProcessLimits(), SystemClock())
 
 
-def alive(marker: str) -> bool:
-    """Whether a process with this word in its command line is there."""
+_numbers = itertools.count()
+
+
+def long_time() -> str:
+    """Seconds for `sleep`, longer than any test. No other test and no other run of the suite has the same number."""
+    return f"{10_000 + next(_numbers)}.{os.getpid()}"
+
+
+def alive(marker: str, program: str = "") -> bool:
+    """Whether there is a process with this word in its command line, in which `program` runs."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                if marker.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                    return True
+                words = (folder / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
+            if marker.encode() in words and words[0].endswith(program.encode()):
+                return True
     return False
 
 
@@ -85,7 +95,8 @@ async def test_agx_30_a_task_that_fails_stops_the_rest() -> None:
 
 
 async def test_agx_31_a_timeout_ends_the_whole_process_group() -> None:
-    script = "trap '' TERM; sleep 61.31 & printf started; wait"
+    seconds = long_time()
+    script = f"trap '' TERM; sleep {seconds} & printf started; wait"
     done = await ran(
         plan({"command": "sh", "args": ["-c", script], "timeout_secs": 1}), limits=ProcessLimits(grace=0.2)
     )
@@ -93,31 +104,46 @@ async def test_agx_31_a_timeout_ends_the_whole_process_group() -> None:
     assert done.error.startswith("timeout: task 1")
     assert done.results[0]["stdout"] == "started"
     assert done.results[0]["timed_out"] is True
-    assert not alive("61.31")
+    assert not alive(seconds)
 
 
 async def test_agx_31_what_leaves_its_group_is_ended_too() -> None:
-    script = "setsid sleep 62.62 >/dev/null 2>&1 </dev/null & exit 0"
+    seconds = long_time()
+    script = f"setsid sleep {seconds} >/dev/null 2>&1 </dev/null & exit 0"
     done = await ran(plan({"command": "sh", "args": ["-c", script]}))
     assert done.status == "completed"
 
     async def gone() -> bool:
-        return not alive("62.62")
+        return not alive(seconds)
 
     await eventually(gone)
 
 
 async def test_a_cancelled_plan_kills_its_tool() -> None:
-    task = asyncio.create_task(ran(plan({"command": "sleep", "args": ["63.63"]})))
+    seconds = long_time()
+    task = asyncio.create_task(ran(plan({"command": "sleep", "args": [seconds]})))
 
     async def started() -> bool:
-        return alive("63.63")
+        return alive(seconds, "sleep")
 
     await eventually(started)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive("63.63")
+    assert not alive(seconds)
+
+
+async def test_a_plan_that_is_cancelled_while_its_tool_starts_kills_it() -> None:
+    seconds = long_time()
+    task = asyncio.create_task(ran(plan({"command": "sleep", "args": [seconds]})))
+    while not alive(seconds):  # noqa: ASYNC110  one turn of the loop at a time
+        await asyncio.sleep(0)
+    while not alive(seconds, "sleep"):  # the loop is held, so that asyncio does not know yet that the process runs
+        time.sleep(0.01)  # noqa: ASYNC251
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(seconds)
 
 
 @pytest.mark.parametrize("text", ["; rm -rf x", "$(touch stolen)", "a | b", "`id`", "a && b", "a\nb", "../../etc", "*"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.resp.test_plans_run import alive, plan, ran
-from tests.support.apps import eventually
+from tests.resp.test_plans_run import alive, long_time, plan, ran
+from tests.support.apps import PATIENCE, eventually
 
 AWAY = "setsid env -i sh -c ': > begun; exec sleep {0}' >/dev/null 2>&1 </dev/null &"
 UNTIL_BEGUN = "while ! [ -e begun ]; do sleep 0.01; done"
@@ -43,31 +43,35 @@ async def begun(*commands: str) -> None:
 
 
 async def test_agx_31_what_forks_away_with_an_empty_environment_ends_with_its_task() -> None:
-    done = await ran(plan(left_behind("964.64", UNTIL_BEGUN)))
+    seconds = long_time()
+    done = await ran(plan(left_behind(seconds, UNTIL_BEGUN)))
     assert done.status == "completed", done
-    assert not alive("964.64")
+    assert not alive(seconds)
     assert not zombies()
 
 
 async def test_what_one_task_leaves_behind_is_not_confused_with_what_another_does() -> None:
-    other = asyncio.create_task(ran(plan(left_behind("965.65", "exec sleep 965.66"))))
-    await begun("965.65", "965.66")
-    done = await ran(plan(left_behind("966.66", UNTIL_BEGUN)))
+    away, itself, of_another = long_time(), long_time(), long_time()
+    other = asyncio.create_task(ran(plan(left_behind(away, f"exec sleep {itself}"))))
+    await begun(away, itself)
+    done = await ran(plan(left_behind(of_another, UNTIL_BEGUN)))
     assert done.status == "completed", done
-    assert (alive("966.66"), alive("965.65"), alive("965.66")) == (False, True, True)
+    assert (alive(of_another), alive(away), alive(itself)) == (False, True, True)
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
-    assert (alive("965.65"), alive("965.66")) == (False, False)
+    assert (alive(away), alive(itself)) == (False, False)
     assert not zombies()
 
 
-@pytest.mark.parametrize("how", ["sleep 967.67 &", "(setsid sleep 967.67 &) ;"])
+@pytest.mark.parametrize("how", ["sleep {0} &", "(setsid sleep {0} &) ;"])
 async def test_somebody_in_the_background_who_holds_the_output_does_not_hold_the_task(how: str) -> None:
-    done = await ran(plan({"command": "sh", "args": ["-c", f"{how} printf done"], "timeout_secs": 8}))
+    seconds = long_time()
+    script = f"{how.format(seconds)} printf done"
+    done = await ran(plan({"command": "sh", "args": ["-c", script], "timeout_secs": int(PATIENCE)}))
     assert (done.status, done.results[0]["stdout"]) == ("completed", "done")
     assert "timed_out" not in done.results[0]
-    assert not alive("967.67")
+    assert not alive(seconds)
 
 
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM"])

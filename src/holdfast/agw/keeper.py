@@ -32,9 +32,12 @@ def main(worker: int, command: list[str]) -> NoReturn:
     _control(_PR_SET_PDEATHSIG, signal.SIGQUIT)
     if os.getppid() != worker:  # it died before this could be heard
         os._exit(_CANNOT_RUN)
+    keeper = os.getpid()
     tool = os.fork()
     if tool == 0:
         _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # it was killed before this could be heard
+            os._exit(_CANNOT_RUN)
         _become(command)
     _let_go_of_pipes()
     status = _watch(tool)

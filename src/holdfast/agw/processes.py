@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.agw import keeper
 from holdfast.agw.confinement import PATH, ProcessLimits, confined
@@ -54,15 +54,7 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
     if not os.access(call.path, os.X_OK):
         raise FileNotFoundError(errno.ENOENT, f"{call.path} is no program any more")
     begun = clock.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *_kept(confined(call.path, call.args, call.folder, call.timeout, limits)),
-        stdin=asyncio.subprocess.DEVNULL if call.stdin is None else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=call.folder,
-        env=_environment(call.folder),
-        start_new_session=True,
-    )
+    process = await _start(call, limits)
     out, err = _Kept(limits.output), _Kept(limits.output)
     pumping = asyncio.gather(_feed(process, call.stdin), _drain(process.stdout, out), _drain(process.stderr, err))
     timed_out = False
@@ -78,6 +70,30 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
     code = process.returncode if process.returncode is not None else -signal.SIGKILL
     duration = int((clock.monotonic() - begun) * 1_000)
     return Ran(code, bytes(out.data), bytes(err.data), duration, timed_out, out.cut, err.cut)
+
+
+async def _start(call: ToolCall, limits: ProcessLimits) -> asyncio.subprocess.Process:
+    """Start the keeper. Cancelled meanwhile, this waits until the keeper has killed what it started.
+
+    asyncio would kill the keeper itself, and nobody would wait for the tool.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *_kept(confined(call.path, call.args, call.folder, call.timeout, limits)),
+            stdin=asyncio.subprocess.DEVNULL if call.stdin is None else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=call.folder,
+            env=_environment(call.folder),
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        await _settle(process, asyncio.gather(*(_drain(each, _Kept(0)) for each in (process.stdout, process.stderr))))
+        raise
 
 
 def _kept(command: Sequence[str]) -> list[str]:
@@ -121,7 +137,7 @@ async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
             await process.wait()
 
 
-async def _settle(process: asyncio.subprocess.Process, pumping: asyncio.Future[tuple[None, None, None]]) -> None:
+async def _settle(process: asyncio.subprocess.Process, pumping: asyncio.Future[Any]) -> None:
     """Kill what is left, and collect what is in the pipes; somebody who still holds them open is not waited for."""
     _signal(process, signal.SIGQUIT)
     try:

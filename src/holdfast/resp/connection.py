@@ -2,6 +2,9 @@
 
 What a client sends is stored only up to the limits of `frames`, and what it does not read only up to `output`: a client
 that is too slow in either direction waits, and is then closed. Nobody else waits for it.
+
+Closing a socket with unread bytes sends a reset, which can reach the client before the last reply. So the server first
+ends only its own direction, and drops what still arrives until the client closes too, for `_LINGER` seconds at most.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ log = logging.getLogger("holdfast.resp")
 _OTHER_PROTOCOLS = (b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"CONNECT", b"PATCH", b"HOST:")
 _TOGETHER = 200  # requests that are answered together
 _LOW, _HIGH = 64 << 10, 256 << 10
+_LINGER = 2.0  # seconds
 
 
 class RespConnection(asyncio.BufferedProtocol):
@@ -37,6 +41,7 @@ class RespConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._ended = False  # the client sends nothing more
+        self._lingering = False  # the server sends nothing more, and drops what it gets
         self._paused = False
         self._parked = False  # in a request that may wait long
         self._ahead: list[bytes] | None = None  # the request after the one that is being answered
@@ -66,6 +71,8 @@ class RespConnection(asyncio.BufferedProtocol):
         return self._gateway.inlet
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._lingering:
+            return
         self._frames.feed(memoryview(self._gateway.inlet)[:nbytes])
         self._arrived.set()
         limits = self._frames.limits
@@ -76,6 +83,8 @@ class RespConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._ended = True
         self._arrived.set()
+        if self._lingering:
+            return False  # asyncio closes the transport
         if self._parked and self._transport is not None:
             self._transport.abort()  # it waits for something that it will not hear of
         return True  # what has arrived is still answered
@@ -118,7 +127,20 @@ class RespConnection(asyncio.BufferedProtocol):
         finally:
             if self.client.undelivered:  # what was claimed for a reply that nobody gets
                 self._gateway.pops.give_back(self.client.undelivered)
-        transport.close()
+        self._linger(transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """Close the connection without a reset, which could overtake the last reply."""
+        if self._ended or transport.is_closing() or not transport.can_write_eof():  # TLS cannot
+            transport.close()
+            return
+        self._lingering = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_LINGER, transport.close)
+        transport.write_eof()
+        if self._paused:
+            transport.resume_reading()
 
     async def _answer_all(self, transport: asyncio.Transport) -> None:
         while not self.client.leaving:

@@ -51,10 +51,10 @@ async def topics(
     at = (-1, 0, 0) if after == NOW else read_topic_cursor(after)
     database: Database = await opened()
     if after == NOW:
-        at, after = await database.transact(last_topic), ""
+        after = await newest_cursor(database)
+        at = read_topic_cursor(after)
     if after and at < (gone := await database.transact(find_horizon)):
-        upto = ".".join(map(str, gone))
-        raise CursorPruned(after, upto)
+        raise CursorPruned(after, _as_cursor(gone))
     stirred = asyncio.Event()
 
     def heard(note: str) -> None:
@@ -72,13 +72,23 @@ async def topics(
                 at = (row.epoch, row.tx, row.pos)
                 if not names or row.topic in names:
                     payload = payload_of(row.topic, codec.decode(row.data))
-                    yield TopicEvent(".".join(map(str, at)), row.topic, row.run, row.seq, moment(row.at), payload)
+                    yield TopicEvent(_as_cursor(at), row.topic, row.run, row.seq, moment(row.at), payload)
             if len(rows) < _PAGE:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PAUSE):
                         await stirred.wait()
     finally:
         database.unlisten(heard)  # its row ends by itself: the app may be closed by now
+
+
+async def newest_cursor(database: Database) -> str:
+    """The cursor that "now" stands for: whatever is committed after this call comes after it."""
+    at = await database.transact(last_topic)
+    return "" if at[0] < 0 else _as_cursor(at)
+
+
+def _as_cursor(at: tuple[int, int, int]) -> str:
+    return ".".join(map(str, at))
 
 
 def read_topic_cursor(cursor: str) -> tuple[int, int, int]:

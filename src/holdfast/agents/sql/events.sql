@@ -93,7 +93,11 @@ cross join lateral (
 order by e.run, e.seq;
 
 -- name: last_topic :one
-select :columns from holdfast.run_event where topic is not null order by epoch desc, tx desc, pos desc limit 1;
+-- The last event before every open transaction: what such a transaction commits later must come after it.
+select :columns from holdfast.run_event
+where topic is not null and (epoch < (select c.epoch from holdfast.cluster c)
+    or tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint))
+order by epoch desc, tx desc, pos desc limit 1;
 
 -- name: topics_after :many
 -- Events of all runs, in the order of their transactions. It waits for open transactions that could still add

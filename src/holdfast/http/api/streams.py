@@ -85,7 +85,8 @@ async def stream_fleet(
 
     `root` is a run: with all runs that it started, at any depth.
     """
-    if last != NOW:
-        read_topic_cursor(last)
+    if last == NOW:
+        last = await live.newest_cursor()  # before the first byte: a reader that sees a sample misses nothing after it
+    read_topic_cursor(last)
     await live.sampler.sample()  # which says what is wrong with the store before a stream begins
     return live.respond(live.fleet(last, agent=agent, session=session, run=run, root=root), reader)

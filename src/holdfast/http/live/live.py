@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 
 from holdfast.agents.api.session import Session
+from holdfast.agents.events.topics import newest_cursor
 from holdfast.app import Holdfast, core_of
 from holdfast.http.live.channels import Channels
 from holdfast.http.live.checkup import Checkup
@@ -61,6 +62,9 @@ class Live:
                 async for data in frames:
                     yield _ID.sub(marked, data)
             following = run.ordinal
+
+    async def newest_cursor(self) -> str:
+        return await newest_cursor(await core_of(self._hf).opened())
 
     async def fleet(self, after: str, **filters: str | None) -> AsyncIterator[bytes]:
         """What happens to all runs, and every two seconds a sample of the fleet. A sample has no id."""
