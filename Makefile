@@ -10,6 +10,9 @@ READY  := $(VENV)/.ready
 # than the cores of CI.
 K      ?=
 JOBS   ?= 3
+# make steady TIMES=rounds SUITE=test or test-all
+TIMES  ?= 10
+SUITE  ?= test
 # make sim SEEDS=how-many SEED=first WORLD=jobs, agents, pools, brokers, machines or resp; all without
 SEEDS  ?= 100
 SEED   ?= 1
@@ -33,7 +36,7 @@ UV      := .cache/uv/bin/uv
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all again test-long test-lowest try-wheel load test-pgbouncer interleave sim soak soak-web bench demo screenshots lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave sim soak soak-web bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -61,29 +64,20 @@ fix: $(READY) ## format, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-# Chaos tests need a machine that is not busy, and where time is the subject they run alone. pytest answers 5 when it
-# selected nothing: an error only if every part did. tests/selection.py says what is long, tests/budgets.py how much
-# each part may take.
+# tests/selection.py says what is long, tests/budgets.py how much each part may take, tools/suite.py what happens to a test
+# that fails.
 quick: $(READY) ## unit, shape, and conformance on SQLite: under a minute; K=expression selects
 	$(PYTEST) -n $(JOBS) --dist worksteal --budget quick -m 'not long and not chaos and not timed' -k '$(QUICKLY)' \
 	    tests/shape tests/unit tests/conformance
 
 test: $(READY) ## what a change must pass before it is shared, in under six minutes on two cores; K=expression selects, JOBS=n side by side
-	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
-	part -n $(JOBS) --dist worksteal --budget test -m 'not long and not chaos and not timed'; \
-	part -n 2 --dist worksteal --budget chaos -m 'chaos and not long' tests/chaos tests/e2e; \
-	part --budget timed -m 'timed and not long' tests/chaos; \
-	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
+	@$(BIN)/python tools/suite.py test --jobs $(JOBS) $(if $(K),-k '$(K)')
 
 test-all: $(READY) ## all that test leaves out: the other database, long tails, chaos, releases that mix
-	@ended=; part() { $(PYTEST) "$$@"; ended="$$ended $$?"; }; \
-	part -n $(JOBS) --dist worksteal -m 'long and not chaos and not timed'; \
-	part -n 2 --dist worksteal -m 'chaos and long' tests/chaos tests/e2e; \
-	part -m 'timed and long' tests/chaos; \
-	case $$ended in *[!\ 05]*|' 5 5 5') exit 1 ;; esac
+	@$(BIN)/python tools/suite.py test-all --jobs $(JOBS) $(if $(K),-k '$(K)')
 
-again: $(READY) ## the tests that failed last, once more and alone; more than five are a failure at once
-	$(BIN)/python tools/try_again.py
+steady: $(READY) ## make test again and again, in random order beside CPU and disk load; TIMES=10 rounds, SUITE=test-all
+	@$(BIN)/python tools/suite.py $(SUITE) --steady $(TIMES) --jobs $(JOBS) $(if $(K),-k '$(K)')
 
 test-long: $(READY) ## the tests that try many cases, with eight times as many
 	HOLDFAST_SIMULATION_SEEDS=144 HOLDFAST_LOCKSTEP_EXAMPLES=504 \

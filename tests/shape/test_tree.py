@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.kernel.sql import _HEADER
 from tests.shape.tree import ROOT, SOURCE, listed, modules, named, nodes, parsed, statements
+from tools.suite import parts_of
 
 LONGEST = 500
 ONE_THING = {"testing/virtual_time.py": 650}  # an event loop; asyncio's own is three times as long
@@ -134,12 +135,13 @@ def test_tests_do_not_skip() -> None:
     assert users == []
 
 
-def test_marked_tests_stand_where_the_makefile_looks_for_them() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+def test_marked_tests_stand_where_the_suite_looks_for_them() -> None:
     for mark in ("chaos", "timed"):
-        found = re.findall(rf"part .*-m '{mark} and (not )?long' (.*); ", makefile)
-        assert [left for left, _ in found] == ["not ", ""], "once in make test and once in make test-all"
-        looked = set.intersection(*({ROOT / folder for folder in folders.split()} for _, folders in found))
+        of_test = [part for part in parts_of("test", 1) if f"{mark} and not long" in part]
+        of_test_all = [part for part in parts_of("test-all", 1) if f"{mark} and long" in part]
+        parts = [*of_test, *of_test_all]
+        assert (len(of_test), len(of_test_all)) == (1, 1)
+        looked = set.intersection(*({ROOT / word for word in part if word.startswith("tests/")} for part in parts))
         marked = [path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text()]
         assert marked
         astray = [path for path in marked if not any(folder in path.parents for folder in looked)]
