@@ -1,6 +1,6 @@
 """How to test an agent: no model, no key, no sleeping, and a worker killed at every commit.
 
-    pip install holdfast pytest pytest-asyncio
+    pip install path/to/holdfast pytest pytest-asyncio
     pytest examples/testing_agent.py
 
 `holdfast` is a fixture of Holdfast's pytest plugin. The database, the SQL, the worker and the tools are real.

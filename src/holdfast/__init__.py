@@ -6,6 +6,8 @@ Each name is imported when it is first used, so that a command which needs none 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.distribution import warn_of_namesake
+
 if TYPE_CHECKING:
     from holdfast.agents.api.agent import Agent
     from holdfast.agents.api.run import Run
@@ -82,6 +84,8 @@ _HOMES = {
     "Turn": "agents.values.runs",
 }
 _OTHERWISE = {"Retry": "RetryPolicy"}  # what is called otherwise at home
+
+warn_of_namesake()
 
 if not TYPE_CHECKING:
 

@@ -287,7 +287,7 @@ class Holdfast(Renamed):
 
         `hooks` do its actions: a class, an object, a function of `(action, context)`, a list of these, or a mapping of
         the names that the file uses. `machines` says which file a name in it stands for. `output` is a type that its
-        result must have. `BadMachine` lists every mistake, with its line and column. Needs `holdfast[machines]`.
+        result must have. `BadMachine` lists every mistake, with its line and column. Needs the extra `machines`.
         """
         return self._machines.declare(path, output, **options)
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from holdfast.distribution import how_to_install
+
 RetryAdvice = Literal["never", "later", "now"]
 
 
@@ -49,7 +51,8 @@ class MissingExtra(UsageError):
     """The call needs an optional dependency that is not installed."""
 
     def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs an extra: pip install 'holdfast[{extra}]'.")
+        super().__init__(f"{purpose} needs an extra: {how_to_install(extra)}.")
+        self.remedy = f"Install it: {how_to_install(extra)}."
 
 
 class BadPayload(UsageError):

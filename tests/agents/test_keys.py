@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.distribution import how_to_install
 from holdfast.errors import UsageError
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
@@ -89,7 +90,7 @@ async def test_without_the_sdk_a_model_cannot_be_asked_either(
     monkeypatch.setattr("holdfast.agents.providers.sdk_is_there", lambda: False)
     hf = make_app(embedded=False)
     hf.agent("paid", model=MODEL)
-    assert "holdfast[anthropic]" in (core_of(hf).book.lack(MODEL) or "")
+    assert how_to_install("anthropic") in (core_of(hf).book.lack(MODEL) or "")
     assert core_of(hf).book.lack("scripted:") is None
     assert "agent:paid" not in core_of(hf).registry.capabilities()
 

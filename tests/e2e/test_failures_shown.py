@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Holdfast, Retry, RunFailed
 from holdfast.app import core_of
+from holdfast.distribution import VERSION
 from holdfast.models.script import Script, call, say
-from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.commands import environment, holdfast, program

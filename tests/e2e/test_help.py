@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli import COMMANDS
-from holdfast.version import VERSION
+from holdfast.distribution import VERSION
 from tests.support.commands import cold_holdfast, holdfast, python
 
 SUBCOMMANDS = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.distribution import NAME
 from tests.shape.tree import ROOT
 from tests.support.commands import environment, python, run
 
@@ -53,7 +54,8 @@ def test_the_readme_of_the_package_leads_to_no_file(metadata: Message) -> None:
     assert re.findall(r"^#+ .*$", shown, re.MULTILINE) == re.findall(r"^#+ .*$", readme, re.MULTILINE)
 
 
-def test_the_metadata_names_authors_and_no_address(metadata: Message) -> None:
+def test_the_metadata_names_the_distribution_authors_and_no_address(metadata: Message) -> None:
+    assert metadata["Name"] == NAME
     assert metadata["Author"] == "Holdfast contributors"
     assert metadata.get_all("Project-URL") is None
     assert metadata["Home-page"] is None

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from holdfast.cli import notes_of
+from holdfast.distribution import how_to_install
 from holdfast.errors import UsageError
 from holdfast.kernel.drivers import describe_url
 from tests.support.commands import Said, environment, holdfast, program, python
@@ -94,7 +95,7 @@ def test_a_missing_extra(tmp_path: Path) -> None:
         "main()"
     )
     line = python("-c", program, cwd=tmp_path).refused(2)
-    assert line == "a postgresql:// database needs an extra: pip install 'holdfast[postgres]'."
+    assert line == f"a postgresql:// database needs an extra: {how_to_install('postgres')}."
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

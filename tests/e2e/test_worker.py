@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.distribution import how_to_install
 from holdfast.values.workers import WorkerRecord
 from tests.conftest import Place
 from tests.support.apps import eventually, in_state
@@ -201,7 +202,7 @@ def test_a_missing_extra(shop: Path) -> None:
         cwd=shop,
         env=environment(PYTHONPATH=str(shop)),
     )
-    assert said.refused(2) == "a postgresql:// database needs an extra: pip install 'holdfast[postgres]'."
+    assert said.refused(2) == f"a postgresql:// database needs an extra: {how_to_install('postgres')}."
 
 
 # Which jobs, and how long
@@ -352,4 +353,4 @@ async def test_the_loop_is_uvloop_where_it_is_installed_unless_turned_off(
 def test_a_loop_that_is_wanted_and_not_installed_is_refused(shop: Path) -> None:
     (shop / "uvloop.py").write_text(BROKEN)
     problem = worker(shop, "shop:hf", "--until-empty", "--loop", "uvloop").refused(2)
-    assert "holdfast[fast]" in problem
+    assert how_to_install("fast") in problem

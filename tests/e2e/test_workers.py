@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.distribution import VERSION
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.migrate import code_version
 from holdfast.settings import Settings
 from holdfast.values.workers import LineSlots
-from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 from tests.conftest import Place

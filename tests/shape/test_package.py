@@ -1,13 +1,20 @@
-"""The public face: few names, and an import that does nothing."""
+"""The public face: few names, an import that does nothing, and a distribution that is not mistaken for another."""
 
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import holdfast
 from holdfast import errors
-from tests.support.commands import python
+from holdfast.distribution import NAME
+from tests.shape.tree import ROOT, SOURCE, listed
+from tests.support.commands import environment, python
 
 WITNESS = """
 import json, sys
@@ -26,6 +33,18 @@ loaded = sorted(set(sys.modules) & {
 click = "click" in sys.modules
 print(json.dumps({"opened": opened, "loaded": loaded, "click": click}))
 """
+EXTRAS = "|".join(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+NAMESAKE = re.compile(r"(?<![\w./-])holdfast(?![\w./-])")
+INSTALLS = re.compile(
+    r"\b(?:uvx|pipx\s+run|uv\s+tool\s+run"
+    r"|(?:pip[\d.]*|pipx|uv|poetry|pdm|rye|conda|mamba|pixi)\b[^\n`]*?(?:\binstall|\badd|\binject|--with|--from))"
+    r"\b[\s\"',]+(?P<what>[^\n`;&|]*)"
+)
+REQUIRES = re.compile(
+    rf"(?<![\w./-])holdfast(?:\[(?:{EXTRAS})\b[^\]]*\]|\s*(?:[=~<>!]=|[<>])\s*\d)"
+    r"|dependencies\s*=\s*\[[^\]]*[\"']holdfast[\"']"
+    r"|\b(?:version|distribution|metadata)\([\"']holdfast[\"']\)"
+)
 
 
 def test_there_are_few_public_names() -> None:
@@ -74,3 +93,92 @@ def test_every_error_says_whether_to_try_again() -> None:
         assert kind.retry in ("never", "later", "now")
         assert kind.__doc__
         assert kind.__name__ in (errors.__doc__ or ""), f"{kind.__name__} is missing from the overview"
+
+
+def test_nothing_installs_the_namesake() -> None:
+    """`holdfast` on the package index is another project; ours is `holdfast-agents`."""
+    found = [
+        f"{path.relative_to(ROOT)}: {each}" for path in texts() for each in namesakes(path.read_text(errors="replace"))
+    ]
+    assert not found, f"write {NAME}, or the path of a checkout:{listed(found)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("pip install NAME", True),
+        ("`pip install\nNAME`", True),
+        ("python3 -m pip install -U pytest 'NAME==0.1'", True),
+        ("uv add NAME", True),
+        ("uv pip install --quiet NAME", True),
+        ("uvx NAME demo", True),
+        ("uv run --with NAME python", True),
+        ('["pip", "install", "NAME"]', True),
+        ("Install `NAME[postgres]`.", True),
+        ("NAME[http,postgres]>=1", True),
+        ("NAME >= 0.1", True),
+        ('dependencies = ["click", "NAME"]', True),
+        ('importlib.metadata.version("NAME")', True),
+        ("pip install NAME-agents", False),
+        ("pip install 'NAME-agents[postgres]'", False),
+        ("pip install 'path/to/NAME[postgres]'\nNAME worker app:hf", False),
+        ("pip install path/to/NAME && NAME init", False),
+        ("pip uninstall NAME", False),
+        ("uv run NAME worker", False),
+        ("assert NAME == 'rope'", False),
+    ],
+)
+def test_what_would_install_the_namesake_is_found(text: str, is_found: bool) -> None:
+    assert bool([*namesakes(text.replace("NAME", "holdfast"))]) is is_found
+
+
+def texts() -> Iterator[Path]:
+    """Every file of the project but pictures and fonts."""
+    made = {"__pycache__", "node_modules", "build", "dist"}
+    for place in [ROOT / ".ci", *(each for each in sorted(ROOT.iterdir()) if not each.name.startswith("."))]:
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.is_file() and path.suffix not in (".png", ".woff2") and not made & {*path.parts}:
+                yield path
+
+
+def namesakes(text: str) -> Iterator[str]:
+    for found in INSTALLS.finditer(text):
+        if NAMESAKE.search(found["what"]):
+            yield found[0]
+    for found in REQUIRES.finditer(text):
+        yield found[0]
+
+
+def test_a_namesake_is_named_where_it_is_installed_last_and_where_it_is_not(tmp_path: Path) -> None:
+    place = tmp_path / "site-packages"
+    package = place / "holdfast"
+    package.mkdir(parents=True)
+    for each in SOURCE.iterdir():
+        (package / each.name).symlink_to(each)
+    env = environment(PYTHONPATH=str(place))
+    alone = python("-c", "import holdfast", cwd=tmp_path, env=env)
+    assert (alone.code, alone.err) == (0, "")
+
+    (place / "holdfast-0.5.1.dist-info").mkdir()
+    words = f"the distribution 'holdfast' (holdfast-0.5.1.dist-info in {place}), is installed beside {NAME}. "
+    warned = python("-c", "import holdfast\nprint(holdfast.Settings.__name__)", cwd=tmp_path, env=env)
+    assert (warned.code, warned.out) == (0, "Settings\n")
+    assert warned.err.startswith("<string>:1: RuntimeWarning: another project, "), "where it is imported"
+    assert words in warned.err
+    assert "Run `pip uninstall holdfast`, then install holdfast-agents again" in warned.err
+
+    for theirs in ("__init__.py", "__main__.py", "version.py"):  # three of the files that theirs has
+        (package / theirs).unlink(missing_ok=True)
+        (package / theirs).write_text('__all__ = ["Contract"]\n')
+    assert words in python("-c", "from holdfast.cli import main; main()", cwd=tmp_path, env=env).refused(2)
+
+
+def test_a_namesake_is_named_beside_a_checkout(tmp_path: Path) -> None:
+    """The package of a checkout is in a folder of its own."""
+    (tmp_path / "site-packages" / "holdfast.egg-info").mkdir(parents=True)
+    said = python("-c", "import holdfast", env=environment(PYTHONPATH=str(tmp_path / "site-packages")))
+    assert "(holdfast.egg-info in " in said.err
+
+
+def test_the_project_has_the_name_that_messages_say() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == NAME

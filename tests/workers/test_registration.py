@@ -11,11 +11,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.distribution import VERSION
 from holdfast.errors import DuplicateWorker
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.workers import lose_workers
 from holdfast.values.workers import WorkerRecord
-from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from tests.support.apps import MakeApp, eventually, happens, outcomes, the_worker, working
 

@@ -245,7 +245,7 @@ async def test_a_job_that_is_handed_back_says_so(make_app: MakeApp) -> None:
 async def test_without_the_extra_it_says_what_to_install(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "holdfast.telemetry", raising=False)
-    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[otel\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast-agents\[otel\]', or '\.\[otel\]' in a checkout"):
         importlib.import_module("holdfast.telemetry")
     assert not core_of(hf).ports.events.heard
 

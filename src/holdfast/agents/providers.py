@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import Core, LoopState
+from holdfast.distribution import how_to_install
 from holdfast.errors import UsageError
 from holdfast.models import Model, ModelFailure, open_model
 from holdfast.models.places import place_of
@@ -119,7 +120,7 @@ class ModelBook:
         if self.lacks_key(name):
             return "there is no key: ANTHROPIC_API_KEY is not set"
         if not sdk_is_there():
-            return "the provider's SDK is not installed: pip install 'holdfast[anthropic]'"
+            return f"the provider's SDK is not installed: {how_to_install('anthropic')}"
         return None
 
     def _is_scripted(self, name: str) -> bool:

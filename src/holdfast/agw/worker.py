@@ -24,9 +24,9 @@ from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link, LinkPatience
 from holdfast.agw.stats import JobTally, platform_name, stats
 from holdfast.agw.tools import UnixTools
 from holdfast.clock import Ports
+from holdfast.distribution import VERSION
 from holdfast.errors import UsageError
 from holdfast.resp.plan import read_plan
-from holdfast.version import VERSION
 
 log = logging.getLogger("holdfast.agw")
 

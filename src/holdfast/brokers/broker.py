@@ -15,6 +15,7 @@ from holdfast.brokers.lease import BrokerLease
 from holdfast.brokers.lease_ttl import lease_ttl_us
 from holdfast.brokers.routes import Takes
 from holdfast.core import Core, LoopState
+from holdfast.distribution import VERSION
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel import codec
@@ -22,7 +23,6 @@ from holdfast.kernel.ids import JobId, is_id, new_id
 from holdfast.kernel.routes import ANY_JOB
 from holdfast.kernel.workers import Registration
 from holdfast.settings import Settings
-from holdfast.version import VERSION
 
 Renewal = Literal["auto", "manual"]
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.distribution import VERSION, namesake
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
 from holdfast.settings import warn_of_unknown_variables
 from holdfast.validation import did_you_mean
-from holdfast.version import VERSION
 
 COMMANDS = {
     "init": "Write a small program with a job, a schedule and an agent.",
@@ -115,6 +115,7 @@ def group(ctx: click.Context, debug: bool) -> None:
 def main() -> None:
     debug = "--debug" in sys.argv[1:2]
     try:
+        _refuse_namesake()
         code = group.main(prog_name="holdfast", standalone_mode=False)
     except click.exceptions.Exit as left:
         code = left.exit_code
@@ -145,6 +146,12 @@ def main() -> None:
         _tell(problem, str(problem))
         code = 70
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_namesake() -> None:
+    """The package above this one is theirs if it was installed last: no program can import ours then."""
+    if "Holdfast" not in getattr(sys.modules["holdfast"], "__all__", ()) and (said := namesake()):
+        raise UsageError(said)
 
 
 def _tell(problem: Exception, message: str, notes: Sequence[str] = ()) -> None:

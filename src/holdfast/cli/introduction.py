@@ -15,10 +15,10 @@ from holdfast.agents.slots import BATCHED
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.logs import LINES
 from holdfast.cli.target import database_label
+from holdfast.distribution import VERSION
 from holdfast.kernel.drivers import dialect_of
 from holdfast.kernel.migrate import code_version
 from holdfast.shown_text import shown
-from holdfast.version import VERSION
 from holdfast.workers.role import Role
 from holdfast.workers.telemetry import AttemptTally
 

@@ -49,7 +49,7 @@ _ALONE = "1/1"  # the part of a worker that no parent with --processes has start
     default="auto",
     show_default=True,
     type=click.Choice(LOOPS),
-    help="Event loop; auto: uvloop if it is installed, by 'holdfast[fast]' for example.",
+    help="Event loop; auto: uvloop if it is installed, by the extra fast for example.",
 )
 @log_level_option
 @log_format_option

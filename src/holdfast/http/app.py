@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
+from holdfast.distribution import VERSION
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api import problems
@@ -42,7 +43,6 @@ from holdfast.http.security.gate import Gate, WebOptions, Who, gate_of
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.http.security.shield import Shield
 from holdfast.kernel.bounds import READS, bound
-from holdfast.version import VERSION
 
 
 def web(  # noqa: PLR0913  how it is served

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.clock import Ports
+from holdfast.distribution import VERSION
 from holdfast.durations import microseconds
 from holdfast.errors import HoldfastError
 from holdfast.kernel import clocks, migrate, queues, schedules, watch, workers
@@ -33,7 +34,6 @@ from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.rows import AheadOfClock, DutyRow, Route
 from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
 from holdfast.settings import Settings
-from holdfast.version import VERSION
 
 GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
 _SETTLED_US = 30_000_000  # a worker that came later may still be taking its presence

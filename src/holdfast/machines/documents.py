@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import MissingExtra
 from holdfast.machines.problems import BadMachine, MachineProblem, Position
 
 MOST_BYTES = 1_048_576
@@ -219,7 +219,7 @@ def _events(text: str, file: str) -> Iterator[Any]:
     try:
         import yaml
     except ImportError:
-        raise UsageError("machines need two more libraries: pip install 'holdfast[machines]'.") from None
+        raise MissingExtra("machines", "a machine") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         yield from yaml.parse(text, Loader=loader)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import MissingExtra
 from holdfast.kernel import codec
 from holdfast.machines.bounded_filters import MOST_BITS, holds_others, measured, rounded, weight, whole_number
 from holdfast.machines.meter import (
@@ -271,7 +271,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         from jinja2.exceptions import SecurityError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise UsageError("machines need two more libraries: pip install 'holdfast[machines]'.") from None
+        raise MissingExtra("machines", "a machine") from None
 
     class PlainEnvironment(ImmutableSandboxedEnvironment):
         """Reaches plain data, and a few methods of it, by name."""

@@ -7,8 +7,8 @@ run much later, more than once, and in another process. Runs, model calls and to
 from __future__ import annotations
 
 from holdfast.app import Holdfast, core_of
+from holdfast.distribution import VERSION
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.version import VERSION
 
 try:
     from opentelemetry import metrics, trace
@@ -36,7 +36,7 @@ def instrument(
     """Trace and measure an app with OpenTelemetry, by these providers or by those of the process.
 
     Call it once, in every process that enqueues or works. `contents` puts into the spans what models and tools are told
-    and answer; secrets are taken out of it. It needs `pip install 'holdfast[otel]'`.
+    and answer; secrets are taken out of it. It needs the extra `otel`.
     """
     bus = core_of(app).ports.events
     if bus.spans is not None:

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
+from holdfast.distribution import VERSION
 from holdfast.durations import microseconds
 from holdfast.errors import Unavailable
 from holdfast.kernel import epoch, pools, workers
@@ -17,7 +18,6 @@ from holdfast.kernel.database import Database, unheeded
 from holdfast.kernel.rows import Route
 from holdfast.kernel.workers import Registration
 from holdfast.settings import Settings
-from holdfast.version import VERSION
 from holdfast.workers.role import Role
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.distribution import VERSION
 from holdfast.errors import MissingExtra, Unavailable
-from holdfast.version import VERSION
 
 if TYPE_CHECKING:
     from mcp.client.client import Client

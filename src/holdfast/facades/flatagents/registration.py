@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast import validation
+from holdfast.distribution import VERSION
 from holdfast.errors import BadSetting
 from holdfast.facades.flatagents import worker_rows as rows
 from holdfast.facades.flatagents.records import (
@@ -24,7 +25,6 @@ from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, Store, Store
 from holdfast.kernel import codec
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.workers import Registration
-from holdfast.version import VERSION
 
 
 class HoldfastRegistrationBackend(Stored):

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast import validation
 from holdfast.app import Holdfast, core_of
+from holdfast.distribution import VERSION
 from holdfast.durations import microseconds
 from holdfast.errors import BadSetting, IdempotencyConflict, NotFound, UsageError
 from holdfast.facades.universal_agent import held_run, workspaces
@@ -27,7 +28,6 @@ from holdfast.kernel.rows import Ending, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
 from holdfast.queues import Queue
-from holdfast.version import VERSION
 from holdfast.workers.context import JobContext
 
 SHORTEST_LEASE = 0.001  # seconds

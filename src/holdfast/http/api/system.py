@@ -14,6 +14,7 @@ from holdfast.access.tokens import TokenRecord
 from holdfast.agents.doctor import examine_app
 from holdfast.agents.search import ids_from, search_agents
 from holdfast.app import core_of
+from holdfast.distribution import VERSION
 from holdfast.http.api.paging import Paged
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.runs import Body
@@ -25,7 +26,6 @@ from holdfast.tallies import Part, StatOptions, Step, Subject
 from holdfast.values import Page
 from holdfast.values.settings import shown_setting
 from holdfast.values.tallies import FailureRecord, StatRecord
-from holdfast.version import VERSION
 
 routes = Routes("system")
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from holdfast.app import core_of
+from holdfast.distribution import VERSION
 from holdfast.errors import HoldfastError
 from holdfast.http.api.seen import Seen
 from holdfast.http.pages.links import links_of
@@ -17,7 +18,6 @@ from holdfast.http.security.denials import Denied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
 from holdfast.values.times import moment
-from holdfast.version import VERSION
 
 _MANY = 100
 

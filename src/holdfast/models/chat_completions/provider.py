@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.distribution import how_to_install
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.models.chat_completions.events import ChunkFold
 from holdfast.models.chat_completions.request import chat_body
@@ -56,7 +57,7 @@ class OpenAICompatible:
         if self._key_env is not None and not self._key:
             return f"there is no key: {self._key_env} is not set"
         if importlib.util.find_spec("httpx2") is None:
-            return "its HTTP client is not installed: pip install 'holdfast[openai]'"
+            return f"its HTTP client is not installed: {how_to_install('openai')}"
         return None
 
     def credential(self) -> str:

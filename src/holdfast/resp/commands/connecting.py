@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.distribution import VERSION
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
-from holdfast.version import VERSION
 
 _REDIS_VERSION = "7.0.0"  # whose commands clients may expect
 _STOCK = ("redis-py", "go-redis", "ioredis", "redis-rs", "lettuce", "jedis")
