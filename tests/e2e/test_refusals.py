@@ -13,7 +13,7 @@ from holdfast.cli import notes_of
 from holdfast.distribution import how_to_install
 from holdfast.errors import UsageError
 from holdfast.kernel.drivers import describe_url
-from tests.support.commands import Said, environment, holdfast, program, python
+from tests.support.commands import Said, cold_holdfast, environment, holdfast, program, python
 from tests.support.processes import free_port
 
 
@@ -96,6 +96,13 @@ def test_a_missing_extra(tmp_path: Path) -> None:
     )
     line = python("-c", program, cwd=tmp_path).refused(2)
     assert line == f"a postgresql:// database needs an extra: {how_to_install('postgres')}."
+
+
+def test_the_demo_refuses_to_show_pages_before_it_starts_anything(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fastapi'] = None\n")
+    said = cold_holdfast("demo", "--web", cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path)))
+    assert said.refused(2) == f"`holdfast demo --web` needs an extra: {how_to_install('http')}."
+    assert said.out == "", "what it does comes first otherwise"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

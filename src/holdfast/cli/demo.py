@@ -62,6 +62,10 @@ def command(url: str | None, web: bool, port: int, as_json: bool) -> None:
     Six runs, three workers, no key and no service. One worker is killed with -9 in the middle of a turn, another in
     the middle of a tool. Exits with 1 if anything is not as promised.
     """
+    if web:
+        from holdfast.cli.demo_web import need_web
+
+        need_web()  # now, not after a quarter of a minute
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         hf.settings = hf.settings.override({"url": url or f"sqlite:///{Path(folder) / 'demo.db'}"})
         crew: dict[int, subprocess.Popen[bytes]] = {}

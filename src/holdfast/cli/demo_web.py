@@ -76,13 +76,20 @@ async def show_demo(crew: DemoCrew, journal: str, port: int) -> None:
                         await helper
 
 
-def _server(crew: DemoCrew) -> uvicorn.Server:
+def need_web() -> None:
+    """`MissingExtra` where the pages cannot be served."""
     try:
-        from holdfast.http.app import served
-        from holdfast.http.security.gate import WebOptions
-        from holdfast.http.server import server_for
+        import holdfast.http.app
+        import holdfast.http.server  # noqa: F401
     except ModuleNotFoundError:
         raise MissingExtra("http", "`holdfast demo --web`") from None
+
+
+def _server(crew: DemoCrew) -> uvicorn.Server:
+    from holdfast.http.app import served
+    from holdfast.http.security.gate import WebOptions
+    from holdfast.http.server import server_for
+
     return server_for(served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew)), timeout_graceful_shutdown=1)
 
 
