@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+LIGHT  := $(VENV)/.light
 LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
@@ -26,11 +27,15 @@ MINUTES ?= 60
 # make bench QUICK=1 ONLY=drain,latency
 QUICK  ?=
 ONLY   ?=
+# make demo WEB=1
+WEB    ?=
 
 PYTEST  := $(BIN)/python -m pytest $(if $(K),-k '$(K)')
 QUICKLY := not postgres$(if $(K), and ($(K)))
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 UV      := .cache/uv/bin/uv
+COMPILE := pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --custom-compile-command 'make lock' --quiet
 
 # Tests start many processes, and each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -129,34 +134,44 @@ bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a 
 assets: ## vendor what pages load from npm, at exact versions, with licences and hashes
 	python3 tools/vendor_assets.py
 
-demo: $(READY) ## agents that survive the death of their workers
-	$(BIN)/holdfast demo
+demo: $(if $(WEB),$(READY),$(LIGHT)) ## agents that survive the death of their workers; WEB=1 then shows their store in the browser
+	PYTHONPATH=src $(BIN)/python -m holdfast demo $(if $(WEB),--web)
+	@$(if $(WEB),,echo && echo 'In this checkout, `make demo WEB=1` adds what the pages need and shows them.')
 
 screenshots: $(READY) ## the pictures of the pages in docs/images, taken again
 	$(BIN)/python tools/screenshots.py
 
-lock: $(UV) ## renew requirements.lock from pyproject.toml
-	$(UV) pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
-	    --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
-	    --quiet --output-file requirements.lock
+lock: $(UV) ## renew requirements.lock from pyproject.toml, and the part of it that needs no extra
+	$(UV) $(COMPILE) --all-extras --group dev --upgrade --output-file requirements.lock
+	$(UV) $(COMPILE) --upgrade --constraint requirements.lock --output-file requirements-light.lock
 
 clean: ## remove everything that make and the tools made
 	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is written last, so an interrupted set-up starts over. The names of packages show that it gets on.
-$(LOCKED): requirements.lock
+# The packages of a lock file. Their names show that it gets on.
+INSTALL = { $(PIP) install --progress-bar off --require-hashes -r $(1); echo $$? >$(VENV)/.status; } | \
+    grep --line-buffered -E '^(Collecting|Installing)' | cut -c 1-70; exit $$(cat $(VENV)/.status)
+
+# A stamp is written last, so an interrupted set-up starts over: also the second stage, which takes away the stamp of the
+# first until it is done.
+$(LIGHT): requirements.lock requirements-light.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo 'Holdfast needs Python 3.11 or newer: make PYTHON=/path/to/python ...' >&2; exit 1; }
-	@echo 'set-up 1 of 3: a virtual environment in $(VENV)'
+	@echo 'set-up: a virtual environment in $(VENV)'
 	@$(PYTHON) -m venv --clear $(VENV)
-	@echo "set-up 2 of 3: $$(grep -c '^[a-z]' requirements.lock) packages, which may take a minute"
-	@{ $(PIP) install --progress-bar off --require-hashes -r requirements.lock; echo $$? >$(VENV)/.status; } | \
-	    grep --line-buffered -E '^(Collecting|Installing)' | cut -c 1-70; exit $$(cat $(VENV)/.status)
+	@echo "set-up: $$(grep -c '^[a-z]' requirements-light.lock) packages that Holdfast needs"
+	@$(call INSTALL,requirements-light.lock)
 	@touch $@
 
+$(LOCKED): $(LIGHT)
+	@rm $(LIGHT)
+	@echo "set-up: all $$(grep -c '^[a-z]' requirements.lock) packages that its tests and tools need, which may take a minute"
+	@$(call INSTALL,requirements.lock)
+	@touch $(LIGHT) $@
+
 $(READY): $(LOCKED) pyproject.toml
-	@echo 'set-up 3 of 3: Holdfast itself'
+	@echo 'set-up: Holdfast itself'
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@$(PIP) check --quiet
 	@touch $@

@@ -77,5 +77,5 @@ def test_the_sdist_passes_what_make_check_runs(built: Path, tmp_path: Path) -> N
     assert python("tools/generate_docs.py", "--check", cwd=tree, env=env).code == 0
     typed = tomllib.loads((tree / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
     assert [name for name in typed if not (tree / name).is_dir()] == []  # mypy itself takes a minute
-    for name in ("Makefile", "requirements.lock", "mkdocs.yml", ".ci/run", "LICENSE"):
+    for name in ("Makefile", "requirements.lock", "requirements-light.lock", "mkdocs.yml", ".ci/run", "LICENSE"):
         assert (tree / name).is_file(), name

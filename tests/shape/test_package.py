@@ -180,5 +180,16 @@ def test_a_namesake_is_named_beside_a_checkout(tmp_path: Path) -> None:
     assert "(holdfast.egg-info in " in said.err
 
 
-def test_the_project_has_the_name_that_messages_say() -> None:
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == NAME
+def test_the_light_lock_is_a_part_of_the_lock() -> None:
+    """`make demo` installs it, and `make test` then adds the rest."""
+    all, light = (locked(name) for name in ("requirements.lock", "requirements-light.lock"))
+    assert {name: all.get(name) for name in light} == light, "run `make lock`"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == NAME
+    assert {re.split(r"[<>=]", each)[0] for each in project["dependencies"]} <= {*light}
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """By package: its version and hashes."""
+    text = re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    return {each.partition("==")[0]: each.split() for each in re.split(r"\n(?=\w)", text)}
