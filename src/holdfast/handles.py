@@ -16,6 +16,7 @@ from holdfast.durations import Duration, microseconds
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries, queues, rerun, schedules, watch, workers
+from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE, CancelFilter, count_wanted
 from holdfast.kernel.database import Operation
@@ -173,7 +174,8 @@ class Jobs(View):
 
     async def why(self, id: str, *, worker: str | None = None) -> Sequence[ReasonRecord]:
         """Why one worker, or any worker, does not run the job; empty when nothing holds it back."""
-        return [reason_of(each) for each in await self._ask(why, self[id].id, worker=worker)]
+        reasons = await self._ask(why, self[id].id, worker=worker, absent=await self._app.runtime().absent_workers())
+        return [reason_of(each) for each in reasons]
 
     @changing("jobs cancel")
     async def cancel(
@@ -336,16 +338,23 @@ class Workers(View):
     async def list(self, *, all: bool = False, limit: int = 1_000, after: str | None = None) -> Page[WorkerRecord]:
         """Live workers, the newest first; with `all`, also workers that stopped or were lost recently."""
         (before,) = (FOREVER,) if after is None else place(after, int)
-        rows = await self._ask(workers.list_workers, all=all, before=before, limit=validation.page(limit))
+        rows = await self._list(all=all, before=before, limit=validation.page(limit))
         return page_of(rows, limit, worker_of, lambda row: (row.seq,))
 
     async def get(self, id: str) -> WorkerRecord:
         """The last incarnation of the worker with that id, alive or not."""
-        rows = await self._ask(workers.list_workers, all=True, id=id, limit=1)
+        rows = await self._list(all=True, id=id, limit=1)
         if not rows:
             close = validation.did_you_mean(id, [row.id for row in await self.list(all=True)])
             raise NotFound(f"there is no worker {id!r} in this database.{close}")
         return worker_of(rows[0])
+
+    async def _list(
+        self, *, all: bool, limit: int, before: int = FOREVER, id: str | None = None
+    ) -> Sequence[WorkerRow]:
+        """As the store has them, and each with the sign of life that it shows now."""
+        absent = await self._app.runtime().absent_workers()
+        return await self._ask(workers.list_workers, all=all, limit=limit, before=before, id=id, absent=absent)
 
     async def held(self, worker: WorkerRecord) -> Sequence[JobChange]:
         """The jobs it holds a lease on."""

@@ -22,6 +22,7 @@ from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.rows import Batch, EndedJob, JobRow, NewJob, Route
 from holdfast.kernel.why import Reason, why
+from holdfast.kernel.workers import absent_workers
 from holdfast.queues import Queue
 from holdfast.settings import Settings
 from holdfast.slow_waits import SlowWaits
@@ -124,6 +125,11 @@ class Runtime:
         await self.open()
         return await self.database.transact(operation, *args, **kwargs)
 
+    async def absent_workers(self) -> set[int]:
+        """Live workers whose presence is gone now, for lists of workers and for `why`."""
+        await self.open()
+        return await absent_workers(self.database)
+
     async def cancel(self, id: JobId, reason: str) -> str:
         await self.open()
         state = await self.database.transact(cancel, id, reason=reason)
@@ -210,7 +216,7 @@ class Runtime:
             pause = min(pause * 1.3, _LAST_LOOK)
 
     async def _why(self, id: str) -> Sequence[Reason]:
-        return await self.database.transact(why, JobId(id))
+        return await self.database.transact(why, JobId(id), absent=await self.absent_workers())
 
     def _give_up(self, problem: Exception) -> None:
         for waiter in [waiter for waiters in self._awaited.values() for waiter in waiters]:

@@ -122,6 +122,6 @@ async def test_why_speaks_of_an_ended_run_in_its_own_words(labs: Labs) -> None:
     done, gone = await desk.enqueue("hi"), await desk.enqueue("hi", delay="1h")
     await gone.cancel("no more")
     await lab.drain()
-    assert (await done.why()).startswith("it was completed at 20")
+    assert (await done.why()).startswith("it completed at 20")
     assert (await done.why()).endswith(", answered")
     assert (await gone.why()).startswith("it was cancelled at 20")

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from holdfast.jobs import JobFunction
+from holdfast.values.workers import WorkerRecord
 from tests.chaos.crew import Member, catches, state_of
 from tests.chaos.jobs import deaf, deaf_step, hold, hold_in_thread, nap, quick
 from tests.chaos.scene import Scene
+from tests.http.browsing import browser
 from tests.support.apps import eventually
+from tests.support.commands import holdfast
 
 pytestmark = pytest.mark.chaos
 
@@ -230,3 +233,65 @@ async def handles_sigterm(member: Member) -> bool:
     """Whether the process has come so far as to ask for the signal."""
     assert member.running
     return catches(member.pid, signal.SIGTERM)
+
+
+async def test_nothing_shows_a_worker_as_alive_that_was_killed_while_idle(scene: Scene) -> None:
+    """Nobody is there to declare it lost, and it holds nothing that others would miss; its presence tells."""
+    victim = await scene.registered()
+
+    async def shown() -> WorkerRecord | None:
+        """It, once others see its presence; right after the start of a server they do not judge."""
+        (row,) = await scene.hf.workers.list()
+        return row if row.presence and await presence_is_judged(scene) else None
+
+    before = await eventually(shown)
+    assert (before.status, before.silent) == ("active", False)
+    assert " active " in holdfast("workers", "ls", "--url", scene.url, "--wide").out
+    waiting = await quick.enqueue(7)
+    assert await waiting.result(timeout="60s") == 7
+    victim.kill()
+    late = await quick.enqueue(8)
+
+    (row,) = await eventually(partial(silent_workers, scene))
+    assert (row.id, row.status, row.presence) == (before.id, "active", False)
+    (listed,) = holdfast("workers", "ls", "--url", scene.url, "--wide").lines[1:]
+    assert " silent " in listed
+    assert " active " not in listed
+    one = holdfast("workers", "show", row.id, "--url", scene.url, "--json").json
+    assert (one["silent"], one["presence"]) == (True, False)
+    assert "1 worker is dead or silent" in holdfast("doctor", "--url", scene.url).out
+    assert "silent" in holdfast("top", "--once", "--url", scene.url).out
+    assert (await scene.hf.why(late.id)).startswith("there is no live worker")
+    ann = browser(scene.hf)
+    (answered,) = (await ann.get("/api/v1/workers")).json["items"]
+    assert (answered["silent"], answered["presence"]) == (True, False)
+    for path in ("/workers", f"/workers/{row.id}"):
+        page = (await ann.get(path)).body.decode()
+        assert "silent" in page
+        assert ">active<" not in page
+    assert "no worker is alive" in (await ann.get("/")).body.decode()
+
+
+async def test_a_job_of_a_killed_worker_is_not_said_to_run_on_it(scene: Scene) -> None:
+    victim = await scene.registered()
+    job = await hold.enqueue(str(scene.witness), str(scene.gate()))
+    await scene.watch.until_running(1)
+
+    async def is_gone() -> bool:
+        return " is gone: the next worker that looks takes it over" in await scene.hf.why(job.id)
+
+    assert not await is_gone()
+    victim.kill()
+    await eventually(is_gone)
+
+
+async def silent_workers(scene: Scene) -> list[WorkerRecord]:
+    return [row for row in await scene.hf.workers.list() if row.silent]
+
+
+async def presence_is_judged(scene: Scene) -> bool:
+    """Nobody judges presence right after the server's start."""
+    if scene.watch.database.dialect != "postgres":
+        return True
+    up = "select 1 where clock_timestamp() - pg_postmaster_start_time() > interval '5 s'"
+    return bool(await scene.watch.query(up))

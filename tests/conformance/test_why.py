@@ -79,7 +79,10 @@ async def test_each_state_has_its_sentence(store: Store) -> None:
     await store.do(park, parked, channel="approval", timeout_us=SECOND)
     assert (await said(store, parked.id)).startswith("it waits for a signal on channel 'approval', until 20")
     await store.end(ended, Fail())
-    assert (await said(store, ended.id)).startswith("it failed at 20")
+    (how, again) = await store.do(why, ended.id)
+    assert how.sentence.startswith("it failed at 20")
+    assert how.sentence.endswith(" UTC, after attempt 1 of 3: the handler gave up (processing_error)")
+    assert again.sentence == f"`holdfast jobs retry {ended.id}` enqueues it again, as a new job"
     await store.end(retried, TryAgain(after="10s"))
     assert (await said(store, retried.id)).endswith("in 10s, after attempt 1 of 3: the handler asked for a retry")
     await store.end(snoozed, Snooze("10s", "the printer is out of paper"))

@@ -14,7 +14,7 @@ SUBCOMMANDS = {
     "workers": ("ls", "show", "drain"),
     "agents": ("ls", "show"),
     "sessions": ("ls", "show"),
-    "runs": ("ls", "show", "tail", "why", "cancel"),
+    "runs": ("ls", "show", "tail", "why", "retry", "cancel"),
     "lanes": ("ls", "open"),
     "schedules": ("ls", "pause", "resume", "run", "delete"),
     "epoch": ("bump",),

@@ -126,9 +126,6 @@ def test_a_reader_that_has_seen_enough_is_not_complained_about(empty: str, tmp_p
 def test_why_a_job_is_not_run(place: Place, ids: dict[str, str]) -> None:
     (later,) = holdfast("jobs", "why", ids["later"], "--url", place.url).lines
     assert later.startswith("it is due at ")
-    (ended,) = holdfast("jobs", "why", ids["bad"], "--url", place.url, "--json").json
-    assert ended["gate"] == "ended"
-    assert ended["sentence"].startswith("it failed at ")
     (due,) = holdfast("jobs", "why", ids["later"], "--url", place.url, "--json").json
     assert due["until"].endswith("Z")
 

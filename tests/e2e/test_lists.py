@@ -273,7 +273,8 @@ async def test_ids_of_agents_are_short_and_top_shows_what_they_do(place: Place) 
         other = await beside.enqueue()
         length = next(at for at, (a, b) in enumerate(zip(row.id, other.id, strict=True)) if a != b)
         assert await whole(hf, row.id[:length], "run", "job") == row.id, "a job that begins alike is no matter"
-    assert holdfast("runs", "why", row.id[:length], "--url", place.url, "--json").json["id"] == row.id
+    (asked,) = holdfast("runs", "why", row.id[:length], "--url", place.url, "--json").json
+    assert asked["gate"] == "person"
     told = holdfast("top", "--url", place.url, "--json").json
     (busy,) = told["agents"]
     assert (busy["agent"], busy["open"], busy["asking"], busy["turns"]) == ("guide", 1, 1, 1)

@@ -52,7 +52,8 @@ async def test_a_run_is_started_and_its_result_read(hf: Holdfast, admin: Client)
     assert [span["kind"] for span in spans if span["kind"] != "wait"] == ["run", "turn", "call", "turn"]
     assert [run["id"] for run in (await admin.get(f"{API}/runs/{id}/tree")).json] == [id]
     assert (await admin.get(f"{API}/runs/{id}/usage")).json["turns"] == 2
-    assert (await admin.get(f"{API}/runs/{id}/why")).json["why"].endswith("answered")
+    (why,) = (await admin.get(f"{API}/runs/{id}/why")).json
+    assert (why["gate"], why["sentence"].endswith("answered")) == ("ended", True)
     messages = (await admin.get(f"{API}/sessions/{shown['session']}/messages")).json["items"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
     assert len((await admin.get(f"{API}/runs/{id}/messages")).json["items"]) == 4

@@ -91,7 +91,7 @@ class AgentsCore(Core):
         if runtime not in self._streams:
 
             async def ask(id: str) -> list[Reason]:
-                return await runtime.database.transact(why, id)
+                return await runtime.database.transact(why, id, absent=await runtime.absent_workers())
 
             self._streams[runtime] = Streams(runtime.database, self.ports, ask, runtime.context)
         return self._streams[runtime]
@@ -120,7 +120,12 @@ class AgentsCore(Core):
 
     async def why(self, id: str) -> str:
         """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""
-        return "; ".join(reason.sentence for reason in await self.runtime().transact(why, id))
+        return "; ".join(reason.sentence for reason in await self.reasons(id))
+
+    async def reasons(self, id: str) -> list[Reason]:
+        """Why a job or a run does not continue; empty when nothing holds it back."""
+        runtime = self.runtime()
+        return await runtime.transact(why, id, absent=await runtime.absent_workers())
 
 
 class Reaching:

@@ -103,7 +103,9 @@ def handed_back(run: LoadedRun, spec: AgentSpec, model: str, chance: Callable[[]
     return Park(f"{_KEY}{model}", f"{wait}us")
 
 
-async def missing(tx: Transaction, run: RunRow, reasons: Sequence[Reason]) -> list[Reason]:
+async def missing(
+    tx: Transaction, run: RunRow, reasons: Sequence[Reason], absent: Collection[int] = ()
+) -> list[Reason]:
     """What `why` says in place of these reasons where the run waits for a key."""
     for reason in reasons:
         if reason.gate == "signal" and f"{_KEY}" in reason.sentence:
@@ -112,7 +114,8 @@ async def missing(tx: Transaction, run: RunRow, reasons: Sequence[Reason]) -> li
             return [Reason("key", f"{words}: set ANTHROPIC_API_KEY where the workers run", reason.until)]
     if not any(reason.gate == "no_worker" for reason in reasons):
         return []
-    live = await list_workers(tx, all=False, limit=10_000)
+    there = await list_workers(tx, all=False, limit=10_000, absent=absent)
+    live = [row for row in there if not row.silent]
     kind = f"{LACKS}{AGENT_KIND}{run.agent_name}"
     lacking = [row.id for row in live if row.status == "active" and kind in codec.decode(row.capabilities)]
     if not lacking:

@@ -300,9 +300,9 @@ async def delete_agent(tx: Transaction, id: str) -> None:
 
 
 @reading
-async def servers_of(tx: Transaction, capabilities: Collection[str]) -> list[str]:
+async def servers_of(tx: Transaction, capabilities: Collection[str], absent: Collection[int] = ()) -> list[str]:
     """Workers that are alive and say that they have all of these."""
-    workers = await registered.list_workers(tx, all=False, limit=10_000)
+    workers = await registered.list_workers(tx, all=False, limit=10_000, absent=absent)
     return [
         worker.id
         for worker in workers

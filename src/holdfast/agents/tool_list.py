@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,6 @@ def _record(tool: dict[str, Any]) -> ToolRecord:
     )
 
 
-async def workers_of(tx: Transaction, tool: ToolRecord) -> list[str]:
+async def workers_of(tx: Transaction, tool: ToolRecord, absent: Collection[int] = ()) -> list[str]:
     """The live workers that can run it."""
-    return await queries.servers_of(tx, [TOOL_KIND + tool.name, *tool.requires])
+    return await queries.servers_of(tx, [TOOL_KIND + tool.name, *tool.requires], absent)

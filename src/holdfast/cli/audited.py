@@ -37,6 +37,7 @@ CHANGING = frozenset(
         "runs cancel",
         "runs deny",
         "runs fork",
+        "runs retry",
         "schedules delete",
         "schedules pause",
         "schedules resume",

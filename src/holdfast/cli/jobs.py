@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast import values
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.cli.failures import print_attempts_failures
 from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
@@ -33,7 +33,7 @@ from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.shown_text import shown
-from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, reason_of
 from holdfast.values.page import cursor
 from holdfast.workers.context import Child
 
@@ -138,12 +138,19 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def why(id: str, worker: str | None, url: str | None, as_json: bool) -> None:
-    """Explain why a job is not running."""
+    """Explain why a job is not running: what it waits for, who runs it, or how it ended."""
 
     async def asked(app: Holdfast) -> Sequence[ReasonRecord]:
-        return await app.jobs.why(await whole(app, id, "job"), worker=worker and await whole(app, worker, "worker"))
+        named = await whole(app, id, "job")
+        if worker is not None:
+            return await app.jobs.why(named, worker=await whole(app, worker, "worker"))
+        return [reason_of(each) for each in await core_of(app).reasons((await app.jobs.get(named)).id)]
 
-    reasons = ask(url, asked)
+    print_reasons(ask(url, asked), as_json=as_json)
+
+
+def print_reasons(reasons: Sequence[ReasonRecord], *, as_json: bool) -> None:
+    """What `why` says of a job or a run, one sentence a line."""
     if as_json:
         print_json(reasons)
         return

@@ -1,4 +1,4 @@
-"""`holdfast runs`: list and show them, follow one, say what it waits for, cancel it."""
+"""`holdfast runs`: list and show them, follow one, say what it waits for, enqueue it again, cancel it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from holdfast.agents.money.budgets import usd
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import RUN
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, core_of
 from holdfast.cli import cassettes, forks, inquiries
 from holdfast.cli.failures import print_failure, raised_by
+from holdfast.cli.jobs import print_reasons
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
@@ -37,6 +38,7 @@ from holdfast.cli.target import repeated
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
 from holdfast.shown_text import escaped, escaped_lines, first_line, shown, shown_value
+from holdfast.values.jobs import ReasonRecord, reason_of
 
 _RUNS = Listing(
     "runs",
@@ -67,7 +69,7 @@ class RunReport(NamedTuple):
 
 @click.group()
 def command() -> None:
-    """List, show, follow, decide about, fork and cancel runs."""
+    """List, show, follow, explain, decide about, retry, fork and cancel runs."""
 
 
 @command.command()
@@ -190,17 +192,35 @@ def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def why(id: str, url: str | None, as_json: bool) -> None:
-    """Explain what a run waits for."""
+    """Explain why a run does not continue: what it waits for, who runs it, or how it ended."""
 
-    async def asked(app: Holdfast) -> tuple[str, str]:
+    async def asked(app: Holdfast) -> list[ReasonRecord]:
         named = await whole(app, id, "run", "job")
-        return named, await app.why(named)
+        return [reason_of(each) for each in await core_of(app).reasons(named)]
 
-    id, said = ask(url, asked)
+    print_reasons(ask(url, asked), as_json=as_json)
+
+
+@command.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@url_option
+@json_option
+def retry(ids: tuple[str, ...], url: str | None, as_json: bool) -> None:
+    """Enqueue ended runs again, each as a new run that names the old one.
+
+    The new run has the same prompt and options, in the same session. The agent is asked in its present version.
+    """
+
+    async def enqueue_again(app: Holdfast) -> list[tuple[str, str]]:
+        named = [await whole(app, id, "run") for id in ids]
+        return [(id, (await app.runs.retry(id)).id) for id in named]
+
+    made = ask(url, enqueue_again)
     if as_json:
-        print_json({"id": id, "why": said})
-    else:
-        click.echo(shown(said) or "nothing holds it back: a worker will take it next")
+        print_json([{"id": new, "retry_of": old} for old, new in made])
+        return
+    for old, new in made:
+        click.echo(f"{old} is enqueued again as {new}")
 
 
 @command.command()

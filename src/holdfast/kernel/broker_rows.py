@@ -38,10 +38,12 @@ class WorkerRow(NamedTuple):
     principal: str | None = None  # who registered it
     metadata: str | None = None  # as JSON
     host: int | None = None  # in whose process it lives: None: its own; NOWHERE: in none that we know
+    absent: bool = False  # the sign of life that it says it shows is not there; the store has no column for that
 
     @property
     def silent(self) -> bool:
-        """Whether its time to say something is over, by the clock of the store. Nobody may have declared it lost yet.
+        """Whether it is probably dead: its presence is gone, or its time to say something is over by the clock of the
+        store. Nobody may have declared it lost yet.
 
         An owner that lives in no process is silent by nature: it stays while it has a lease.
         """
@@ -49,7 +51,7 @@ class WorkerRow(NamedTuple):
             return self.boot_by is not None and self.boot_by <= self.now
         if self.status not in ("active", "draining") or (self.host == NOWHERE and self.leases):
             return False
-        return self.heartbeat_at + self.ttl_us <= self.now
+        return self.absent or self.heartbeat_at + self.ttl_us <= self.now
 
 
 class StaleWorker(NamedTuple):

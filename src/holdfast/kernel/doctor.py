@@ -70,7 +70,9 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
         work = Work(
             await database.transact(watch.symptoms, grace_us=GRACE_US),
             await database.transact(watch.backlogs),
-            await database.transact(workers.list_workers, all=False, limit=10_000),
+            await database.transact(
+                workers.list_workers, all=False, limit=10_000, absent=await workers.absent_workers(database)
+            ),
             await database.transact(workers.list_duties),
             await database.transact(queues.list_queues),
             await database.transact(queues.count_blocked),
@@ -122,7 +124,8 @@ def judge_work(work: Work) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "warning",
-            f"{len(silent)} workers have been silent for too long and are not declared lost yet: {_some(silent)}.",
+            f"{'1 worker is' if len(silent) == 1 else f'{len(silent)} workers are'} dead or silent for too long, "
+            f"and not declared lost yet: {_some(silent)}.",
             "Start a worker: it does that within seconds.",
         )
     else:
@@ -152,10 +155,11 @@ def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
     for row in work.workers:
         silent_s = (now - row.heartbeat_at) // 1_000_000
         if row not in alive and row.leases:
+            said = "is gone" if row.absent else f"has sent no heartbeat for {silent_s} s"
             yield Finding(
                 "workers",
                 "problem",
-                f"worker {row.id} has sent no heartbeat for {silent_s} s and holds {row.leases:,} leases.",
+                f"worker {row.id} {said} and holds {row.leases:,} leases.",
                 f"If pid {row.pid} on {row.hostname} is alive, its log says why its heartbeats fail. Other workers "
                 f"continue its jobs when their leases end.",
             )

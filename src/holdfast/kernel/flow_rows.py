@@ -216,6 +216,7 @@ class WhyJob(NamedTuple):
     host: str | None
     now: int
     layer: str | None
+    process: int | None  # the worker whose presence says whether its holder lives
 
     @property
     def place(self) -> ReadyPlace:

@@ -7,9 +7,9 @@ claim takes the job exactly when there is nothing to say here.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.durations import show
 from holdfast.errors import NotFound
@@ -19,6 +19,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.flow_rows import LaneState, WhyJob
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import UNKNOWN, admit
+from holdfast.kernel.ownership import owner_of, retry_advice
 from holdfast.kernel.routes import LANE, offers, serves
 from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
@@ -27,6 +28,9 @@ from holdfast.kernel.workers import list_workers
 
 _LINE = 10_000
 _SHOWN = 10
+_CLIP = 500
+_ENDS = {"succeeded": "succeeded", "completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+_LIBRARIES = ("/lib/python", "/site-packages/")  # whose lines say less than those of the program
 
 
 class Reason(NamedTuple):
@@ -37,14 +41,22 @@ class Reason(NamedTuple):
     until: int | None = None
 
 
-async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[Reason]:
-    """What keeps this job from being claimed, by the worker of that id or by any live one; empty: nothing does."""
+async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: Collection[int] = ()) -> list[Reason]:
+    """What keeps this job from being claimed, by the worker of that id or by any live one; empty: nothing does.
+
+    `absent`: the workers whose presence is gone, from `absent_workers`.
+    """
     job = await tx.one(WhySql.why_job, id=id)
     if job is None:
         raise NotFound(f"there is no job {id} in this database.")
+    if job.state in TERMINAL:
+        layer = owner_of(job.kind, job.layer, tx.layers)
+        again = retry_command("job", id) if layer is None else retry_advice(layer, tx.layers)
+        return _ended(job.state, job.finished_at, _error_of(job), after=_after(job), again=again)
     if job.state != State.PENDING:
-        return [_not_pending(job)]
-    live = [row for row in await list_workers(tx, all=False, limit=10_000) if row.status == "active"]
+        return [_not_pending(job, absent)]
+    there = await list_workers(tx, all=False, limit=10_000, absent=absent)
+    live = [row for row in there if row.status == "active" and not row.absent]
     if worker is None:  # one that is silent for too long takes nothing, and nobody may have declared it lost yet
         live = [row for row in live if not row.silent]
     else:
@@ -57,18 +69,67 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None) -> list[
     return reasons
 
 
-def _not_pending(job: WhyJob) -> Reason:
+class RecordedEnd(NamedTuple):
+    """How something ended that a job stands for, as its own record says; `again` is the advice for one that failed."""
+
+    state: str
+    at: int | None
+    outcome: str | None
+    error_type: str | None
+    message: str | None
+    again: str
+
+
+async def why_ended(tx: Transaction, id: JobId, its: RecordedEnd) -> list[Reason]:
+    """How it ended, as a job's end is told. Retention may have removed its job, and with it attempts and traceback."""
+    job = await tx.one(WhySql.why_job, id=id)
+    after = f", {its.outcome}" if its.outcome else _after(job) if job is not None else ""
+    error = {**(_error_of(job) if job is not None else {}), "message": its.message, "type": its.error_type}
+    return _ended(its.state, its.at, error, after=after, again=its.again)
+
+
+def _ended(state: str, at: int | None, error: Mapping[str, Any], *, after: str, again: str) -> list[Reason]:
+    """In one order: when and with what error, where that was raised, and how to do it again."""
+    words = _ENDS.get(state, f"ended as {state}")
+    said = _first_line(error.get("message"))
+    kind = error.get("type") if state == State.FAILED else None
+    cause = (f": {said}" if said else "") + (f" ({kind})" if said and kind else "")
+    reasons = [Reason("ended", f"it {words} at {_time(at)}{after}{cause}")]
+    if state != State.FAILED:
+        return reasons
+    if place := _raised_at(str(error.get("trace") or "")):
+        reasons.append(Reason("ended", f"it was raised here: {place}"))
+    return [*reasons, Reason("ended", again)]
+
+
+def retry_command(noun: str, id: str) -> str:
+    """What one can do about a job or a run that failed."""
+    return f"`holdfast {noun}s retry {id}` enqueues it again, as a new {noun}"
+
+
+def _raised_at(trace: str) -> str:
+    """The last line of the traceback that names a file, best of the program, with the code that is there."""
+    lines = [line.strip() for line in trace.splitlines()]
+    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
+    own = [number for number in frames if not any(place in lines[number] for place in _LIBRARIES)]
+    last = (own or frames)[-1:]
+    return codec.clip(": ".join(lines[last[0] : last[0] + 2]), _CLIP) if last else ""
+
+
+def _not_pending(job: WhyJob, absent: Collection[int]) -> Reason:
     if job.state not in set(State):
         return Reason("unknown", f"it is {job.state}, a state that this release does not know")
     match State(job.state):
         case State.SCHEDULED:
-            cause = f", after attempt {job.attempts} of {job.max_attempts}" if job.attempts else ""
-            cause += f": {said}" if (said := _said_last(job)) else ""
+            said = _first_line(_error_of(job).get("message"))
+            cause = _after(job) + (f": {said}" if said else "")
             when = f"{_time(job.due_at)}, {_away(job.due_at, job.now)}"
             return Reason("not_due", f"it is due at {when}{cause}", job.due_at)
         case State.RUNNING:
             asked = "; it has been asked to stop" if job.cancel_requested_at is not None else ""
             where = f"worker {job.holder or 'unknown'}" + (f" on {job.host}" if job.host else "")
+            if job.process in absent:
+                return Reason("lease_ended", f"{where} is gone: the next worker that looks takes it over{asked}")
             if (job.lease_until or 0) <= job.now:
                 said = (
                     f"the lease of {where} ended at {_time(job.lease_until)}: the next worker that looks takes it over"
@@ -87,16 +148,21 @@ def _not_pending(job: WhyJob) -> Reason:
             children = "1 child" if job.open_children == 1 else f"{job.open_children} children"
             return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
         case state:
-            assert state in TERMINAL
-            how = "was cancelled" if state is State.CANCELLED else state
-            return Reason("ended", f"it {how} at {_time(job.finished_at)}")
+            raise AssertionError(f"a job that is {state} is explained elsewhere")
 
 
-def _said_last(job: WhyJob) -> str:
+def _after(job: WhyJob) -> str:
+    return f", after attempt {job.attempts} of {job.max_attempts}" if job.attempts else ""
+
+
+def _error_of(job: WhyJob) -> dict[str, Any]:
     """What its last attempt that had a reason gave as one."""
     error = json.loads(job.error) if job.error else None
-    said = str(error.get("message") or "") if isinstance(error, dict) else ""
-    return codec.clip(said.partition("\n")[0], 500)
+    return error if isinstance(error, dict) else {}
+
+
+def _first_line(message: object) -> str:
+    return codec.clip(str(message or "").partition("\n")[0], _CLIP)
 
 
 def _paused(job: WhyJob) -> list[Reason]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.errors import DuplicateWorker, NotFound, StoreRefused
 from holdfast.kernel.broker_rows import StaleWorker, WorkerRow
-from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.database import Database, Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
 from holdfast.kernel.statements import WorkersSql
@@ -206,15 +206,35 @@ async def oldest_code(tx: Transaction) -> int:
     return row.at if row is not None else 0
 
 
+async def absent_workers(database: Database) -> set[int]:
+    """Live workers whose presence is gone now: the numbers that lists and `why` need as `absent`.
+
+    One that holds nothing may be dead for a whole TTL before another worker gives it up.
+    """
+    beats = await database.transact(present_workers)
+    return await database.presence.absent([worker for worker, _ in beats])
+
+
 @reading
 async def list_workers(
-    tx: Transaction, *, all: bool, limit: int, before: int = FOREVER, id: str | None = None
+    tx: Transaction,
+    *,
+    all: bool,
+    limit: int,
+    before: int = FOREVER,
+    id: str | None = None,
+    absent: Collection[int] = (),
 ) -> list[WorkerRow]:
-    """Workers, the newest first: of one id, or of any, and those before a number."""
+    """Workers, the newest first: of one id, or of any, and those before a number.
+
+    `absent`: from `absent_workers`; who lives in their processes is absent too.
+    """
     page = {"all": int(all), "before": before, "limit": limit}
     if id is not None:
-        return await tx.many(WorkersSql.lives_of_worker, id=id, **page)
-    return await tx.many(WorkersSql.list_workers, **page)
+        rows = await tx.many(WorkersSql.lives_of_worker, id=id, **page)
+    else:
+        rows = await tx.many(WorkersSql.list_workers, **page)
+    return [row._replace(absent=True, presence=0) if (row.host or row.seq) in absent else row for row in rows]
 
 
 HANGING = "hanging"  # the slots of threads in calls that were given up and have not returned

@@ -27,10 +27,11 @@ class WorkerRecord:
     """A worker as it stands in the store.
 
     `seq` is the number by which jobs and duties name it. `queues` is None for a worker that serves every queue.
-    `presence` says whether the store notices its death at once, `leases` how many jobs it holds, `lines` its slots by
-    their group. `now` is the store's clock when the worker was read. `silent`: it has sent no heartbeat for
-    longer than its `ttl`, so it is probably dead, and no worker has declared it lost yet. `remote`: it is no process
-    of ours and reaches the store through the Redis protocol, by the key that `principal` names.
+    `presence` says whether the store saw its sign of life just now, and so notices its death at once; `leases` how many
+    jobs it holds, `lines` its slots by their group. `now` is the store's clock when the worker was read. `silent`: its
+    presence is gone, or it has sent no heartbeat for longer than its `ttl`, so it is probably dead, and no worker has
+    declared it lost yet. `remote`: it is no process of ours and reaches the store through the Redis protocol, by the
+    key that `principal` names.
     """
 
     seq: int

@@ -30,7 +30,6 @@ from holdfast.agents.retention.gaps import with_gaps
 from holdfast.agents.rows import RunRow
 from holdfast.agents.run_pages import list_runs
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.why import why
 from holdfast.agents.states import RunState, RunStateName
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
 from holdfast.agents.values.sessions import Message
@@ -255,7 +254,8 @@ class Run(Reaching, Generic[T]):
         row = await self._row()
         family = [run_of(each) for each in await self._transact(queries.short_family, row.root, _FAMILY)]
         shown = below(run_of(row), family)
-        history = await self._transact(read_history, row, [run.id for run in shown])
+        absent = await self._app.runtime().absent_workers()
+        history = await self._transact(read_history, row, [run.id for run in shown], absent)
         told = history if self.tenant is None else history.without_workers()
         return [span for run in shown for span in spans_of(run, told.past(run))]
 
@@ -267,7 +267,7 @@ class Run(Reaching, Generic[T]):
     async def reasons(self) -> list[ReasonRecord]:
         """Why the run does not continue: what keeps it, and until when if that is known."""
         await self.check()
-        return [reason_of(each) for each in await self._transact(why, self.id)]
+        return [reason_of(each) for each in await self._app.reasons(self.id)]
 
     async def fork(  # noqa: PLR0913  what can be different
         self,

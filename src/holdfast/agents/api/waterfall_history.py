@@ -4,7 +4,7 @@ run now. It reads no arguments and no results, so it stays small however much wa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar, cast
@@ -62,7 +62,7 @@ class History:
 
 
 @reading
-async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> History:
+async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str], absent: Collection[int] = ()) -> History:
     """The history of a run and of the runs below it, which `ids` names; bounded."""
     runs = list(ids)
     turns = await tx.many(LookingSql.turns_below, ids=runs, limit=_TURNS)
@@ -77,7 +77,7 @@ async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str]) -> Hist
         held=await _held(tx, runs),
         asked=_grouped((row.run, value_of(AskedPerson, row)) for row in asked),
         free_at=None if before is None else moment(before.at),
-        open_reason=None if top.finalized_at is not None else await _open_reason(tx, top.id),
+        open_reason=None if top.finalized_at is not None else await _open_reason(tx, top.id, absent),
     )
 
 
@@ -104,9 +104,9 @@ def _stretch(row: HeldStretch) -> HeldInterval:
     )
 
 
-async def _open_reason(tx: Transaction, run: str) -> tuple[Cause, str] | None:
+async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> tuple[Cause, str] | None:
     try:
-        reasons = await why(tx, run)
+        reasons = await why(tx, run, absent=absent)
     except NotFound:  # its job is gone
         return None
     if not reasons:

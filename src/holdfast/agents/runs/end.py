@@ -51,7 +51,7 @@ class AgentJobs:
     name = LAYER
     kinds = KINDS
     own_failures = True
-    retry_advice = "Start a new run instead: `enqueue` of the agent, or a message in the session."
+    retry_advice = "Start a new run instead: `holdfast runs retry ID` of its run, or a message in the session."
     cancel_advice: Mapping[str, str] = {
         BATCH: "cancel the runs that wait for it; then Holdfast cancels it at the provider too"
     }

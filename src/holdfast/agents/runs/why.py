@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,24 +21,20 @@ from holdfast.errors import NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId, is_id
-from holdfast.kernel.why import Reason
+from holdfast.kernel.why import RecordedEnd, Reason, retry_command, why_ended
 from holdfast.kernel.why import why as why_job
-
-_ENDS: dict[str, str] = {
-    RunState.COMPLETED: "was completed",
-    RunState.CANCELLED: "was cancelled",
-    RunState.FAILED: "has failed",
-}
 
 
 @reading
-async def why(tx: Transaction, id: str) -> list[Reason]:
-    """What keeps a job or a run; empty when nothing does."""
+async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list[Reason]:
+    """What keeps a job or a run; empty when nothing does. `absent`: workers whose presence is gone."""
     run = await tx.one(RunsSql.find_run, id=id)
     if run is not None and run.finalized_at is not None:
-        return [_ended(run)]
+        again = retry_command("run", run.id)
+        its = RecordedEnd(run.state, run.finalized_at, run.outcome, run.error_type, run.error, again)
+        return await why_ended(tx, JobId(run.id), its)
     try:
-        reasons = await why_job(tx, JobId(id)) if is_id(id) else None
+        reasons = await why_job(tx, JobId(id), absent=absent) if is_id(id) else None
     except NotFound:
         reasons = None
     if reasons is None:
@@ -50,7 +47,7 @@ async def why(tx: Transaction, id: str) -> list[Reason]:
     if run.state in IN_BATCH and (batch := await tx.one(BatchesSql.batch_of, run=run.id)) is not None:
         held = [lane for lane in await tx.many(ProvidersSql.closed_lanes) if lane.name == batch.lane]
         return [_batch(batch), *(Reason("lane", explain(lane)) for lane in held)]
-    if unasked := await missing(tx, run, reasons):
+    if unasked := await missing(tx, run, reasons, absent):
         return unasked
     if waiting := await behind(tx, reasons):
         return [*waiting, *await foretold(tx, run)]
@@ -61,12 +58,6 @@ async def why(tx: Transaction, id: str) -> list[Reason]:
         if run.limited is not None:
             reasons.append(Reason("budget", run.limited))
     return reasons
-
-
-def _ended(run: RunRow) -> Reason:
-    at = datetime.fromtimestamp((run.finalized_at or 0) / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    how = f", {run.outcome}" if run.outcome else f": {run.error}" if run.error else ""
-    return Reason("ended", f"it {_ENDS.get(run.state, f'ended as {run.state}')} at {at}{how}")
 
 
 async def _tools(tx: Transaction, run: RunRow) -> Reason:

@@ -16,7 +16,7 @@ from holdfast.kernel.flow_rows import LaneRow
 from holdfast.kernel.queues import QueueStats, list_lanes, queue_stats
 from holdfast.kernel.rows import DutyRow
 from holdfast.kernel.watch_rows import Change
-from holdfast.kernel.workers import list_duties, list_workers
+from holdfast.kernel.workers import absent_workers, list_duties, list_workers
 
 BUCKET_US = 5_000_000
 BUCKETS = 60
@@ -66,7 +66,7 @@ class StoreSampler:
             epoch=await database.transact(watch.cluster_epoch),
             now=now,
             queues=await database.transact(queue_stats),
-            workers=await database.transact(list_workers, all=False, limit=200),
+            workers=await database.transact(list_workers, all=False, limit=200, absent=await absent_workers(database)),
             duties=await database.transact(list_duties),
             lanes=[lane for lane in await database.transact(list_lanes) if lane.blocked],
             closed=await database.transact(closed_lanes),

@@ -38,6 +38,7 @@ from holdfast.kernel import stored_json
 from holdfast.kernel.ids import is_id
 from holdfast.values import Page, as_json
 from holdfast.values.bulk import Bulk
+from holdfast.values.jobs import ReasonRecord
 
 routes = Routes("runs")
 
@@ -303,12 +304,9 @@ async def show_usage(seen: Sight, id: str) -> dict[str, Any]:
 
 
 @routes.get("/runs/{id}/why")
-async def explain_run(seen: Sight, id: str) -> dict[str, str]:
+async def explain_run(seen: Sight, id: str) -> list[ReasonRecord]:
     """Explain why the run does not continue; empty when nothing holds it back."""
-    run = await seen.run(id)
-    if seen.sees_fleet:
-        return {"id": id, "why": await run.why()}
-    return {"id": id, "why": "; ".join(each.sentence for each in seen.reasons(await run.reasons()))}
+    return seen.reasons(await (await seen.run(id)).reasons())
 
 
 @routes.get("/runs/{id}/waterfall", whole="/runs/{id}/turns")

@@ -34,7 +34,7 @@ async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
     found = {each.name: each for each in await runtime.transact(list_tools, seen.tenant)}.get(name)
     if found is None:
         raise NotFound(f"no stored agent has a tool {name[:80]}.")
-    workers = await runtime.transact(workers_of, found)
+    workers = await runtime.transact(workers_of, found, await runtime.absent_workers())
     serving: dict[str, Any] = {"workers": workers} if seen.sees_fleet else {"served": bool(workers)}
     return {**as_json(found), **serving}
 

@@ -64,7 +64,7 @@ class Sampler:
     async def _look(self) -> Sample:
         hf, transact = self._hf, core_of(self._hf).runtime().transact
         now = await transact(fleet_now)
-        workers = await hf.workers.list(limit=1_000)
+        workers = [each for each in await hf.workers.list(limit=1_000) if not each.silent]
         queues = list(await hf.queues.stats())
         busy = [each.name for each in queues if each.succeeded or each.failed or each.cancelled]
         times = await transact(watch.latencies, busy)

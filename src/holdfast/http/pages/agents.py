@@ -90,7 +90,8 @@ async def _served_by(seen: Seen, name: str) -> Sequence[WorkerRecord] | None:
     """The live workers that can run it."""
     if not seen.sees_fleet:
         return None
-    return [each for each in await seen.hf.workers.list(limit=_WORKERS) if f"agent:{name}" in each.capabilities]
+    live = [each for each in await seen.hf.workers.list(limit=_WORKERS) if not each.silent]
+    return [each for each in live if f"agent:{name}" in each.capabilities]
 
 
 def _changed(versions: Sequence[VersionRecord]) -> list[Changed]:

@@ -51,7 +51,7 @@ async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersVi
     duties: dict[int, list[str]] = {}
     for duty in await list_duties(seen):
         duties.setdefault(duty.holder, []).append(duty.name)
-    live = [each for each in found if each.status in ("active", "draining")]
+    live = [each for each in found if each.status in ("active", "draining") and not each.silent]
     totals = sum(each.slots for each in live), sum(each.active for each in live)
     processes = [each for each in found if not each.remote]
     clients = [each for each in found if each.remote]

@@ -4,7 +4,7 @@
 select j.seq, j.kind, j.queue, j.route, j.state, j.priority, j.slot, j.gate, j.lane, j.cost, j.attempts, j.max_attempts,
     j.due_at, j.lease_until, j.claimed_at, j.finished_at, j.cancel_requested_at, j.open_children, j.channel, j.error,
     q.paused_at, q.pause_reason, r.capabilities, w.id as holder, w.hostname as host, holdfast.now_us() as now,
-    j.layer
+    j.layer, coalesce(nullif(w.host, 0), w.seq) as process
 from holdfast.job_now j
 left join holdfast.queue q on q.name = j.queue
 left join holdfast.route r on r.id = j.route
