@@ -5,7 +5,8 @@ In the current folder, and in one process, so that a block may use what an earli
 - A `python` block is run; `await` may stand at its top level. One that begins with `# name.py` is written to that file
   and imported. After `<!-- not run: reason -->` a block is only compiled.
 - A `console` block has commands after `$`, each followed by what it prints. `python` and `holdfast` are really run.
-  `…` stands for any text, `Killed` for that end, and a command with nothing after it may print what it likes.
+  `…` stands for any text, `Killed` for that end, and a command with nothing after it may print what it likes. One that
+  ends with `&` runs beside the others until the page ends.
 - `<!-- unseen: … -->` is Python too, for what an example needs and a reader does not.
 """
 
@@ -21,6 +22,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,13 +95,13 @@ def check_command(line: str) -> None:
 
 def run_page(file: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, ExitStack() as beside:
         for block in blocks(file.read_text()):
             where = f"{file}:{block.line}"
             if block.language == "python":
                 _run_python(block, where, names, runner)
             elif block.language == "console":
-                _run_console(block.text)
+                _run_console(block.text, beside)
 
 
 def _run_python(block: Block, where: str, names: dict[str, Any], runner: asyncio.Runner) -> None:
@@ -117,7 +119,7 @@ def _run_python(block: Block, where: str, names: dict[str, Any], runner: asyncio
         exec(code, names)
 
 
-def _run_console(text: str) -> None:
+def _run_console(text: str, beside: ExitStack) -> None:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         words = shlex.split(command, comments=True)
@@ -126,6 +128,10 @@ def _run_console(text: str) -> None:
         start = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "holdfast"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # what was printed before a kill is seen
         start += words[1:]
+        if words[-1] == "&":
+            process = beside.enter_context(subprocess.Popen(start[:-1], stderr=subprocess.DEVNULL, env=environment))
+            beside.callback(process.terminate)
+            continue
         done = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False, env=environment)
         code = done.returncode
         if "Killed" in expected.splitlines():

@@ -21,7 +21,7 @@ from holdfast.errors import NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId, is_id
-from holdfast.kernel.why import RecordedEnd, Reason, retry_command, why_ended
+from holdfast.kernel.why import Reason, RecordedEnd, retry_command, why_ended
 from holdfast.kernel.why import why as why_job
 
 
