@@ -33,7 +33,9 @@ async def test_why_names_the_provider_that_no_worker_has(hf: Holdfast) -> None:
     agent = hf.agent("reader", model="mine:small")
     run = await agent.enqueue("Hello")
     await hf.ensure_worker()
-    assert "mine" in await run.why()
+    why = await run.why()
+    assert "mine" in why
+    assert "ANTHROPIC_API_KEY" not in why
 
 
 async def test_a_provider_that_refuses_fails_the_run_with_its_words(hf: Holdfast) -> None:

@@ -121,7 +121,7 @@ async def test_each_state_has_the_same_words_and_shape_for_jobs_and_runs(place: 
         for run_state, run in runs.items():
             await eventually(partial(run_is, run, run_state))
         await eventually(partial(tool_runs, runs[RunState.PENDING_TOOLS]))
-        words = [(job.id, JOBS[state]) for state, job in jobs.items()]
+        words: list[tuple[str, list[str]]] = [(job.id, JOBS[state]) for state, job in jobs.items()]
         words += [(run.id, RUNS[run_state]) for run_state, run in runs.items()]
         for id, wanted in words:
             said = await asyncio.to_thread(explained, place.url, id)

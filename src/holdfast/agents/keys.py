@@ -111,7 +111,7 @@ async def missing(
         if reason.gate == "signal" and f"{_KEY}" in reason.sentence:
             model = await _model_of(tx, run)
             words = f"the worker that claimed it last has no key for model {model}; a worker with a key may take it"
-            return [Reason("key", f"{words}: set ANTHROPIC_API_KEY where the workers run", reason.until)]
+            return [Reason("key", f"{words}: set {_key_of(model)} where the workers run", reason.until)]
     if not any(reason.gate == "no_worker" for reason in reasons):
         return []
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)
@@ -120,11 +120,15 @@ async def missing(
     lacking = [row.id for row in live if row.status == "active" and kind in codec.decode(row.capabilities)]
     if not lacking:
         return []
-    words = (
-        f"no live worker has a key for model {await _model_of(tx, run)}: set ANTHROPIC_API_KEY where the workers run"
-    )
+    model = await _model_of(tx, run)
+    words = f"no live worker has a key for model {model}: set {_key_of(model)} where the workers run"
     some = ", ".join(lacking[:3]) + (" …" if len(lacking) > 3 else "")
     return [Reason("key", f"{words}, or install what they lack, as the log of each says ({some})")]
+
+
+def _key_of(model: str) -> str:
+    """Only the program that registers a provider under a prefix knows the name of its key."""
+    return "the key of its provider" if ":" in model else "ANTHROPIC_API_KEY"
 
 
 async def _model_of(tx: Transaction, run: RunRow) -> str:
