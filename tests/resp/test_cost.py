@@ -13,7 +13,7 @@ from holdfast.resp.principals import shared
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve, request
 from tests.resp.test_jobs import submitted
-from tests.resp.test_workers import SHORT, registered, worker
+from tests.resp.test_workers import SHORT, live_long, registered, worker
 from tests.support.apps import eventually
 from tests.support.sent import Statements
 
@@ -192,7 +192,8 @@ async def test_a_parked_pop_follows_its_worker_into_a_new_epoch(server: RespServ
 
 
 async def test_a_parked_pop_hears_of_a_new_epoch_at_another_server(serve: Serve, connect: Connect) -> None:
-    here, there = await serve(dead_after=SHORT * 2), await serve(dead_after=SHORT * 2)
+    here, there = await serve(dead_after=SHORT), await serve()
+    live_long(here)
     await registered(connect, "w1", port=here.port)
     side = await connect("w1", here.port)
     wait = asyncio.create_task(side("BRPOP", "queue:in", "0"))
@@ -204,7 +205,7 @@ async def test_a_parked_pop_hears_of_a_new_epoch_at_another_server(serve: Serve,
 
 @pytest.mark.both
 async def test_a_dead_worker_completes_nothing_that_it_popped(serve: Serve, connect: Connect) -> None:
-    server = await serve(dead_after=SHORT)
+    server = await serve(dead_after=SHORT * 4)  # as long as a slow machine needs to come to the claim
     client = await registered(connect, "w1", port=server.port, max_concurrent_jobs=2)
     submitter = await connect("submitter", server.port)
     (id,) = await submitted(submitter)
