@@ -47,6 +47,11 @@ def shown_value(value: Any) -> Any:
     return Redactor().value(value, "arguments")
 
 
+def number_of(count: int, noun: str) -> str:
+    """A number of things, as "1 job" or "1,200 jobs"."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def first_line(text: object) -> str:
     """What a log says in one line of a message that may have many."""
     return next(iter(_lines(str(text))), "")

@@ -1,7 +1,8 @@
 """Slow waits: a caller that has waited for a result for three seconds reads in the log what `why` knows of it.
 
-The loop that looks for results calls `look`, so a wait that ends sooner costs an entry of a dictionary. An error while
-`why` is asked is a line at DEBUG: it never reaches the caller.
+A job or a run is explained once in a process, however many wait for it. A wait for a person, such as for an approval,
+is what the program asked for, and no warning. The loop that looks for results calls `look`, so a wait that ends sooner
+costs an entry of a dictionary. An error while `why` is asked is a line at DEBUG: it never reaches the caller.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.kernel.why import Reason
-from holdfast.shown_text import shown
+from holdfast.shown_text import number_of, shown
 
 log = logging.getLogger("holdfast")
 
 PATIENCE = 3.0
-# Somebody works on it, or its time comes by itself. Any other gate may need somebody.
-_GOES_ON = frozenset({"leased", "ended", "children", "tools", "batch", "session", "not_due"})
+_REMEMBERED = 1_000  # ids that were explained; older ones are forgotten
+# Somebody works on it, a person was asked, or its time comes by itself. Any other gate may need an operator.
+_NORMAL = frozenset({"leased", "ended", "children", "tools", "batch", "session", "not_due", "person"})
 
 
 class _Wait(NamedTuple):
@@ -37,6 +39,7 @@ class SlowWaits:
         self._ask = ask
         self._waits: dict[object, _Wait] = {}  # the oldest first
         self._asking: set[asyncio.Task[None]] = set()
+        self._explained: dict[str, None] = {}  # the oldest first
 
     def begin(self, key: object, id: str) -> None:
         """Somebody waits for this from now on. `key` is this wait's own."""
@@ -52,7 +55,7 @@ class SlowWaits:
         self._waits.pop(key, None)
 
     def look(self) -> None:
-        """Explain the waits that have lasted too long, each once."""
+        """Explain the waits that have lasted too long: each job or run once."""
         if not self._waits:
             return
         before = self._ports.clock.monotonic() - PATIENCE
@@ -61,7 +64,11 @@ class SlowWaits:
             if wait.since > before:
                 break
             late.append(key)
-        ids = list(dict.fromkeys(self._waits.pop(key).id for key in late))
+        ids = [id for id in dict.fromkeys(self._waits.pop(key).id for key in late) if id not in self._explained]
+        for id in ids:
+            self._explained[id] = None
+        while len(self._explained) > _REMEMBERED:
+            del self._explained[next(iter(self._explained))]
         if ids and log.isEnabledFor(logging.WARNING):
             task = asyncio.create_task(self._explain(ids[0], len(ids) - 1), name="why a result does not come")
             self._asking.add(task)
@@ -80,12 +87,12 @@ class SlowWaits:
         except Exception:  # the loop that looks for results tells the caller of real trouble
             log.debug("why %s %s does not end could not be found out", self._noun, id, exc_info=True)
             return
-        level = logging.INFO if reasons and all(each.gate in _GOES_ON for each in reasons) else logging.WARNING
+        level = logging.INFO if reasons and all(each.gate in _NORMAL for each in reasons) else logging.WARNING
         sentences = [shown(each.sentence) for each in reasons]
         known = "; ".join(sentences) or "nothing holds it back, and no worker has taken it yet"
         if any(each.gate == "no_worker" for each in reasons):
             known += ". Start one with `holdfast worker MODULE:APP`"
-        counted = f"1 more {self._noun} has" if others == 1 else f"{others} more {self._noun}s have"
-        more = f" {counted} been awaited as long." if others else ""
+        has = "has" if others == 1 else "have"
+        more = f" {number_of(others, f'more {self._noun}')} {has} been awaited as long." if others else ""
         about = {self._noun: id}
         log.log(level, "still waiting for %s %s after %g s: %s.%s", self._noun, id, PATIENCE, known, more, extra=about)

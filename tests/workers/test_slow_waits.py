@@ -141,9 +141,10 @@ def late(clock: Skipping, ask: Any, others: int = 0) -> Awaitable[Any]:
         (["batch"], "INFO"),
         (["session"], "INFO"),
         (["not_due"], "INFO"),
+        (["person"], "INFO"),
         (["not_due", "budget"], "WARNING"),
         (["batch", "lane"], "WARNING"),
-        *(([gate], "WARNING") for gate in ("no_worker", "no_route", "paused", "person", "signal", "key", "model")),
+        *(([gate], "WARNING") for gate in ("no_worker", "no_route", "paused", "signal", "key", "model")),
         ([], "WARNING"),
     ],
 )
@@ -157,6 +158,27 @@ async def test_only_what_may_need_somebody_is_a_warning(
 
     await late(clock, answer)
     assert [each.levelname for each in caplog.records if each.name == "holdfast"] == [level]
+
+
+async def test_ten_readers_of_one_run_are_told_once_whenever_they_came(
+    clock: Skipping, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(_id: str) -> list[Reason]:
+        return [Reason("paused", "queue 'x' was paused")]
+
+    waits = SlowWaits(Ports(clock=clock), "run", answer)
+    for reader in range(10):
+        waits.begin(reader, "r1")
+        clock.skipped += 1
+        waits.look()
+    clock.skipped += PATIENCE
+    waits.look()
+    waits.begin("another", "r2")
+    clock.skipped += PATIENCE
+    waits.look()
+    await asyncio.gather(*waits._asking)
+    assert not waits._waits
+    assert told(caplog) == [f"still waiting for run {run} after 3 s: queue 'x' was paused." for run in ("r1", "r2")]
 
 
 async def test_what_others_wrote_cannot_command_the_terminal_of_who_waits(
