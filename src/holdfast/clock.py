@@ -10,11 +10,13 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from holdfast.observe import Bus, Event
+from holdfast.errors import Unavailable
+from holdfast.observe import Bus, Event, Outages
 
 
 class Clock(Protocol):
@@ -48,6 +50,24 @@ class Ports:
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(64)))
     events: Bus = field(default_factory=Bus)
+    outages: Outages = field(default_factory=Outages)
+
+    @contextmanager
+    def watching(self, operation: object) -> Iterator[None]:
+        """Around an operation of the store, in a driver: whether the store answered is noted."""
+        begun = self.clock.monotonic()
+        name = getattr(operation, "__qualname__", "")  # all closures of one function are one operation
+        try:
+            yield
+        except Unavailable as problem:
+            self.outages.failed(name, problem, begun)
+            raise
+        if self.outages.open:
+            self.outages.succeeded(name, self.clock.monotonic())
+
+    def try_again(self, problem: Unavailable) -> None:
+        """A loop met this and tries again: the log says once that the store does not answer, and once that it does."""
+        self.outages.tell(problem, self.clock.monotonic())
 
     def tell(self, name: str, measurements: Mapping[str, float | int], /, **metadata: Any) -> None:
         """Emit an event, if anybody listens. Where every job passes, ask `events.heard` before making its parts."""

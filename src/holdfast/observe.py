@@ -18,9 +18,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from holdfast.errors import UsageError
+from holdfast.errors import QueryTooLong, StoreBusy, StoreCorrupt, StoreFull, Unavailable, UsageError
 
 log = logging.getLogger("holdfast.observe")
+log_store = logging.getLogger("holdfast.store")
 
 TRACE = "holdfast.trace"  # the key in a job's metadata under which the sender's trace context travels
 
@@ -149,6 +150,76 @@ class Spans(Protocol):
 
     def carried(self) -> Mapping[str, str]:
         """What to carry in the metadata of jobs that the present span starts."""
+
+
+class Outage(NamedTuple):
+    """Since when operations fail, which of them did, and whether the log says so."""
+
+    since: float
+    operations: set[str]
+    told: bool
+
+
+class Outages:
+    """What keeps the store of one app from answering: one line in the log when it begins, one when it is over.
+
+    Drivers note what failed and what succeeded. A loop that tries again says so with `tell`, instead of logging each
+    failure; an error that reaches a caller is the caller's, and not logged here. An outage is over when an operation
+    that failed in it has succeeded: a full disk still answers reads. Threads share it.
+    """
+
+    _WORDS: Mapping[type[Unavailable], tuple[str, str]] = {
+        StoreFull: ("the store is full", "the store has space again"),
+        StoreBusy: ("the store is busy", "the store is no longer busy"),
+        QueryTooLong: ("the store is slow", "the store answers in time again"),
+        StoreCorrupt: ("the store is damaged", "the store is readable again"),
+    }
+    _AWAY = ("the store is away", "the store is back")
+
+    def __init__(self) -> None:
+        self.open: dict[type[Unavailable], Outage] = {}
+        self._changing = threading.Lock()
+
+    @property
+    def are_told(self) -> bool:
+        """Whether the log says that the store does not answer."""
+        return any(outage.told for outage in list(self.open.values()))
+
+    def failed(self, operation: str, problem: Unavailable, since: float) -> None:
+        """An operation that was first tried at `since`, by the app's clock, was given up."""
+        with self._changing:
+            outage = self.open.setdefault(self._kind(problem), Outage(since, set(), told=False))
+            outage.operations.add(operation)
+
+    def tell(self, problem: Unavailable, now: float) -> None:
+        """The caller met this problem and tries again."""
+        kind = self._kind(problem)
+        with self._changing:
+            outage = self.open.get(kind, Outage(now, set(), told=False))
+            if outage.told:
+                return
+            self.open[kind] = outage._replace(told=True)
+        log_store.warning("%s: %s Holdfast keeps trying.", self._words(kind)[0], problem)
+
+    def succeeded(self, operation: str, now: float) -> None:
+        """Called while an outage is open."""
+        with self._changing:
+            over = [
+                (kind, outage)
+                for kind, outage in self.open.items()
+                if operation in outage.operations or not outage.operations
+            ]
+            for kind, _ in over:
+                del self.open[kind]
+        for kind, outage in over:
+            if outage.told:
+                log_store.warning("%s after %.0f s", self._words(kind)[1], max(1.0, now - outage.since))
+
+    def _kind(self, problem: Unavailable) -> type[Unavailable]:
+        return next((kind for kind in self._WORDS if isinstance(problem, kind)), Unavailable)
+
+    def _words(self, kind: type[Unavailable]) -> tuple[str, str]:
+        return self._WORDS.get(kind, self._AWAY)
 
 
 class Bus:

@@ -199,7 +199,8 @@ class Runtime:
                 pause = _FIRST_LOOK
             try:
                 ended = await self.database.transact(queries.find_ended, list(self._awaited))
-            except Unavailable:
+            except Unavailable as problem:
+                self.ports.try_again(problem)
                 ended = []
             except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
                 self._give_up(problem)

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable, Unavailable
 from holdfast.kernel.queries import list_jobs
-from tests.chaos.jobs import nap, quick
+from tests.chaos.jobs import hold, nap, quick
 from tests.chaos.scene import Scene
 from tests.chaos.watch import Watch
 from tests.support.apps import eventually, settings_with
@@ -93,6 +93,27 @@ async def test_nothing_accepted_is_lost_and_everything_comes_back(server: Server
     for worker in workers:
         assert open_descriptors(worker.pid) <= descriptors[worker.pid] + OPEN
         assert "Traceback" not in worker.output, worker.output
+
+
+async def test_the_log_says_once_that_the_store_is_away_and_once_that_it_is_back(server: Server, scene: Scene) -> None:
+    """Many heartbeats, looks and outcomes fail meanwhile."""
+    gate = scene.gate()
+    worker = await scene.registered(**SETTINGS | {"store_patience": "100ms", "poll_interval": "200ms"})
+    job = await hold.enqueue(str(scene.witness), str(gate))
+    await scene.witness.saw(f"running {job.id} {worker.pid}")
+    await asyncio.to_thread(server.stop)
+    try:
+        gate.open()
+        await worker.says("the store is away")
+        await asyncio.sleep(3)
+    finally:
+        await asyncio.to_thread(server.start)
+    await worker.says("the store is back after")
+    assert await job.result(timeout="60s")
+    said = [line for line in worker.output.splitlines() if " WARNING " in line]
+    assert ["the store is" in line for line in said] == [True, True], worker.output
+    assert "cannot be reached" in said[0]
+    assert said[0].endswith("Holdfast keeps trying.")
 
 
 @pytest.mark.long

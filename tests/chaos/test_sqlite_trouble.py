@@ -196,11 +196,16 @@ async def test_a_full_disk_refuses_work_and_loses_none(url: str, path: Path, cap
         with pytest.raises(StoreFull, match="Free some space"):
             await fill.enqueue_many([("c" * 10_000,)] * 20)
         space.set()
-        await eventually(partial(has_logged, caplog, "jobs wait for the store: no space left"))
+        await eventually(partial(has_logged, caplog, "the store is full: no space left for"))
         await limit_pages(app, spare=100_000)
         accepted.append((await fill.enqueue("d" * 10_000)).id)
         for id in accepted:
             await app.jobs[id].result(timeout="60s")
+    said = [each.getMessage() for each in caplog.records if each.name == "holdfast.store"]
+    assert [text.partition(":")[0].partition(" after")[0] for text in said] == [
+        "the store is full",
+        "the store has space again",
+    ]
     assert {row.id for row in await app.jobs.list(limit=1_000)} == set(accepted)
     assert [await outcomes(app, id) for id in accepted] == [["succeeded"]] * len(accepted)
     await app.close()

@@ -68,6 +68,7 @@ class AgwWorker:
         self._pulling: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
         self._came_back = False  # this process has registered before
+        self._away_since: float | None = None  # when the gateway was lost, if it is
         self._interval = options.heartbeat_seconds or 30.0
         self._tally = JobTally()
         self._begun = ports.clock.monotonic()
@@ -106,7 +107,9 @@ class AgwWorker:
                 if self._ports.clock.monotonic() - began > LAST_PAUSE:
                     pause = FIRST_PAUSE
                 wait = pause_with_jitter(pause, self._ports.random)
-                log.warning("the gateway is gone (%s); the next try is in %.1f s", problem, wait)
+                if self._away_since is None:
+                    self._away_since = self._ports.clock.monotonic()
+                    log.warning("the gateway is away: %s. This worker keeps trying, at least once a minute.", problem)
                 pause = min(pause * 2, LAST_PAUSE)
                 await self._ports.clock.sleep(wait)
 
@@ -124,6 +127,9 @@ class AgwWorker:
                 await self._register(control)
                 self._registered.set()
                 log.info("worker %s is registered", self._options.worker_id)
+                if self._away_since is not None:
+                    away, self._away_since = self._ports.clock.monotonic() - self._away_since, None
+                    log.warning("the gateway is back after %.0f s", max(1.0, away))
                 await self._beat_and_pull(control, popping)
             finally:
                 await popping.close()

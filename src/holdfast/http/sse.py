@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from holdfast.agents.api.run import Run
 from holdfast.asgi import Receive, Scope, Send
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.events import Event, RunEnded
 from holdfast.http.live.frames import BEGIN, STILL_HERE, frame_of
 from holdfast.problems import told
@@ -107,7 +107,8 @@ class EventResponse(_Response):
         except StopAsyncIteration:
             pass
         except HoldfastError as problem:  # the reader comes back and continues where it was
-            log.warning("a reader of run %s was cut off: %s", self._run.id, problem)
+            level = logging.INFO if isinstance(problem, Unavailable) else logging.WARNING
+            log.log(level, "a reader of run %s was cut off: %s", self._run.id, problem)
         finally:
             coming.cancel()
             quiet.cancel()

@@ -86,8 +86,8 @@ async def dispatch_together(requests: list[list[bytes]], client: Client, gateway
     try:
         answers = await command.many([CommandCall(command.name, each[1:], client, gateway) for each in requests])
     except Exception as problem:  # noqa: BLE001  the edge of a connection, as in `answer`
-        return [_failure(command, problem)] * len(requests)
-    return [_failure(command, each) if isinstance(each, Exception) else each for each in answers]
+        return [_failure(command, problem, gateway)] * len(requests)
+    return [_failure(command, each, gateway) if isinstance(each, Exception) else each for each in answers]
 
 
 async def answer(command: Command, request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
@@ -95,10 +95,10 @@ async def answer(command: Command, request: list[bytes], client: Client, gateway
     try:
         return await command.answer(CommandCall(command.name, request[1:], client, gateway))
     except Exception as problem:  # noqa: BLE001  the edge of a connection: the others continue, and so does this one
-        return _failure(command, problem)
+        return _failure(command, problem, gateway)
 
 
-def _failure(command: Command, problem: Exception) -> Failure:
+def _failure(command: Command, problem: Exception, gateway: RespGateway) -> Failure:
     """What a client is told."""
     match problem:
         case CallRefused():
@@ -108,7 +108,7 @@ def _failure(command: Command, problem: Exception) -> Failure:
         case UsageError() | StoreRefused():
             return Failure(str(problem))
         case Unavailable():
-            log.warning("%s could not be done: %s", command.name, problem)
+            gateway.core.ports.try_again(problem)  # its client does
             return Failure(str(problem), "TRYAGAIN")
         case HoldfastError():
             log.error("%s failed: %s", command.name, problem)

@@ -33,6 +33,7 @@ from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
 from holdfast.resp.rows import Epoch
 from holdfast.settings import Settings
+from holdfast.shown_text import number_of
 
 log = logging.getLogger("holdfast.resp")
 
@@ -82,6 +83,7 @@ class PopWaiter:
 class Pops:
     def __init__(self, database: Database, options: RespOptions, settings: Settings, ports: Ports) -> None:
         self._database = database
+        self._ports = ports
         self._clock = ports.clock
         self._beat_every = options.heartbeat.total_seconds()
         self._ttl_us = int(options.dead_after.total_seconds() * _US)
@@ -181,7 +183,8 @@ class Pops:
         try:
             await self._database.transact(complete_and_settle, [release(lease) for lease in leases], parents)
         except Unavailable as problem:
-            log.warning("%d jobs come back when their leases end: %s", len(leases), problem)
+            back = "comes back when its lease ends" if len(leases) == 1 else "come back when their leases end"
+            log.warning("%s %s: %s", number_of(len(leases), "job"), back, problem)
 
     # When there may be something.
 
@@ -228,7 +231,7 @@ class Pops:
                     await self._serve(waiters)
             except Exception as problem:  # the edge of those who wait: they wait on
                 if isinstance(problem, Unavailable):
-                    log.warning("cannot look for jobs: %s", problem)
+                    self._ports.try_again(problem)
                 else:
                     log.exception("cannot look for jobs")
                 self._refuse(problem)
@@ -340,7 +343,7 @@ class Pops:
             try:
                 await self.beat()
             except Unavailable as problem:
-                log.warning("heartbeats of workers that wait could not be sent: %s", problem)
+                self._ports.try_again(problem)
             except Exception:  # the edge of a task that all who wait need: it continues
                 log.exception("heartbeats of workers that wait could not be sent")
 

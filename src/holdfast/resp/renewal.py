@@ -34,7 +34,7 @@ class LeaseRenewal:
             try:
                 await self.keep()
             except Unavailable as problem:
-                log.warning("cannot keep the leases of jobs that were sent: %s", problem)
+                self._gateway.core.ports.try_again(problem)
             except Exception:  # the edge of a task that all workers need: it continues
                 log.exception("cannot keep the leases of jobs that were sent")
 

@@ -126,7 +126,7 @@ class RespServer:
             try:
                 valid = {each.digest for each in await self.gateway.transact(keys.list_keys, all=False)}
             except Unavailable as problem:
-                log.warning("cannot see which keys are revoked: %s", problem)
+                self._core.ports.try_again(problem)
                 continue
             except Exception:  # the edge of a task by which revocations count: it continues
                 log.exception("cannot see which keys are revoked")

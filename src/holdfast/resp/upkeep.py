@@ -40,7 +40,7 @@ class Upkeep:
                 if turn % _PRUNE_EVERY == 0:
                     await self._gateway.transact(keyspace.prune, limit=_LIMIT)
             except Unavailable as problem:
-                log.warning("the store is away: %s", problem)
+                self._gateway.core.ports.try_again(problem)
             except Exception:  # the edge of a task that everybody needs: it continues
                 log.exception("upkeep failed")
 

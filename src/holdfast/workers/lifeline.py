@@ -144,7 +144,7 @@ class ThreadLifeline:
             if answer.now is not None:
                 self._store_clock.note(answer.now, sent_at)
         except Unavailable as problem:
-            log.warning("a heartbeat failed: %s", problem)
+            self._ports.try_again(problem)
             return False
         except Exception as problem:
             oldest = self._oldest_code(store)

@@ -23,7 +23,7 @@ async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports
         try:
             await loop()
         except Unavailable as problem:
-            log.warning("worker %s waits for the store: %s", worker, problem, extra={"worker": worker})
+            ports.try_again(problem)
         except Exception:
             log.exception("worker %s met an unexpected error; it continues", worker, extra={"worker": worker})
         if ports.clock.monotonic() - begun > _STEADY:

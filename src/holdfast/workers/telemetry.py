@@ -106,7 +106,8 @@ class WorkerTelemetry:
     def unlinked(self, incarnation: int) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         said = "worker %s claims no jobs until one of its heartbeats reaches the store: others may count it as lost"
-        log.warning(said, self._worker, extra=extra)
+        level = logging.DEBUG if self._ports.outages.are_told else logging.WARNING
+        log.log(level, said, self._worker, extra=extra)
 
     def too_old(self, code: int, oldest_code: int) -> None:
         log.warning(

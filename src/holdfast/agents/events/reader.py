@@ -186,7 +186,8 @@ class Streams:
             self._look.clear()
             try:
                 found = await self._once()
-            except Unavailable:
+            except Unavailable as problem:
+                self._ports.try_again(problem)
                 found = False
             except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
                 self._give_up(problem)

@@ -8,6 +8,7 @@ from holdfast.agents.statements import RunsSql
 from holdfast.durations import microseconds
 from holdfast.kernel.database import Transaction
 from holdfast.settings import Settings
+from holdfast.shown_text import number_of
 from holdfast.workers.layer import Chore
 
 log = logging.getLogger("holdfast.agents")
@@ -20,7 +21,9 @@ async def rescue(tx: Transaction, settings: Settings) -> int:
     timeout_us = microseconds(settings.rescue_timeout)
     stuck = await tx.many(RunsSql.find_stuck, timeout_us=timeout_us, limit=_LIMIT)
     if stuck:
-        log.warning("%d runs made no progress for %s; Holdfast takes them back", len(stuck), settings.rescue_timeout)
+        them = "it" if len(stuck) == 1 else "them"
+        said = "%s made no progress for %s; Holdfast takes %s back"
+        log.warning(said, number_of(len(stuck), "run"), settings.rescue_timeout, them)
         await tx.run(RunsSql.lapse, seqs=[run.seq for run in stuck], timeout_us=timeout_us)
     return len(stuck)
 

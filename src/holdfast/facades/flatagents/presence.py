@@ -73,11 +73,17 @@ def _register(registry: RegistrationBackend, worker_id: str, pool_id: str | None
 
 
 def _beat(registry: RegistrationBackend, worker_id: str, interval: float, stop: threading.Event) -> None:
+    away = False
     while not stop.wait(interval):
         try:
             registry.heartbeat(worker_id)
+            if away:
+                log.warning("worker %s: its heartbeats arrive again", worker_id)
+            away = False
         except KeyError:
             log.warning("worker %s was given up; what it says of its item is ignored", worker_id)
             return
         except Unavailable as problem:
-            log.warning("worker %s: its heartbeat failed: %s", worker_id, problem)
+            if not away:
+                log.warning("worker %s: its heartbeats fail, and it keeps trying: %s", worker_id, problem)
+            away = True

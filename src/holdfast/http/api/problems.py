@@ -14,13 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from holdfast.app import core_of
 from holdfast.errors import (
     HoldfastError,
     MissingExtra,
     NotFound,
     SchemaTooNew,
     SchemaTooOld,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
     StoreRefused,
+    StoreUnavailable,
     StoreUnfit,
     Unavailable,
     UsageError,
@@ -109,9 +114,16 @@ def problem_response(status: int, said: dict[str, Any], headers: dict[str, str] 
     )
 
 
-async def on_refusal(_: Request, problem: Exception) -> Response:
+async def on_refusal(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HoldfastError)
+    note_outage(request, problem)
     return response_to(problem)
+
+
+def note_outage(request: Request, problem: HoldfastError) -> None:
+    """If the store did not answer, the log says so once: the client asks again."""
+    if isinstance(problem, (StoreUnavailable, StoreBusy, StoreFull, StoreCorrupt)):
+        core_of(request.app.state.gate.hf).ports.try_again(problem)
 
 
 async def on_bad_request(_: Request, problem: Exception) -> Response:

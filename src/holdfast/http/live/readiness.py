@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.bounds import READS, bound
 
 log = logging.getLogger("holdfast.http")
@@ -33,6 +33,9 @@ class Readiness:
         try:
             with bound(READS):
                 await self._hf.queues.list(limit=1)
+        except Unavailable as problem:
+            core_of(self._hf).ports.try_again(problem)
+            return False
         except HoldfastError as problem:
             log.warning("not ready: %s", problem)
             return False

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast.asgi import Receive, Scope, Send
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.http.live.frames import BEGIN, STILL_HERE
 from holdfast.http.live.vigil import Vigil, WatchedStream
 from holdfast.http.security.caps import StreamCounts
@@ -81,7 +81,8 @@ class LiveResponse(Response):
                 async for data in self._frames:
                     await writer.write(data)
         except HoldfastError as problem:  # the reader comes back and continues where it was
-            log.warning("a stream of %s was cut off: %s", self._watched.name, shown(problem))
+            level = logging.INFO if isinstance(problem, Unavailable) else logging.WARNING
+            log.log(level, "a stream of %s was cut off: %s", self._watched.name, shown(problem))
         finally:
             close = getattr(self._frames, "aclose", None)
             if close is not None:

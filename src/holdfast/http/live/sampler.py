@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.agents.values.activity import AgentNow, fleet_now
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel import watch
 from holdfast.values.quantiles import Quantiles, quantiles
 from holdfast.values.queues import QueueCounts
@@ -57,8 +56,11 @@ class Sampler:
     async def samples(self) -> AsyncIterator[Sample]:
         """One now, and then one every two seconds; none while the store is away."""
         while True:
-            with contextlib.suppress(HoldfastError):
+            try:
                 yield await self.sample()
+            except HoldfastError as problem:
+                if isinstance(problem, Unavailable):
+                    core_of(self._hf).ports.try_again(problem)
             await core_of(self._hf).ports.clock.sleep(EVERY)
 
     async def _look(self) -> Sample:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from holdfast.agents import queries
 from holdfast.app import Holdfast, core_of
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.kernel.bounds import READS, bound
 
 _LOOK = 0.5  # seconds between two looks
@@ -64,9 +63,13 @@ class SessionNews:
         core = core_of(self._hf)
         while self.followed:
             await core.ports.clock.sleep(_LOOK)
-            with contextlib.suppress(HoldfastError):  # the store is away: there is no news
-                self.looks += 1
-                asked = list(self.followed.items())
+            self.looks += 1
+            asked = list(self.followed.items())
+            try:
                 found = await core.runtime().transact(queries.runs_had, [session for session, _ in asked])
-                for session, followed in asked:
-                    followed.tell(found.get(session))
+            except HoldfastError as problem:  # there is no news
+                if isinstance(problem, Unavailable):
+                    core.ports.try_again(problem)
+                continue
+            for session, followed in asked:
+                followed.tell(found.get(session))

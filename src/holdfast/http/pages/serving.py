@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.http.api.problems import on_bad_request, response_to
+from holdfast.http.api.problems import note_outage, on_bad_request, response_to
 from holdfast.http.pages import kill
 from holdfast.http.pages.asset_files import PATH, serve_asset
 from holdfast.http.pages.index import PAGES
@@ -129,6 +129,7 @@ def _paged(route: PageRoute, for_programs: Answering) -> type[APIRoute]:
                 try:
                     response = await gate.pass_through(request, route, TABLE.get(route.name), rendered)
                 except HoldfastError as problem:
+                    note_outage(request, problem)
                     response = response_to(problem)
                 except RequestValidationError as problem:
                     response = await on_bad_request(request, problem)

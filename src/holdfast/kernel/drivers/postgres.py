@@ -109,7 +109,7 @@ class PostgresDatabase:
         self._reconnected_at: float | None = None
         self._lost_once = False
         self._listening: asyncio.Task[None] | None = None
-        self._hears = False  # the listening connection is there, as far as anybody knows
+        self.hears = False  # the listening connection is there, as far as anybody knows
         self.presence = PostgresPresence(self, settings.schema, settings.presence_quiet.total_seconds())
         self._heard: list[Callable[[str], None]] = []
         self._channel = f"{settings.schema}.hint"
@@ -120,7 +120,7 @@ class PostgresDatabase:
 
     @property
     def crowd(self) -> float:
-        return CROWD if self._hears else math.inf
+        return CROWD if self.hears else math.inf
 
     def introduce(self, owner: str) -> None:
         self._owner = owner
@@ -160,6 +160,10 @@ class PostgresDatabase:
             self._pool = None
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._ports.watching(operation):
+            return await self._insist(operation, args, kwargs)
+
+    async def _insist(self, operation: Callable[..., Awaitable[R]], args: Any, kwargs: Any) -> R:
         clock = self._ports.clock
         patience = clock.monotonic() + self.settings.store_patience.total_seconds()
         conflicts, pause = 0, 0.02
@@ -448,7 +452,7 @@ class PostgresDatabase:
                     listening = connection
                 pause = 0.05
                 ready.set()
-                self._hears = True
+                self.hears = True
                 self._on_hint("")
                 if not listening.is_closed():
                     await closed.wait()
@@ -456,7 +460,7 @@ class PostgresDatabase:
             except (pg.PostgresError, *AWAY) as problem:
                 log.debug("the listener lost its connection: %s", problem)
             finally:
-                self._hears = False
+                self.hears = False
             await self._ports.clock.sleep(pause * (0.5 + self.chance.random() / 2))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 

@@ -27,6 +27,7 @@ log = logging.getLogger("holdfast.presence")
 _KEYS = 2**31
 _STEP = 0.05
 _LONGEST_PAUSE = 2.0
+_WARN_AT = 0.4  # seconds between two tries: at the fourth, so that others notice first if the server is away
 # How long a lock may be another's before that is believed. A connection of our own that was lost may still be held by
 # a server that has not noticed; that takes milliseconds.
 _TAKE_SECONDS = 2.0
@@ -46,6 +47,7 @@ class PresenceServer(Protocol):
     url: str
     chance: Random
     direct: bool  # no pooler between: sessions are ours
+    hears: bool  # its listening connection is there
 
     def seconds_since_reconnect(self) -> float: ...
 
@@ -144,7 +146,11 @@ class PostgresPresence:
 
     async def _keep(self, worker: int, connection: Connection | None, changed: Callable[[], None]) -> None:
         """Take the lock again whenever its connection is lost, and say so each time: until it is taken, others must not
-        look for it."""
+        look for it.
+
+        A warning says that this worker lacks its sign while the server answers it. If the server is away, the log says
+        that already.
+        """
         pause = _STEP
         warned = connection is None
         try:
@@ -166,7 +172,7 @@ class PostgresPresence:
                         log.info("worker %s shows its presence", worker)
                     pause, warned = _STEP, False
                     continue
-                if not warned:
+                if not warned and self._database.hears and pause >= _WARN_AT:
                     warned = True
                     log.warning("worker %s lost its presence, and continues without it: %s", worker, reason)
                 await asyncio.sleep(pause * (0.5 + self._database.chance.random()))

@@ -22,7 +22,16 @@ from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.bounds import bounds_now
-from holdfast.kernel.database import Blocking, Guard, Operation, Owner, Presence, StoredSchema, is_reading, unheeded
+from holdfast.kernel.database import (
+    Blocking,
+    Guard,
+    Operation,
+    Owner,
+    Presence,
+    StoredSchema,
+    is_reading,
+    unheeded,
+)
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_hints import LARGEST, SqliteHints, runtime_folder
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
@@ -102,10 +111,11 @@ class SqliteDatabase:
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         bounds = bounds_now()
-        if bounds is not None and bounds.reads:
-            return await asyncio.wrap_future(self._read(operation, args, kwargs))
-        answer = self._submit(operation, args, kwargs, urgent=False)
-        return await asyncio.wrap_future(answer)
+        with self._ports.watching(operation):
+            if bounds is not None and bounds.reads:
+                return await asyncio.wrap_future(self._read(operation, args, kwargs))
+            answer = self._submit(operation, args, kwargs, urgent=False)
+            return await asyncio.wrap_future(answer)
 
     def blocking(self) -> Blocking:
         return SqliteBlocking(self)
@@ -313,8 +323,9 @@ class SqliteBlocking:
         self._database = database
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: Future[R] = self._database._submit(operation, args, kwargs, urgent=True)
-        return answer.result()
+        with self._database._ports.watching(operation):
+            answer: Future[R] = self._database._submit(operation, args, kwargs, urgent=True)
+            return answer.result()
 
     def open(self) -> None:
         """Nothing of its own to open."""
