@@ -23,6 +23,7 @@ class Reader:
         self.status = status
         self.headers = headers
         self.comments: list[str] = []
+        self.retries: list[str] = []
         self._stream = stream
 
     async def frames(self) -> AsyncIterator[Frame]:
@@ -55,6 +56,8 @@ class Reader:
             else:
                 assert name in ("id", "event", "data", "retry"), line
                 fields[name] = value
+        if "retry" in fields:
+            self.retries.append(fields["retry"])
         if "data" not in fields:
             return None
         id = fields.get("id", "0")

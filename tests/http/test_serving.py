@@ -81,6 +81,15 @@ def test_without_a_login_everybody_on_loopback_is_in_and_there_is_no_gateway(pla
 
 
 @pytest.mark.long
+def test_streams_end_when_the_server_stops(place: Place) -> None:
+    """A cut stream would raise `IncompleteRead` here."""
+    with serving(place.url, "--no-login") as printed:
+        stream = urllib.request.urlopen(f"{printed.split()[0]}api/v1/events", timeout=60)
+        assert stream.readline() == b"retry: 1000\n"
+    with stream:
+        assert stream.read().endswith(b": the server stops\nretry: 1000\n\n")
+
+
 def test_a_server_has_a_gateway_if_it_is_told_who_answers(place: Place) -> None:
     with serving(place.url, "--no-login", "--gateway", "support") as line:
         base = f"{line.split()[0]}gateway/api/v1"

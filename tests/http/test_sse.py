@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +21,43 @@ from holdfast import Agent, Holdfast
 from holdfast.events import RunStateChanged
 from holdfast.http import sse
 from holdfast.models.script import Script, call, say
+from tests.conftest import Place
 from tests.http.browser import Frame, request
 from tests.http.conftest import Serve
 from tests.support.apps import MakeApp, eventually, working
+from tests.support.commands import PATIENCE, environment, start
 
+# Run by its arguments: with uvicorn.run, or with a server on a thread, whose program handles signals itself.
+STREAMING = """
+import signal, sys, threading
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from holdfast import Holdfast
+from holdfast.http import Principal, sse
+
+hf = Holdfast(embedded=False)
+app = FastAPI(lifespan=hf.lifespan)
+
+@app.middleware("http")
+async def passed_on(request, call_next):
+    return await call_next(request)
+
+@app.get("/runs/{id}")
+async def events(id: str, request: Request) -> Response:
+    return sse(hf.runs[id], request)
+
+app.mount("/ops", hf.web(who=lambda _: Principal("me", "admin")))
+
+if __name__ == "__main__":
+    server = uvicorn.Server(uvicorn.Config(app, port=0))
+    if sys.argv[1] == "run":
+        server.run()
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        thread.join()
+"""
 ANSWER = " ".join(f"word{n}" for n in range(60))
 
 
@@ -284,3 +322,43 @@ async def test_a_program_without_a_loop_reads_as_much_as_it_wants(hf: Holdfast) 
     assert await asyncio.to_thread(read, 3) == [1, 2, 3]
     assert (await asyncio.to_thread(read, 10**6))[-1] == (await run.refresh()).events
     await asyncio.to_thread(hf.sync.close)
+
+
+@pytest.mark.parametrize("how", ["command", "run", "thread"])
+async def test_streams_end_when_their_server_stops(place: Place, tmp_path: Path, how: str) -> None:
+    """uvicorn waits for open responses as long as they last; no worker ever takes this run."""
+    (tmp_path / "streaming.py").write_text(STREAMING)
+    hf = Holdfast(place.url, embedded=False)
+    await hf.migrate()
+    run = await talker(hf).enqueue("Go")
+    words = ("-m", "uvicorn", "streaming:app", "--port", "0") if how == "command" else ("streaming.py", how)
+    said = tmp_path / "said"
+    with said.open("wb") as err:
+        process = start(*words, cwd=tmp_path, env=environment(HOLDFAST_URL=place.url), stderr=err)
+    try:
+        port = int((await eventually(matches(said, r"running on http://127.0.0.1:(\d+)")))[1])
+        async with AsyncExitStack() as stack:
+            streams = []
+            for path in (f"/runs/{run.id}", f"/ops/api/v1/runs/{run.id}/stream"):
+                reader = await stack.enter_async_context(request(port, path))
+                frames = reader.frames()
+                assert (await anext(frames)).event == "run_created"
+                streams.append((reader, frames))
+            process.send_signal(signal.SIGTERM)
+            for reader, frames in streams:
+                assert [frame async for frame in frames] == []
+                assert reader.comments[-1] == "the server stops"
+                assert reader.retries == ["1000", "1000"]
+            assert await asyncio.to_thread(process.wait, PATIENCE) == (0 if how == "thread" else -signal.SIGTERM)
+    finally:
+        process.kill()
+        await hf.close()
+    told = await asyncio.to_thread(said.read_text)
+    assert "Traceback" not in told, told
+
+
+def matches(file: Path, pattern: str) -> Callable[[], Any]:
+    async def look() -> re.Match[str] | None:
+        return re.search(pattern, await asyncio.to_thread(file.read_text))
+
+    return look

@@ -1,7 +1,9 @@
 """The events of a run as server-sent events, for any ASGI framework and for none.
 
 A reader that reconnects misses nothing: every event carries its number, a browser sends the last one it saw as
-`Last-Event-ID`, and the stream continues behind it. Whatever breaks ends the connection, never the run.
+`Last-Event-ID`, and the stream continues behind it. Whatever breaks ends the connection, never the run. A server that
+stops waits for its open responses, and would wait for a stream until the run ends: so a stream ends when its server
+begins to stop.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
+from weakref import WeakKeyDictionary
 
 from holdfast.agents.api.run import Run
 from holdfast.asgi import Receive, Scope, Send
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.events import Event, RunEnded
-from holdfast.http.live.frames import BEGIN, STILL_HERE, frame_of
+from holdfast.http.live.frames import BEGIN, SERVER_STOPS, STILL_HERE, frame_of
 from holdfast.problems import told
 
 log = logging.getLogger("holdfast.http")
@@ -30,6 +34,8 @@ _HEADERS = {
     "x-accel-buffering": "no",  # nginx would keep it until a buffer is full
 }
 _KEEP_ALIVE = 15.0
+_LOOK = 0.2  # seconds between two looks whether the server stops
+_FIND = 5.0  # seconds between two searches for servers that have begun since
 
 
 if TYPE_CHECKING:  # a framework is not needed to run this
@@ -48,11 +54,11 @@ class HasScope(Protocol):
 def sse(run: Run[Any], request: HasScope | Scope) -> EventResponse:
     """The events of a run as a response: `return sse(hf.runs[run_id], request)`.
 
-    It begins behind the event that the request's `Last-Event-ID`, or else its `?after=`, names, ends when the run has
-    ended, and stops when the client leaves. A run that is not there is 404; one that has ended and was read to its
-    end is 204, at which a browser stops asking. `request` may also be the scope of a bare ASGI call: what comes back
-    is an ASGI app, and in a process that has loaded Starlette a Starlette `Response` too: type checkers know it as
-    one, so annotate your endpoint with `-> Response`.
+    It begins behind the event that the request's `Last-Event-ID`, or else its `?after=`, names. It ends when the run
+    has ended, when the client leaves, and when the server begins to stop; a browser comes back then. A run that is not
+    there is 404; one that has ended and was read to its end is 204, at which a browser stops asking. `request` may also
+    be the scope of a bare ASGI call: what comes back is an ASGI app, and in a process that has loaded Starlette a
+    Starlette `Response` too: type checkers know it as one, so annotate your endpoint with `-> Response`.
     """
     scope = request if isinstance(request, Mapping) else request.scope
     return _response_class()(run, _after(scope))
@@ -80,19 +86,21 @@ class EventResponse(_Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await self._write(send, gone)
+            with server_stopping() as stopping:
+                await self._write(send, gone, stopping)
         finally:
             gone.cancel()
 
-    async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
-        """Events as they come and comments between them, until the run has ended or the reader is gone."""
+    async def _write(self, send: Send, gone: asyncio.Future[None], stopping: asyncio.Future[None]) -> None:
+        """Events as they come and comments between them, until the run has ended, the reader is gone, or the server
+        stops."""
         await _part(send, BEGIN)
         events = self._run.stream(self._after)
         coming: asyncio.Future[Event] = asyncio.ensure_future(anext(events))
         quiet: asyncio.Future[None] = asyncio.ensure_future(self._run.clock.sleep(_KEEP_ALIVE))
         try:
-            while not gone.done():
-                waited: set[asyncio.Future[Any]] = {coming, quiet, gone}
+            while not gone.done() and not stopping.done():
+                waited: set[asyncio.Future[Any]] = {coming, quiet, gone, stopping}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if coming.done():
                     event = coming.result()
@@ -115,7 +123,82 @@ class EventResponse(_Response):
             await asyncio.gather(coming, quiet, return_exceptions=True)
             await events.aclose()
         with contextlib.suppress(OSError):  # the reader may have left just now
+            if stopping.done():
+                await _part(send, SERVER_STOPS)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextlib.contextmanager
+def server_stopping() -> Iterator[asyncio.Future[None]]:
+    """Around a stream: the future is done when uvicorn or Hypercorn begins to stop on this event loop.
+
+    A server tells its app nothing until the last response has ended. So it is looked for among the tasks of the loop,
+    however it was started, and asked; nothing of it is changed, and no signal is handled here.
+    """
+    loop = asyncio.get_running_loop()
+    watch = _WATCHES.get(loop)
+    if watch is None:
+        watch = _WATCHES[loop] = _ServerWatch()
+    stopping: asyncio.Future[None] = loop.create_future()
+    watch.begin(stopping)
+    try:
+        yield stopping
+    finally:
+        watch.streams.discard(stopping)
+
+
+class _ServerWatch:
+    """Looks at the servers of one event loop while it has streams."""
+
+    def __init__(self) -> None:
+        self.streams: set[asyncio.Future[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, stopping: asyncio.Future[None]) -> None:
+        self.streams.add(stopping)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="streams end with their server")
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        servers, found_at = _running_servers(), loop.time()
+        while self.streams:
+            if any(is_stopping() for is_stopping in servers):
+                for stopping in self.streams:
+                    if not stopping.done():
+                        stopping.set_result(None)
+            await asyncio.sleep(_LOOK)
+            if loop.time() - found_at > _FIND:
+                servers, found_at = _running_servers(), loop.time()
+
+
+_WATCHES: WeakKeyDictionary[asyncio.AbstractEventLoop, _ServerWatch] = WeakKeyDictionary()
+
+
+def _running_servers() -> list[Callable[[], bool]]:
+    """For each server that a task of this event loop runs, at whatever depth: whether it stops."""
+    uvicorn: Any = getattr(sys.modules.get("uvicorn.server"), "Server", ())
+    hypercorn: Any = getattr(sys.modules.get("hypercorn.asyncio.worker_context"), "WorkerContext", ())
+    found: list[Callable[[], bool]] = []
+    for task in asyncio.all_tasks() if uvicorn or hypercorn else ():
+        awaited: Any = task.get_coro()
+        while awaited is not None:
+            frame = getattr(awaited, "cr_frame", None)
+            known = {} if frame is None else frame.f_locals
+            if isinstance(server := known.get("self"), uvicorn):
+                found.append(partial(_is_stopping, server))
+                break
+            if isinstance(context := known.get("context"), hypercorn):
+                found.append(context.terminated.is_set)
+                break
+            awaited = getattr(awaited, "cr_await", None)
+    return found
+
+
+def _is_stopping(server: Any) -> bool:
+    """Whether uvicorn was asked to stop, or has closed its sockets by itself, as after its last request."""
+    listening = getattr(server, "servers", ())
+    return bool(server.should_exit) or (bool(listening) and not any(each.is_serving() for each in listening))
 
 
 def _response_class() -> Callable[[Run[Any], int], EventResponse]:

@@ -10,6 +10,7 @@ from holdfast.events import Event, wire
 
 BEGIN = b"retry: 1000\n\n"
 STILL_HERE = b": still here\n\n"
+SERVER_STOPS = b": the server stops\nretry: 1000\n\n"
 _DATA = b"\ndata: "
 
 

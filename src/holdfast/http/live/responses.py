@@ -1,4 +1,5 @@
-"""A stream of frames as a response: closed when its reader leaves, is too slow, or may no longer read.
+"""A stream of frames as a response: closed when its reader leaves, is too slow or may no longer read, and when
+its server stops.
 
 What waits is sent in one piece. A send that takes more than five seconds ends the stream; the reader comes back.
 """
@@ -16,9 +17,10 @@ from starlette.responses import Response
 from holdfast.asgi import Receive, Scope, Send
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.http.live.frames import BEGIN, STILL_HERE
+from holdfast.http.live.frames import BEGIN, SERVER_STOPS, STILL_HERE
 from holdfast.http.live.vigil import Vigil, WatchedStream
 from holdfast.http.security.caps import StreamCounts
+from holdfast.http.sse import server_stopping
 from holdfast.kernel.bounds import bound, bounds_now
 from holdfast.shown_text import shown
 
@@ -45,7 +47,8 @@ class LiveResponse(Response):
         self._bounds = bounds_now()  # those of the request, which has ended when this is sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._counts.one(self._watched.name), self._vigil.over(self._watched) as dismissed:
+        name = self._watched.name
+        with self._counts.one(name), self._vigil.over(self._watched) as dismissed, server_stopping() as stopping:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             writer = _Writer(send)
             tasks: list[asyncio.Future[Any]] = [
@@ -53,7 +56,7 @@ class LiveResponse(Response):
                 for each in (self._write(writer), self._keep_alive(writer), _left(receive), dismissed.wait())
             ]
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for each in tasks:
                     each.cancel()
@@ -61,6 +64,8 @@ class LiveResponse(Response):
             if self._is_cut_off(ended):
                 return
             with contextlib.suppress(OSError):
+                if stopping.done():
+                    await writer.write(SERVER_STOPS)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _is_cut_off(self, ended: Sequence[object]) -> bool:
