@@ -73,16 +73,23 @@ async def test_a_duty_is_free_as_soon_as_its_holder_leaves(scene: Scene) -> None
     await successor.says("holds duty cleanup, term 2")
 
 
-async def test_a_second_sigterm_stops_at_once(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGTERM, "send SIGTERM again"), (signal.SIGINT, "press Ctrl-C again")]
+)
+async def test_a_second_signal_does_at_once_what_the_first_said(scene: Scene, number: signal.Signals, how: str) -> None:
     worker = scene.worker(drain_grace="60s")
     job = await hold.enqueue(str(scene.witness))
     await scene.witness.saw(f"running {job.id} {worker.pid}")
-    worker.send(signal.SIGTERM)
+    worker.send(number)
     await eventually(partial(has_status, scene, worker, "draining"))
+    named = f"1 job (hold {job.id})"
+    await worker.says(f"stopping: waiting up to 60 s for {named}; {how} to stop at once and hand it back")
+    await worker.says(f"stopping: still waiting for {named}, up to 55 s more")
     asked_at = scene.watch.now()
-    worker.send(signal.SIGTERM)
+    worker.send(number)
     assert await worker.leaves() == 0
     assert (scene.watch.now() - asked_at) / 1e6 < 30
+    assert f"stopping at once: {named} is handed back" in worker.output
     assert await scene.watch.outcomes(job.id) == ["released"]
     await left_nothing_behind(scene, worker)
 

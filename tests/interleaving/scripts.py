@@ -144,7 +144,7 @@ async def a_late_answer_gives_no_more_time(url: str) -> None:
             )
             await store.advance("50s")
             lifeline.heard(sent_at, answer)
-            holdings = worker._holdings.all()
+            holdings = worker.holdings.all()
             await store.advance("10s")  # the lease ends: from now on another may have the job
             await _ticked(worker, store)
             assert [holding.stop for holding in holdings] == [Stop.LOST], "it goes on with a job that another may have"

@@ -153,7 +153,7 @@ def test_agx_28_pauses_double_up_to_a_minute_with_jitter() -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer() -> None:
+async def test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
     clock = Quick()
     worker = made(1, ports=Ports(clock=clock))
     task = asyncio.create_task(worker.run())
@@ -166,6 +166,7 @@ async def test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer() -> 
     await task
     for seconds, pause in zip(clock.slept, (1, 2, 4, 8, 16, 32, 60), strict=False):
         assert pause / 2 <= seconds <= pause
+    assert [each.getMessage().partition(":")[0] for each in caplog.records] == ["the gateway is away"]
 
 
 async def test_a_wrong_key_is_not_tried_for_ever(server: RespServer) -> None:
@@ -203,11 +204,12 @@ async def test_agx_35_a_drain_finishes_the_job_and_unregisters(server: RespServe
     assert (await status(submitter, late))["status"] == "pending"
 
 
+@pytest.mark.parametrize("hurried", [False, True])
 async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
-    server: RespServer, connect: Connect, caplog: pytest.LogCaptureFixture
+    server: RespServer, connect: Connect, caplog: pytest.LogCaptureFixture, hurried: bool
 ) -> None:
     submitter = await connect("submitter")
-    worker = made(server.port, drain_seconds=0.1)
+    worker = made(server.port, drain_seconds=300 if hurried else 0.1)
     task = asyncio.create_task(worker.run())
     (id,) = await submitted(submitter, plan=sleeping("long", 600))
 
@@ -216,13 +218,17 @@ async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
 
     await eventually(begun)
     worker.stop()
+    if hurried:
+        worker.hurry()
     await task
     assert (await status(submitter, id))["status"] == "pending"
     assert await submitter("KEYS", "worker:*") == []
     assert id in caplog.text
 
 
-async def test_it_beats_and_comes_back_while_it_drains(serve: Serve, connect: Connect) -> None:
+async def test_it_beats_and_comes_back_while_it_drains(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     """A job that takes longer than a silent worker lives is finished once, and its result is taken."""
     server, submitter = await serve(dead_after=timedelta(seconds=2)), await connect("submitter")
     worker = made(server.port, ports=Ports(clock=Quick()))
@@ -240,6 +246,7 @@ async def test_it_beats_and_comes_back_while_it_drains(serve: Serve, connect: Co
     await task
     done = await status(submitter, id)
     assert (done["status"], done["attempt"]) == ("completed", 1)
+    assert [each.getMessage()[:19] for each in caplog.records] == ["the gateway is away", "the gateway is back"]
 
 
 async def test_what_has_no_plan_is_left_to_others(server: RespServer, connect: Connect) -> None:

@@ -62,6 +62,7 @@ class AgwWorker:
     def __init__(self, options: WorkerOptions, toolbox: UnixTools, limits: ProcessLimits, ports: Ports) -> None:
         self._options, self._toolbox, self._limits, self._ports = options, toolbox, limits, ports
         self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._free = asyncio.Semaphore(options.max_jobs)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._control: Link | None = None
@@ -80,6 +81,10 @@ class AgwWorker:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def hurry(self) -> None:
+        """While it stops: the jobs under way are handed back now."""
+        self._hurry.set()
 
     async def run(self) -> None:
         serving = asyncio.create_task(self._serve())
@@ -301,16 +306,17 @@ class AgwWorker:
     async def _drain(self, serving: asyncio.Task[None]) -> None:
         """Let the jobs under way finish, then leave; what takes too long is handed back."""
         until = self._ports.clock.monotonic() + self._options.drain_seconds
+        hurry = asyncio.create_task(self._hurry.wait())
         if self._pulling is not None:  # never cancelled: a job may be on its way
             patience = max(self._options.drain_seconds, 2 * self._options.pop_seconds)
-            await asyncio.wait({self._pulling, serving}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._pulling, serving, hurry}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         working = [*self._jobs.values()]
         if working:
-            log.info("waiting for %d jobs", len(working))
             finishing = asyncio.create_task(asyncio.wait(working))
             left_s = max(0.0, until - self._ports.clock.monotonic())
-            await asyncio.wait({finishing, serving}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({finishing, serving, hurry}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finishing.cancel()
+        hurry.cancel()
         left = self.active
         if left:
             log.warning("leaving with unfinished jobs, which others will do: %s", ", ".join(left))

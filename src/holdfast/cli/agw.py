@@ -17,6 +17,7 @@ from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ToolCall, run_tool
 from holdfast.agw.tools import CARD_CAP, UnixTools, find_tools, read_card
 from holdfast.agw.worker import AgwWorker, WorkerOptions
+from holdfast.cli.introduction import StopNotice, always_show, jobs_awaited
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
@@ -53,8 +54,11 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     log_level: str,
     log_format: LogFormat,
 ) -> None:
-    """Run plans of Unix tools for a gateway, without a shell. SIGTERM lets the jobs under way finish."""
+    """Run plans of Unix tools for a gateway, without a shell. SIGTERM or Ctrl-C lets the jobs under way
+    finish; a second one hands them back at once.
+    """
     set_up(log_level, log_format)
+    always_show()
     if not (key := os.environ.get(key_env)):
         raise UsageError(f"the environment variable {key_env} is not set; it holds the worker's key.")
     host, separator, port = connect.rpartition(":")
@@ -79,8 +83,23 @@ async def _work(options: WorkerOptions, tools: tuple[str, ...], units: tuple[str
     await _try_sandbox(limits, ports)
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
     worker = AgwWorker(options, UnixTools(paths, units, cards), limits, ports)
+    signals = 0
+    notice = StopNotice(lambda: jobs_awaited(worker.active))
+
+    def stop(number: int) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            notice.begin(number, options.drain_seconds)
+            worker.stop()
+        elif signals == 2:
+            notice.hurry()
+            worker.hurry()
+        else:
+            os._exit(130)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     await worker.run()
 
 

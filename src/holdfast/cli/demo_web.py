@@ -17,7 +17,7 @@ import click
 from holdfast.access.principals import Principal
 from holdfast.app import core_of
 from holdfast.cli.demo_agents import hf, writer
-from holdfast.cli.serve import listen_on
+from holdfast.cli.serve import listen_on, stop_on_signals
 from holdfast.errors import MissingExtra, NotFound
 from holdfast.http.security.binds import LOCAL, Bind
 
@@ -28,6 +28,7 @@ TOWNS = ("Kotor", "Nimes", "Porto", "Riga", "Siena", "Turku")
 _WORKERS = 2
 _OPEN = 3  # runs at once
 _LOOK = 0.5
+_LAST_WORDS = 1  # seconds that requests have when the server stops
 _VISITOR = Principal("demo", "admin")
 
 
@@ -64,9 +65,7 @@ async def show_demo(crew: DemoCrew, journal: str, port: int) -> None:
             click.echo("The link works once, for 15 minutes. The page of workers has a button that kills one with -9.")
             click.echo("Ctrl-C ends the demo.")
             helpers = [asyncio.create_task(crew.keep()), asyncio.create_task(_feed(journal))]
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+            stop_on_signals(server, _LAST_WORDS)
             try:
                 await server._serve([listener])
             finally:
@@ -90,7 +89,7 @@ def _server(crew: DemoCrew) -> uvicorn.Server:
     from holdfast.http.security.gate import WebOptions
     from holdfast.http.server import server_for
 
-    return server_for(served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew)), timeout_graceful_shutdown=1)
+    return server_for(served(hf, WebOptions(hosts=tuple(LOCAL), doomed=crew)), timeout_graceful_shutdown=_LAST_WORDS)
 
 
 async def _feed(journal: str) -> None:

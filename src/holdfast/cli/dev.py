@@ -43,7 +43,7 @@ def command(target: str | None, options: tuple[str, ...]) -> None:
         signal.signal(number, _interrupt)
     worker = [sys.executable, "-m", "holdfast", "worker", *named, "--leash", "--set", f"drain_grace={_GRACE}", *options]
     folder = found.folder
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(_Stopped):
         while True:
             seen = stamps(folder)
             with running(worker) as child:
@@ -53,8 +53,12 @@ def command(target: str | None, options: tuple[str, ...]) -> None:
     click.echo("stopped")
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+class _Stopped(KeyboardInterrupt):
+    """A signal asked us to stop."""
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise _Stopped(number)
 
 
 def _watch(folder: Path, seen: dict[Path, float], child: subprocess.Popen[bytes]) -> Path:
@@ -89,10 +93,24 @@ def running(worker: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(worker, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield child
+    except _Stopped as stopped:
+        if child.poll() is None:
+            again = "press Ctrl-C again" if stopped.args == (signal.SIGINT,) else "send SIGTERM again"
+            click.echo(f"stopping the worker: its jobs have up to {_GRACE}; {again} to stop at once")
+        raise
     finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Drain the worker. A signal meanwhile makes it hand back at once."""
+    until = time.monotonic() + _LONGEST_GOODBYE
+    while child.poll() is None:
         child.terminate()
         try:
-            child.wait(_LONGEST_GOODBYE)
+            child.wait(max(0.0, until - time.monotonic()))
+        except _Stopped:
+            click.echo("stopping at once")
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -11,7 +11,7 @@ import signal
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.introduction import always_show
+from holdfast.cli.introduction import StopNotice, always_show, workers_awaited
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
 from holdfast.cli.loops import LOOPS
 from holdfast.cli.options import changed, set_option, url_option
@@ -22,6 +22,7 @@ from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool
 from holdfast.pools.subprocesses import Subprocesses
 from holdfast.settings import warn_of_unknown_variables
+from holdfast.shown_text import number_of
 
 log = logging.getLogger("holdfast.cli.worker")
 
@@ -94,19 +95,22 @@ async def keep(app: Holdfast, pool: Pool) -> None:
     """Keep a pool until a signal, then drain it; a second signal hands back at once."""
     keeping = asyncio.create_task(pool.run(started=lambda: _introduce(app, pool)), name="pool")
     signals = 0
+    notice = StopNotice(lambda: workers_awaited(pool.size), repeats=False)
 
-    def stop() -> None:
+    def stop(number: int) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
+            notice.begin(number, app.settings.drain_grace.total_seconds())
             keeping.cancel()
         elif signals == 2:
+            notice.hurry()
             pool.hurry()
         else:
             os._exit(130)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await keeping
     await app.close()
@@ -115,7 +119,7 @@ async def keep(app: Holdfast, pool: Pool) -> None:
 def _introduce(app: Holdfast, pool: Pool) -> None:
     policy, where = pool.policy, database_label(app.settings)
     log.info(
-        "pool %s keeps %d to %d workers with %s slots each on %s",
-        *(pool.name, policy.min, policy.max, policy.slots, where),
+        "pool %s keeps %d to %s with %s slots each on %s",
+        *(pool.name, policy.min, number_of(policy.max, "worker"), policy.slots, where),
         extra={"pool": pool.name, "min": policy.min, "max": policy.max, "slots": policy.slots},
     )

@@ -6,17 +6,23 @@ import asyncio
 import contextlib
 import signal
 import socket
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
+from holdfast.cli.introduction import Awaited, StopNotice
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 from holdfast.http.security.prefixes import Prefixed
+from holdfast.shown_text import number_of
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _LAST_WORDS = 5  # seconds that open streams have when the server stops
 _LOCAL_USER = Principal("local", "admin")
@@ -76,10 +82,29 @@ async def _serve(  # noqa: PLR0913  options of the command
         with listen_on(bind, family) as listener:
             place = f"{'https' if tls_cert else 'http'}://{bind.shown}:{listener.getsockname()[1]}"
             await _greet(app, place + prefix.rstrip("/"), no_login)
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+            stop_on_signals(server, _LAST_WORDS)
             await server._serve([listener])
+
+
+def stop_on_signals(server: uvicorn.Server, within: float) -> None:
+    """Stop the server at a signal, when the requests under way are answered; at a second one without that."""
+
+    def under_way() -> Awaited:
+        count = len(server.server_state.tasks)
+        words, are = number_of(count, "request"), "is" if count == 1 else "are"
+        return Awaited(count, words, "stop at once", f"{words} {are} cut off")
+
+    def stop(number: int) -> None:
+        if server.should_exit:
+            notice.hurry()
+            server.force_exit = True
+        else:
+            notice.begin(number, within)
+            server.should_exit = True
+
+    notice = StopNotice(under_way, repeats=False, say=partial(click.echo, err=True))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
 def _behind(web: AsgiApp, proxies: tuple[str, ...], prefix: str) -> AsgiApp:

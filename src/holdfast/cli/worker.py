@@ -8,20 +8,30 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.introduction import ProcessNumber, always_show, introduce, say_goodbye
+from holdfast.cli.introduction import (
+    Awaited,
+    ProcessNumber,
+    StopNotice,
+    always_show,
+    introduce,
+    jobs_awaited,
+    say_goodbye,
+    which,
+    workers_awaited,
+)
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
 from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, set_option, url_option
 from holdfast.cli.target import app_with_code, require_app
 from holdfast.errors import UsageError
 from holdfast.pools.leash import ChildEnd, Drain
-from holdfast.pools.subprocesses import supervise
+from holdfast.pools.subprocesses import KeptProcess, supervise
 from holdfast.settings import warn_of_unknown_variables
 from holdfast.validation import did_you_mean
 from holdfast.workers.role import Role, Until
@@ -103,7 +113,8 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     if part == _ALONE:  # once, not in each of several processes
         _warn_of_names(app, names_in(queues) or (), names_in(agents) or ())
     if processes > 1:  # what a child would refuse was refused above, once
-        sys.exit(asyncio.run(supervise([_command(number, processes, worker_id) for number in range(1, processes + 1)])))
+        crew = [KeptProcess(number, _command(number, processes, worker_id)) for number in range(1, processes + 1)]
+        sys.exit(asyncio.run(_supervise(crew, app.settings.drain_grace.total_seconds())))
     until: Until = "one" if once else "empty" if until_empty else "stopped"
     only = {} if agents is None else {"agent": names_in(agents) or ()}
     role = Role(name, worker_id, names_in(queues), names_in(capabilities) or (), until, only, pool)
@@ -115,6 +126,22 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         os._exit(0)
 
 
+async def _supervise(crew: Sequence[KeptProcess], grace: float) -> int:
+    """Several workers. Each says what it waits for, this process what a second signal does."""
+    notice = StopNotice(lambda: workers_awaited(sum(child.is_running for child in crew)), repeats=False)
+    signals = 0
+
+    def heard(number: int) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            notice.begin(number, grace)
+        elif signals == 2:
+            notice.hurry()
+
+    return await supervise(crew, heard)
+
+
 async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd | None) -> None:
     """Work until a signal, or until the parent that holds this process is gone; then drain.
 
@@ -123,24 +150,32 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
     await core_of(app).runtime().open()
     worker = core_of(app).make_worker(role)
     working = asyncio.create_task(worker.run(partial(introduce, app, role, part)), name="worker")
-    signals = 0
+    signals, grace = 0, app.settings.drain_grace.total_seconds()
 
-    def stop() -> None:
+    def running() -> Awaited:
+        leases = [holding.lease for holding in worker.holdings.all() if holding.begun]
+        return jobs_awaited([f"{lease.kind} {lease.id}" for lease in leases])
+
+    notice = StopNotice(running, which=which(part))
+
+    def stop(number: int | None = None) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
+            notice.begin(None if held is not None else number, grace)
             if not worker.press():
                 working.cancel()
         elif signals == 2:
+            notice.hurry()
             worker.hurry()
         else:
             os._exit(130)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     if held is not None:
-        held.works(Drain(loop, stop, app.settings.drain_grace.total_seconds()))
+        held.works(Drain(loop, stop, grace))
     with contextlib.suppress(asyncio.CancelledError):
         await working
     await app.close()

@@ -123,6 +123,11 @@ class Pool:
         if attendant is not None:
             await attendant.stop()
 
+    @property
+    def size(self) -> int:
+        """How many workers this process has started that still live."""
+        return 0 if self._keeper is None else len(self._keeper.crew.members)
+
     def hurry(self) -> None:
         """While it stops: what still runs is handed back now."""
         if self._keeper is not None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.pools.launchers import Exit, Place, StartedWorker
@@ -97,20 +97,20 @@ class Subprocesses:
         return [sys.executable, "-m", "holdfast", "worker", *self._target, "--leash", *named, *self._options]
 
 
-async def supervise(commands: Sequence[Sequence[str]]) -> int:
-    """Run each command until it leaves of its own will or is stopped; one that crashes is started again.
+async def supervise(crew: Sequence[KeptProcess], heard: Callable[[int], None]) -> int:
+    """Run each process until it leaves of its own will or is stopped; one that crashes is started again.
 
-    0 when all left of their own will.
+    0 when all left of their own will. `heard` is called with each signal, before the processes get it.
     """
-    crew = [KeptProcess(number, command) for number, command in enumerate(commands, 1)]
 
-    def stop() -> None:
+    def stop(number: int) -> None:
+        heard(number)
         for child in crew:
             child.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     codes = await asyncio.gather(*(child.keep() for child in crew))
     return max(codes)
 
@@ -123,6 +123,7 @@ class KeptProcess:
         self._number = number
         self._process: WorkerProcess | None = None
         self._stopping = asyncio.Event()
+        self.is_running = False
 
     def stop(self) -> None:
         self._stopping.set()
@@ -151,6 +152,8 @@ class KeptProcess:
         self._process = await WorkerProcess.start(self._command)
         if self._stopping.is_set():  # the signal came while it was being started
             self._process.stop()
+        self.is_running = True
         code = await self._process.code()
+        self.is_running = False
         await self._process.ended()
         return code

@@ -163,7 +163,7 @@ class LabWorker(Worker):
 
     def attempts(self) -> list[tuple[JobId, asyncio.Task[None]]]:
         """What runs here, and in which task."""
-        return [(each.lease.id, each.task) for each in self._holdings.all() if each.task is not None]
+        return [(each.lease.id, each.task) for each in self.holdings.all() if each.task is not None]
 
     async def run(self, started: Callable[[], None] = unheeded) -> None:
         try:

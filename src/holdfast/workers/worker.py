@@ -84,7 +84,7 @@ class Worker:
         self._code = code_version(database.dialect)
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
-        self._holdings = Holdings()
+        self.holdings = Holdings()
         self._slots = WorkerSlots(registry.groups, settings)
         self._started = 0
         self._pace = Pace()
@@ -209,7 +209,7 @@ class Worker:
         for holding in self._slots.empty():
             self._release(holding)
         await first_of(self._idle, self._hurry, within=patience)
-        for holding in self._holdings.all():
+        for holding in self.holdings.all():
             holding.interrupt(Stop.RELEASE)
         await first_of(self._idle, within=_HAND_BACK)
         await self._leave()
@@ -235,7 +235,7 @@ class Worker:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
-        self.telling.stopped(self.seq, self._started, left=len(self._holdings))
+        self.telling.stopped(self.seq, self._started, left=len(self.holdings))
 
     # Registration
 
@@ -255,7 +255,7 @@ class Worker:
                 self._lifeline.poke()
                 return
             if not standing.known:  # whatever was claimed under that number is no longer, or is another's
-                for holding in self._holdings.all():
+                for holding in self.holdings.all():
                     self._lose(holding)
             if not self._leaving.is_set():
                 await self._register()
@@ -280,7 +280,7 @@ class Worker:
             async with self._claiming:
                 while not self._leaving.is_set() and self._member.linked and await self._claims.once(self.seq):
                     pass
-                if self._claims.empty and self._member.linked and not len(self._holdings):
+                if self._claims.empty and self._member.linked and not len(self.holdings):
                     self._conclude()
 
     def _conclude(self) -> None:
@@ -309,13 +309,13 @@ class Worker:
         self._polling.settled = self._polling.settled and self._role.until == "stopped"
         fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self._leaving.is_set()
         for lease in leases:
-            older = self._holdings.find(lease.seq, lease.epoch, lease.token)
+            older = self.holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
                 self._lose(older)
                 self._mend(self._member.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
             self._started += 1
-            holding = self._holdings.add(lease, sent_at, fence_at=fence_at, slots=group)
+            holding = self.holdings.add(lease, sent_at, fence_at=fence_at, slots=group)
             if leaving:
                 self._release(holding)
             else:
@@ -411,17 +411,17 @@ class Worker:
         self._forget(holding)
 
     def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
-        if (holding := self._holdings.forget(lease)) is None:
+        if (holding := self.holdings.forget(lease)) is None:
             return
         self.telling.settled(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
-        if not len(self._holdings):
+        if not len(self.holdings):
             self._rest()
 
     def _forget(self, holding: Holding) -> None:
-        self._holdings.forget(holding.lease)
-        if not len(self._holdings):
+        self.holdings.forget(holding.lease)
+        if not len(self.holdings):
             self._rest()
 
     def _rest(self) -> None:
@@ -444,7 +444,7 @@ class Worker:
             now = self._ticked = self._ports.clock.monotonic()
             if self._role.pool and self._member.forsaken and self._stopping is None:
                 self._begin_to_stop()
-            for holding in self._holdings.all():
+            for holding in self.holdings.all():
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
                     self._lose(holding)
             for holding in self._slots.overstaying(now - _STAY):
@@ -462,7 +462,7 @@ class Worker:
         if self._ports.clock.monotonic() - self._ticked > self._ttl:
             return None
         ceiling, (seq, me) = microseconds(self._settings.lease_ceiling), self._member.said()
-        active, held = self._slots.running, self._holdings.named()
+        active, held = self._slots.running, self.holdings.named()
         me = me._replace(lines=self._taken(), idle_us=self._idle.tell_us())
         return Pulse(seq, active, held, self._ttl_us, ceiling, me)
 
@@ -476,14 +476,14 @@ class Worker:
         if self._member.refused(sent_at, beat) and not self._leaving.is_set():
             self._mend(self._register_again)
         for renewed in beat.renewed:
-            holding = self._holdings.find(renewed.seq, renewed.epoch, renewed.token)
+            holding = self.holdings.find(renewed.seq, renewed.epoch, renewed.token)
             if holding is None:
                 continue
             holding.fence_at = max(holding.fence_at, self._fence(sent_at, holding.claimed_at))
             if renewed.cancel_requested_at is not None and holding.stop is None:
                 holding.interrupt(Stop.CANCEL)
         for held in beat.lost:
-            lost = self._holdings.find(held.seq, held.epoch, held.token)
+            lost = self.holdings.find(held.seq, held.epoch, held.token)
             if lost is not None and not lost.ending:
                 self._lose(lost)
 
