@@ -65,6 +65,7 @@ from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
 from holdfast.resp.server import RespServer
 from holdfast.settings import DEFAULT_URL, Settings
 from holdfast.sync import Sync
+from holdfast.threads import refuse_on_a_loop
 from holdfast.webhooks import Target, WebhookOptions
 from holdfast.workers.context import JobContext
 from holdfast.workers.role import Role
@@ -452,6 +453,7 @@ class Holdfast(Renamed):
 
     def work_sync(self, role: Role | None = None) -> None:
         """`work` for a program without an event loop; Ctrl-C drains."""
+        refuse_on_a_loop("hf.work_sync")
 
         async def work_and_close() -> None:
             try:

@@ -27,7 +27,7 @@ from holdfast.kernel.waiting import check_channel
 from holdfast.queues import Queue
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
-from holdfast.threads import LoopThread
+from holdfast.threads import LoopThread, refuse_on_a_loop
 from holdfast.transactions import CallersTransaction, Intake
 from holdfast.workers.definitions import Registry
 from holdfast.workers.isolation.pool import ProcessPool, require_outside
@@ -200,8 +200,18 @@ class Core:
         if runtime is not None:
             await runtime.close()
 
-    def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run one call for code without a loop, on the app's own thread."""
+    def call(self, coroutine: Coroutine[Any, Any, R], name: str | None = None, instead: str | None = None) -> R:
+        """Run one call for code without a loop, on the app's own thread.
+
+        Code with a loop is refused; for `name` and `instead` see `refuse_on_a_loop`. Without a name it is a facade's
+        call, which imitates one that blocks and may be made anywhere.
+        """
+        if name is not None:
+            try:
+                refuse_on_a_loop(name, instead)
+            except UsageError:
+                coroutine.close()
+                raise
         with self._threading:
             if self.binding.thread is None:
                 self.binding.thread = LoopThread(self.close)

@@ -141,10 +141,10 @@ class Job(Generic[R]):
         return record
 
     def result_sync(self, *, timeout: Duration | None = None) -> R:
-        return self._app.call(self.result(timeout=timeout))
+        return self._app.call(self.result(timeout=timeout), "job.result_sync")
 
     def cancel_sync(self, reason: str = "cancelled by its owner") -> StateName:
-        return self._app.call(self.cancel(reason))
+        return self._app.call(self.cancel(reason), "job.cancel_sync")
 
     def _unpack(self, ended: EndedJob) -> R:
         if ended.state != State.SUCCEEDED:
@@ -201,16 +201,16 @@ class JobFunction(Generic[P, R]):
         """`enqueue` for code without an event loop; with `tx` it uses that connection, on this thread."""
         options, rest = self._split(kwargs)
         if options["tx"] is None:
-            return self._app.call(self.enqueue(*args, **kwargs))
+            return self._app.call(self.enqueue(*args, **kwargs), f"{self.__name__}.enqueue_sync")
         return drive(self._enqueue(self._app.intake(options["tx"], sync=True), args, rest, options))
 
     def enqueue_many_sync(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[Job[R]]:
         if self._options["tx"] is None:
-            return self._app.call(self.enqueue_many(items))
+            return self._app.call(self.enqueue_many(items), f"{self.__name__}.enqueue_many_sync")
         return drive(self._enqueue_many(self._app.intake(self._options["tx"], sync=True), items))
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._app.call(self.run(*args, **kwargs))
+        return self._app.call(self.run(*args, **kwargs), f"{self.__name__}.run_sync")
 
     def new_job(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, id: JobId, settings: Settings, tenant: str = ""

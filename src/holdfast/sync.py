@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from types import CoroutineType
 from typing import Any, TypeVar, Unpack, cast
 
 from holdfast.agents.api.session import Session, SessionOptions, new_session
@@ -10,6 +11,7 @@ from holdfast.agents.core import AgentsCore
 from holdfast.agents.mcp.tools import McpOptions, McpTools
 from holdfast.agents.tools import Tool
 from holdfast.kernel.database import drive
+from holdfast.threads import refuse_on_a_loop
 
 R = TypeVar("R")
 
@@ -30,12 +32,14 @@ class Sync:
         async def awaited() -> R:
             return await call
 
-        return self._core.call(cast(Coroutine[Any, Any, R], call) if isinstance(call, Coroutine) else awaited())
+        coroutine = cast(Coroutine[Any, Any, R], call) if isinstance(call, Coroutine) else awaited()
+        name = f".{call.__name__}(...)" if isinstance(call, CoroutineType) else ""
+        return self._core.call(coroutine, "hf.sync", f"await …{name}")
 
     def signal(self, channel: str, payload: Any = None, *, key: str | None = None, tx: object | None = None) -> None:
         """`hf.signal`; with `tx` it uses that connection, on this thread."""
         if tx is None:
-            self(self._core.signal(channel, payload, key))
+            self._core.call(self._core.signal(channel, payload, key), "hf.sync.signal", "await hf.signal(...)")
         else:
             drive(self._core.signal(channel, payload, key, self._core.intake(tx, sync=True)))
 
@@ -43,15 +47,18 @@ class Sync:
         self, key: str | None = None, *, tx: object | None = None, **options: Unpack[SessionOptions]
     ) -> Session:
         """`await hf.session(…)`; with `tx` it uses that connection, on this thread."""
+        if tx is None:
+            refuse_on_a_loop("hf.sync.session", "await hf.session(...)")
+            return self(new_session(self._core, key, **options))
         made = new_session(self._core, key, **options)
-        if tx is not None:
-            return drive(made.open(self._core.intake(tx, sync=True), lasting=False))
-        return self(made)
+        return drive(made.open(self._core.intake(tx, sync=True), lasting=False))
 
     def mcp(self, name: str, **options: Unpack[McpOptions]) -> list[Tool[Any, Any]]:
         """`await hf.mcp(…)`, in a module that is imported for example. No connection stays open."""
+        refuse_on_a_loop("hf.sync.mcp", "await hf.mcp(...)")
         return self._mcp.declare_sync(name, **options)
 
     def close(self) -> None:
         """Drain the worker and close the connections that calls without a loop have opened."""
+        refuse_on_a_loop("hf.sync.close", "await asyncio.to_thread(hf.sync.close)")
         self._core.close_sync()

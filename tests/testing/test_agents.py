@@ -80,7 +80,7 @@ async def test_whoever_waits_for_a_run_gets_it(hf: Holdfast, labs: Labs, support
     assert (await support.run("Go")).text == "Done: 80 euros."
     results = await asyncio.gather(*(support.run("Go") for _ in range(3)))
     assert {result.outcome for result in results} == {"answered"}
-    assert support.run_sync("Go").text == "Done: 80 euros."
+    assert (await asyncio.to_thread(support.run_sync, "Go")).text == "Done: 80 euros."
     run = await support.enqueue("Go")
     events = [event async for event in run.stream()]
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Done: 80 euros."

@@ -260,7 +260,7 @@ async def test_a_sync_handler_has_the_same_calls(hf: Holdfast) -> None:
 async def test_an_async_handler_is_told_to_await(hf: Holdfast) -> None:
     @hf.job
     async def work(ctx: JobContext) -> str:
-        with pytest.raises(UsageError, match="await the call without _sync"):
+        with pytest.raises(UsageError, match=r"Write `await ctx.progress\(...\)` here"):
             ctx.progress_sync(1)
         return "told"
 

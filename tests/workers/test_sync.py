@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, RunFailed
+import holdfast
+from holdfast import Holdfast, JobContext, RunFailed
 from holdfast.app import core_of
 from holdfast.errors import NotFound, ResultTimeout, UsageError
 from holdfast.kernel.ids import new_id
+from holdfast.sync import Sync
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.apps import settings_with
@@ -23,7 +30,7 @@ from tests.support.apps import settings_with
 def hf(place: Place) -> Iterator[Holdfast]:
     app = Holdfast(place.url, settings=settings_with(drain_grace="5s"))
     yield app
-    app.sync.close()
+    core_of(app).close_sync()
 
 
 def test_run_sync_runs_a_job(hf: Holdfast) -> None:
@@ -70,27 +77,108 @@ def test_errors_come_through(hf: Holdfast) -> None:
         hf.jobs[new_id(core_of(hf).ports)].result_sync()
 
 
-async def test_it_works_beside_a_running_loop(hf: Holdfast) -> None:
-    """As in a notebook: the caller's loop stands still meanwhile, the app's own does the work."""
+def blocking_calls() -> set[str]:
+    """Every public call that ends in `_sync`, and those of `hf.sync`, by the class that has it."""
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if not module.name.startswith(("holdfast.testing", "holdfast.facades", "holdfast.__main__")):
+            importlib.import_module(module.name)
+    classes = {
+        each
+        for name, module in list(sys.modules.items())
+        if name.startswith("holdfast.")
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__.startswith("holdfast.")
+    }
+    found = {
+        f"{each.__name__}.{name}"
+        for each in classes
+        for name in vars(each)
+        if name.endswith("_sync") and not each.__name__.startswith("_")
+    }
+    return found | {f"Sync.{name}" for name in vars(Sync) if not name.startswith("_")} | {"Sync.__call__"}
+
+
+MACHINE = """
+spec: flatmachine
+spec_version: "0.8.3"
+data:
+  name: asked
+  states:
+    start: {type: initial, transitions: [{to: done}]}
+    done: {type: final}
+"""
+INTERNAL = {"Core.close_sync", "McpTools.declare_sync"}  # behind hf.sync.close and hf.sync.mcp
+LABS = {"Labs.use_sync"}  # it has a refusal of its own, which tests/testing tries
+
+
+async def test_a_call_that_blocks_is_refused_where_an_event_loop_runs(hf: Holdfast, tmp_path: Path) -> None:
+    """It would stop everything else on that loop, a whole web server for example."""
 
     @hf.job
-    async def work() -> str:
-        return threading.current_thread().name
+    async def greet(name: str) -> str:
+        return name
 
-    assert work.run_sync() == "holdfast-sync"
+    (tmp_path / "machine.yml").write_text(MACHINE)
+    machine, agent = hf.machine(tmp_path / "machine.yml"), hf.agent("guide", model="scripted:")
+    job, run = hf.jobs[new_id(core_of(hf).ports)], hf.runs["r"]
+    ctx = JobContext.__new__(JobContext)  # not of a job: the refusal comes before anything is asked of it
+    calls: dict[str, tuple[Callable[[], object], str]] = {
+        "JobFunction.run_sync": (lambda: greet.run_sync("Oslo"), "await greet.run(...)"),
+        "JobFunction.enqueue_sync": (lambda: greet.enqueue_sync("Oslo"), "await greet.enqueue(...)"),
+        "JobFunction.enqueue_many_sync": (lambda: greet.enqueue_many_sync([]), "await greet.enqueue_many(...)"),
+        "Job.result_sync": (job.result_sync, "await job.result(...)"),
+        "Job.cancel_sync": (job.cancel_sync, "await job.cancel(...)"),
+        "Agent.run_sync": (lambda: agent.run_sync("Oslo"), "await agent.run(...)"),
+        "Agent.enqueue_sync": (lambda: agent.enqueue_sync("Oslo"), "await agent.enqueue(...)"),
+        "Run.result_sync": (run.result_sync, "await run.result(...)"),
+        "Run.cancel_sync": (run.cancel_sync, "await run.cancel(...)"),
+        "Run.stream_sync": (lambda: next(run.stream_sync()), "async for event in run.stream(...)"),
+        "Machine.run_sync": (machine.run_sync, "await machine.run(...)"),
+        "Machine.enqueue_sync": (machine.enqueue_sync, "await machine.enqueue(...)"),
+        "JobContext.step_sync": (lambda: ctx.step_sync("one", str), "await ctx.step(...)"),
+        "JobContext.progress_sync": (lambda: ctx.progress_sync(1), "await ctx.progress(...)"),
+        "JobContext.start_sync": (lambda: ctx.start_sync(greet, "Oslo"), "await ctx.start(...)"),
+        "JobContext.join_sync": (ctx.join_sync, "await ctx.join(...)"),
+        "JobContext.wait_sync": (lambda: ctx.wait_sync("paid"), "await ctx.wait(...)"),
+        "Holdfast.work_sync": (hf.work_sync, "await hf.work(...)"),
+        "Sync.__call__": (lambda: hf.sync(hf.jobs.list()), "await ….list(...)"),
+        "Sync.signal": (lambda: hf.sync.signal("paid"), "await hf.signal(...)"),
+        "Sync.session": (lambda: hf.sync.session("ann"), "await hf.session(...)"),
+        "Sync.mcp": (lambda: hf.sync.mcp("files", url="http://localhost:1"), "await hf.mcp(...)"),
+        "Sync.close": (hf.sync.close, "await asyncio.to_thread(hf.sync.close)"),
+    }
+    assert calls.keys() == blocking_calls() - INTERNAL - LABS
+    for name, (call, instead) in calls.items():
+        with pytest.raises(UsageError) as refused:
+            call()
+        said, own = str(refused.value), name.split(".")[1].replace("__call__", "sync")
+        assert f"{own}() was called on a thread with a running event loop and would block it" in said
+        assert f"Write `{instead}` here" in said
+        assert "from a plain `def`" in said
+    await asyncio.to_thread(hf.sync.close)
 
 
-def test_on_the_apps_own_loop_it_says_what_to_write(hf: Holdfast) -> None:
+def test_an_async_handler_on_the_apps_own_loop_is_refused_too(hf: Holdfast) -> None:
     @hf.job
     async def inner() -> None: ...
 
     @hf.job
     async def outer() -> str:
-        with pytest.raises(UsageError, match=r"await the async call, run\(\) in place of run_sync\(\)"):
+        with pytest.raises(UsageError, match=r"Write `await inner.run\(...\)` here"):
             inner.run_sync()
         return "told"
 
     assert outer.run_sync() == "told"
+
+
+def test_a_module_may_block_the_loop_that_imports_it(place: Place, tmp_path: Path) -> None:
+    """As uvicorn imports one: the module cannot await, and nothing is served yet."""
+    (tmp_path / "served.py").write_text(SCRIPT.format(url=place.url))
+    code = "import asyncio\nasync def serve(): import served\nasyncio.run(serve())"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")
 
 
 def test_a_sync_handler_may_use_it(hf: Holdfast) -> None:

@@ -157,10 +157,10 @@ class Machine(Generic[T]):
     def enqueue_sync(
         self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]
     ) -> ExecutionHandle[T]:
-        return self._core.call(self.enqueue(input, **options))
+        return self._core.call(self.enqueue(input, **options), "machine.enqueue_sync")
 
     def run_sync(self, input: Mapping[str, Any] | None = None, **options: Unpack[ExecutionOptions]) -> T:
-        return self._core.call(self.run(input, **options))
+        return self._core.call(self.run(input, **options), "machine.run_sync")
 
     def execution(self, id: str) -> ExecutionHandle[T]:
         """A handle on an execution, without I/O."""

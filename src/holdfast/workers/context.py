@@ -29,6 +29,7 @@ from holdfast.kernel.waiting import check_channel
 from holdfast.observe import TRACE
 from holdfast.outcomes import Park
 from holdfast.settings import Settings
+from holdfast.threads import refuse_on_a_loop
 from holdfast.workers.definitions import Definition
 from holdfast.workers.ledger import Ledger, Steps, StoreLedger
 from holdfast.workers.telemetry import about
@@ -312,12 +313,12 @@ class JobContext:
         """`step` for a handler that is not async. With `tx`, a connection that blocks, everything is done on this
         thread."""
         if kwargs.get("tx") is None:
-            return self._from_thread(self.step(name, function, *args, **kwargs))
+            return self._from_thread(self.step(name, function, *args, **kwargs), "step")
         steps = self.ledger.lent(kwargs["tx"], sync=True)
         return drive(self._step(steps, name, lambda: _call_here(function, args, _asked_for(function, kwargs))))
 
     def progress_sync(self, value: Any) -> None:
-        self._from_thread(self.progress(value))
+        self._from_thread(self.progress(value), "progress")
 
     @overload
     def start_sync(self, job: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> StartedChild[R]: ...
@@ -326,22 +327,20 @@ class JobContext:
     def start_sync(self, job: Startable[..., R], /, *args: Any, step: str, **kwargs: Any) -> StartedChild[R]: ...
 
     def start_sync(self, job: Startable[..., Any], /, *args: Any, **kwargs: Any) -> StartedChild[Any]:
-        return self._from_thread(self.start(job, *args, **kwargs))
+        return self._from_thread(self.start(job, *args, **kwargs), "start")
 
     def join_sync(self) -> list[Child]:
-        return self._from_thread(self.join())
+        return self._from_thread(self.join(), "join")
 
     def wait_sync(self, channel: str, *, timeout: Duration | None = None) -> Any:
-        return self._from_thread(self.wait(channel, timeout=timeout))
+        return self._from_thread(self.wait(channel, timeout=timeout), "wait")
 
-    def _from_thread(self, call: Coroutine[Any, Any, R]) -> R:
+    def _from_thread(self, call: Coroutine[Any, Any, R], name: str) -> R:
         try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self._loop:
+            refuse_on_a_loop(f"ctx.{name}_sync")
+        except UsageError:
             call.close()
-            raise UsageError("this handler is async: await the call without _sync.")
+            raise
         carried = asyncio.run_coroutine_threadsafe(_carry(call), self._loop).result()
         if carried.problem is not None:
             raise carried.problem

@@ -125,12 +125,12 @@ class Agent(Generic[T]):
         renamed_options(options)
         own = chosen(options)
         if own["tx"] is None:
-            return self._app.call(self.enqueue(prompt, **options))
+            return self._app.call(self.enqueue(prompt, **options), "agent.enqueue_sync")
         return drive(self._enqueue(self._app.intake(own["tx"], sync=True), prompt, own))
 
     def run_sync(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Result[T]:
         renamed_options(options)
-        return self._app.call(self.run(prompt, **options))
+        return self._app.call(self.run(prompt, **options), "agent.run_sync")
 
     async def enqueue_many(
         self, prompts: Iterable[Prompt], *, key: Callable[[Any], str] | None = None, **options: Unpack[ManyRunOptions]

@@ -316,10 +316,10 @@ class Run(Reaching, Generic[T]):
         return await export(contents, Path(path), app.settings, app.runtime().ports, redact=redact)
 
     def result_sync(self, *, timeout: Duration | None = None) -> Result[T]:
-        return self._app.call(self.result(timeout=timeout))
+        return self._app.call(self.result(timeout=timeout), "run.result_sync")
 
     def cancel_sync(self, reason: str = "cancelled by its owner") -> RunStateName:
-        return self._app.call(self.cancel(reason))
+        return self._app.call(self.cancel(reason), "run.cancel_sync")
 
     def stream_sync(self, after: int = 0) -> Generator[Event, None, None]:
         """`stream` for code without an event loop. Each event is asked for when the one before it has been taken."""
@@ -335,7 +335,9 @@ class Run(Reaching, Generic[T]):
                 await events.aclose()
 
         try:
-            while (event := self._app.call(following())) is not None:
+            while (
+                event := self._app.call(following(), "run.stream_sync", "async for event in run.stream(...)")
+            ) is not None:
                 yield event
         finally:  # the caller may have seen enough
             leaving = leave()

@@ -44,7 +44,7 @@ class Store:
         return self.core.call(coroutine)
 
     def close(self) -> None:
-        self._app.sync.close()
+        self.core.close_sync()
 
     async def aclose(self) -> None:
         """Close what the running event loop has opened."""

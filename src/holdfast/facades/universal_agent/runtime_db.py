@@ -80,9 +80,9 @@ class RuntimeDb:
         if not self._closed:
             self._closed = True
             core_of(self._app).closing.remove(self._queue.close)
-            self._queue.sync.close()
+            core_of(self._queue).close_sync()
             if self._owned:
-                self._app.sync.close()
+                core_of(self._app).close_sync()
 
     async def aclose(self) -> None:
         """Close what this event loop has opened too."""
