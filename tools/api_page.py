@@ -45,7 +45,7 @@ from holdfast.values import Page
 from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonRecord, RetriedRecord
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
 from holdfast.values.schedules import ScheduleRecord
-from holdfast.values.workers import DutyRecord, LineSlots, WorkerRecord
+from holdfast.values.workers import DutyRecord, LineSlots, LoopHeld, WorkerRecord
 from holdfast.webhooks import WebhookOptions
 from holdfast.workers.context import Child, StartedChild
 from holdfast.workers.role import Role
@@ -187,7 +187,7 @@ VALUES: list[Any] = [
         LaneRecord,
         ScheduleRecord,
     ),
-    *(WorkerRecord, LineSlots, DutyRecord),
+    *(WorkerRecord, LineSlots, LoopHeld, DutyRecord),
     *(RunRecord, CallRecord, SessionRecord, Message, CompactionRecord, AgentRecord, VersionRecord),
     *(BatchRecord, RequestRecord, ClosedLaneRecord),
 ]

@@ -489,10 +489,7 @@ class Holdfast(Renamed):
 
 
 def core_of(app: Holdfast) -> AgentsCore:
-    """What is behind the app's public calls: its registry, its models, the store as an event loop uses it.
-
-    For tests, and for what is built on the app. It may change with any release.
-    """
+    """What is behind the app's public calls, for tests and for what is built on the app. Any release may change it."""
     return app._core
 
 

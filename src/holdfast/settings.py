@@ -64,6 +64,9 @@ class Settings:
     lease_ceiling: timedelta = _time("24h", "The longest one attempt may hold its lease by renewing it.")
     fence_margin: timedelta = _time("1s", "How long before its lease ends a worker that could not renew stops itself.")
     tick: timedelta = _time("250ms", "Pause between the event loop's signs of life; a stuck loop gets no renewal.")
+    loop_patience: timedelta = _time(
+        "1s", "How long a handler may hold the event loop before its worker names it; 0s = it never does."
+    )
     worker_ttl: timedelta = _time("60s", "A worker without a heartbeat for longer counts as lost.")
     presence_grace: timedelta = _time("1s", "A presence gone for longer than this expires the worker's leases.")
     presence_quiet: timedelta = _time("5s", "How long presence is ignored after a restart or reconnect.")

@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError
@@ -23,6 +24,7 @@ _LONGEST_LINE = 2_000  # characters of the exception's own text, which is also s
 _LINKS = 8  # exceptions of a chain or of a group that are shown
 _OURS = str(Path(__file__).parent) + "/"
 _LIBRARIES = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib", "platlib")})
+_MOST_OF_A_STACK = 8  # frames of libraries, and as many of the user's
 _FOLD = "<folded>"
 _CUT = "\n…\n"
 _BEFORE = "… and what came before it"
@@ -42,6 +44,12 @@ def traceback_of(problem: BaseException) -> str:
         if len(text.encode(errors="replace")) <= LIMIT:
             break
     return without_middle(text, LIMIT - len(_CUT.encode()))
+
+
+def stack_of(frames: Sequence[FrameType]) -> str:
+    """Where a thread stands, as a traceback shows it. The innermost frame comes first here, and last in the text."""
+    lines = list(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames)))
+    return "".join(_Folded(_kept(lines, _MOST_OF_A_STACK, refused=False)).format())
 
 
 def message_of(problem: BaseException | None) -> str:

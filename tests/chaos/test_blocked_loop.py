@@ -49,6 +49,7 @@ async def test_a_loop_that_is_blocked_for_longer_loses_the_lease_and_its_result(
     gate.open()
     assert await job.result(timeout="60s") == f"blocked by {rescuer.pid}"
     await scene.witness.saw(f"ended {job.id} {blocked.pid}")
+    await blocked.says("handler block_until held the event loop for")
     await blocked.says("its result is dropped")
     assert await scene.watch.outcomes(job.id) == ["lost", "succeeded"]
     assert (await scene.watch.job(job.id)).result == f'"blocked by {rescuer.pid}"'

@@ -22,7 +22,7 @@ from tests.support.warm import WarmProcess
 PATIENT = '''
 """A job that shows that it began and stays until it may go."""
 
-import asyncio
+import asyncio, time
 from pathlib import Path
 from holdfast import Holdfast, JobContext
 
@@ -271,6 +271,23 @@ async def test_a_signal_drains(patient: Path, place: Place) -> None:
             assert await ended(process) == 0
         assert await hf.jobs[id].result() == "finished"
         assert [row.status for row in await hf.workers.list(all=True)] == ["stopped"]
+
+
+async def test_a_handler_that_holds_the_event_loop_is_named_in_the_log(tmp_path: Path, place: Place) -> None:
+    (tmp_path / "stuck.py").write_text(PATIENT.replace("await asyncio.sleep(0.01)", "time.sleep(0.01)"))
+    quickly = ("--set", "loop_patience=200ms", "--set", "tick=50ms")
+    async with Client(place.url) as hf:
+        id = (await hf.stay.enqueue(str(tmp_path))).id
+        with started(tmp_path, "stuck:hf", "--url", place.url, *quickly):
+
+            async def is_told(words: str) -> str | None:
+                log = (tmp_path / "worker.log").read_text()
+                return log if words in log else None
+
+            assert "time.sleep(0.01)" in await eventually(lambda: is_told("handler stay has held the event loop for"))
+            (tmp_path / "go").touch()
+            assert await hf.jobs[id].result() == "finished"
+            await eventually(lambda: is_told("handler stay held the event loop for"))
 
 
 @pytest.mark.long

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from holdfast import Holdfast, Retry
 from holdfast.access.principals import Role
+from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http.live.sampler import Sample, Sampler
 from holdfast.http.pages.headline import Known, Thing, things
 from holdfast.kernel.doctor_database import Finding
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.workers import Registration, register
 from holdfast.values import Page
 from tests.http.browsing import browser, treasurer
 from tests.http.test_fleet_pages import text
@@ -44,6 +48,17 @@ async def judged(hf: Holdfast, later: timedelta = timedelta(), **known: object) 
 async def test_all_is_well_while_workers_work_and_nothing_fails(hf: Holdfast) -> None:
     async with working(hf):
         assert WELL in await text(browser(hf), "/now/health")
+
+
+async def test_who_holds_an_event_loop_is_said_on_now_and_on_the_workers_pages(hf: Holdfast) -> None:
+    ports, lines = core_of(hf).ports, {"jobs": [20, 1], "loop": ["handler mail.send", 8.0, None]}
+    who = Registration(new_id(ports), "mill-1", "mill", "here", 1, "0", (), None, 20, lines=json.dumps(lines))
+    await (await core_of(hf).opened()).transact(register, who, [], ttl_us=3_600_000_000, gone=())
+    assert "handler mail.send has held the event loop of worker mill-1 for" in await text(browser(hf), "/now/health")
+    assert "handler mail.send holds its event loop (8.0 s)" in await text(browser(hf), "/workers")
+    page = await text(browser(hf), "/workers/mill-1")
+    assert "<b>Its event loop is held.</b> handler mail.send has held it for 8.0 s at the last heartbeat" in page
+    assert "make the handler or tool a plain <code>def</code>" in page
 
 
 @pytest.mark.both

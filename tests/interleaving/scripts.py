@@ -178,6 +178,6 @@ async def _ticked(worker: Worker, store: Store) -> None:
     """The worker has looked at its clock since that was moved."""
 
     async def has() -> bool:
-        return worker._ticked >= store.clock.monotonic()
+        return worker._watch.ticked >= store.clock.monotonic()
 
     await eventually(has)

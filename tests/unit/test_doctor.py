@@ -334,6 +334,20 @@ def test_threads_that_hang_are_named_with_what_to_do() -> None:
     assert "isolate=" in (found.remedy or "")
 
 
+def test_who_holds_an_event_loop_is_named_with_what_to_do() -> None:
+    still = worker(lines=json.dumps({"jobs": [20, 1], "loop": ["handler mail.send", 8.0, None]}))
+    still = still._replace(heartbeat_at=still.now - 4_000_000)
+    over = worker(lines=json.dumps({"jobs": [20, 1], "loop": ["handler mail.send", 8.0, 60.0]}))
+    for row, said in (
+        (still, "has held the event loop of worker mill-1 for 12 s and still holds it"),
+        (over, "held the event loop of worker mill-1 for 8.0 s"),
+    ):
+        found = next(finding for finding in in_store(workers=[row]) if finding.level == "warning")
+        assert found.check == "workers"
+        assert found.sentence == f"handler mail.send {said}: nothing else of that worker could run meanwhile."
+        assert "make the handler a plain `def`, or declare it with isolate=" in found.remedy
+
+
 def test_a_lane_that_waits_for_a_person_is_a_warning_with_the_command() -> None:
     waits = ClosedLane("anthropic#1/claude", None, 1, "auth: invalid x-api-key", 1_800_000_000_000_000, 0, 12)
     until = ClosedLane("anthropic#1/other", 1_800_000_040_000_000, 0, "rate_limit: later", 0, 0, 10_001)

@@ -103,6 +103,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
     shown = values.as_json(row)
     shown["capabilities"] = ", ".join(shown["capabilities"])
     shown["lines"] = _busy(row)
+    shown["loop_held"] = _loop_held(row)
     shown["queues"] = "every queue" if shown["queues"] is None else ", ".join(shown["queues"])
     print_pairs({**shown, "duties": ", ".join(_held(row, duties))})
     print_table(_JOBS, held, look, empty="it is not running any job")
@@ -160,6 +161,12 @@ def _busy(row: WorkerRecord) -> str:
     """What is taken of each group of its slots, as of its last heartbeat."""
     groups = [f"{name} {group.active}/{group.slots}" for name, group in row.lines.items()]
     return " · ".join(groups) or f"{row.leases}/{row.slots}"
+
+
+def _loop_held(row: WorkerRecord) -> str | None:
+    if (held := row.loop_held) is None:
+        return None
+    return f"by {held.by} for {rough(held.lasted)}, " + (f"until {moment(held.until)}" if held.until else "still")
 
 
 def _held(row: WorkerRecord, duties: Sequence[DutyRecord]) -> list[str]:

@@ -31,7 +31,7 @@ class WorkerRow(NamedTuple):
     now: int
     leases: int
     code: int | None = None  # the schema version of its code; None: older than 6
-    lines: str | None = None  # its slots, as JSON: {group: [slots, taken]}
+    lines: str | None = None  # its slots and who held its loop, as JSON: see `workers.slots_of`
     boot_by: int | None = None  # until when its process has to come up
     idle_since: int | None = None  # None: it runs something, or does not say
     pool: str | None = None

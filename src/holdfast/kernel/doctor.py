@@ -135,6 +135,7 @@ def judge_work(work: Work) -> Iterator[Finding]:
     yield from _unsure(work, alive)
     yield from _too_old(alive, work.oldest_code)
     yield from _hanging(alive)
+    yield from _held_loops(work.workers)
     yield from _ahead(work.ahead, there_are_workers=bool(taking))
     yield from _paused(work.queues, work.blocked)
     yield from _unfired(work.schedules)
@@ -195,6 +196,21 @@ def _hanging(alive: Sequence[WorkerRow]) -> Iterator[Finding]:
             f"threads of {len(found)} workers hang in calls that timed out or were cancelled: {_some(found)}.",
             'Declare what may hang with isolate="process", which a timeout really ends, and start those workers again.',
         )
+
+
+def _held_loops(rows: Sequence[WorkerRow]) -> Iterator[Finding]:
+    """Of workers that a blocked loop has kept silent too."""
+    for row in rows:
+        hold = workers.loop_hold_of(row)
+        if hold is not None:
+            since_us = 0 if hold.ago is not None else max(0, row.now - row.heartbeat_at)
+            now = hold._replace(seconds=hold.seconds + since_us / 1e6)
+            yield Finding(
+                "workers",
+                "warning",
+                f"{now.words(f'the event loop of worker {row.id}')}: nothing else of that worker could run meanwhile.",
+                f"{workers.HOLD_REMEDY} The worker's log has the stack where it stood.",
+            )
 
 
 def _ahead(ahead: AheadOfClock, *, there_are_workers: bool) -> Iterator[Finding]:

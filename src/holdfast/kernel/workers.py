@@ -240,9 +240,34 @@ async def list_workers(
 HANGING = "hanging"  # the slots of threads in calls that were given up and have not returned
 
 
+HOLD_REMEDY = 'Run what blocks on a thread: make the handler a plain `def`, or declare it with isolate="process".'
+LOOP = "loop"  # beside the slots of each group: who held the worker's event loop
+
+
+class LoopHold(NamedTuple):
+    """Something that kept a worker's event loop from running anything else, as of the worker's last heartbeat."""
+
+    name: str
+    seconds: float  # for how long
+    ago: float | None  # how many seconds before the heartbeat it ended; None: it still held the loop then
+
+    def words(self, loop: str) -> str:
+        """What it did to `loop`."""
+        lasted = f"{self.seconds:.1f} s" if self.seconds < 10 else f"{self.seconds:,.0f} s"
+        said = f"{self.name} has held {loop} for {lasted} and still holds it"
+        return said if self.ago is None else f"{self.name} held {loop} for {lasted}"
+
+
 def slots_of(row: WorkerRow) -> dict[str, tuple[int, int]]:
     """The slots of each group, and how many were taken at the worker's last heartbeat; empty: it did not say."""
-    return {name: (slots, taken) for name, (slots, taken) in json.loads(row.lines or "{}").items()}
+    said = json.loads(row.lines or "{}")
+    return {name: (each[0], each[1]) for name, each in said.items() if name != LOOP}
+
+
+def loop_hold_of(row: WorkerRow) -> LoopHold | None:
+    """Who holds the worker's event loop, or held it lately."""
+    said = json.loads(row.lines or "{}").get(LOOP)
+    return None if said is None else LoopHold(*said)
 
 
 @reading

@@ -8,8 +8,9 @@ from typing import Literal
 
 from holdfast.kernel.broker_rows import NOWHERE, WorkerRow
 from holdfast.kernel.rows import DutyRow
-from holdfast.kernel.workers import slots_of
+from holdfast.kernel.workers import loop_hold_of, slots_of
 from holdfast.values.rows import Stored, value_of
+from holdfast.values.times import moment
 
 WorkerStatus = Literal["starting", "active", "draining", "stopped", "lost"]
 
@@ -23,15 +24,24 @@ class LineSlots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopHeld:
+    """What held the event loop of a worker, for how long, and until when; None: it holds it still."""
+
+    by: str
+    lasted: timedelta
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
     """A worker as it stands in the store.
 
     `seq` is the number by which jobs and duties name it. `queues` is None for a worker that serves every queue.
     `presence` says whether the store saw its sign of life just now, and so notices its death at once; `leases` how many
-    jobs it holds, `lines` its slots by their group. `now` is the store's clock when the worker was read. `silent`: its
-    presence is gone, or it has sent no heartbeat for longer than its `ttl`, so it is probably dead, and no worker has
-    declared it lost yet. `remote`: it is no process of ours and reaches the store through the Redis protocol, by the
-    key that `principal` names.
+    jobs it holds, `lines` its slots by their group, `loop_held` what holds its event loop or held it in the last 15
+    minutes. `now` is the store's clock when the worker was read. `silent`: its presence is gone, or it has sent no
+    heartbeat for longer than its `ttl`, so it is probably dead, and no worker has declared it lost yet. `remote`: it is
+    no process of ours and reaches the store through the Redis protocol, by the key that `principal` names.
     """
 
     seq: int
@@ -55,6 +65,7 @@ class WorkerRecord:
     leases: int
     code: int | None
     lines: dict[str, LineSlots]
+    loop_held: LoopHeld | None
     silent: bool
     principal: str | None
     remote: bool
@@ -72,7 +83,16 @@ class DutyRecord:
 
 def worker_of(row: WorkerRow) -> WorkerRecord:
     lines = {name: LineSlots(slots=slots, active=active) for name, (slots, active) in slots_of(row).items()}
-    return value_of(WorkerRecord, row, ttl=timedelta(microseconds=row.ttl_us), lines=lines, remote=row.host == NOWHERE)
+    ttl, held = timedelta(microseconds=row.ttl_us), _loop_held(row)
+    return value_of(WorkerRecord, row, ttl=ttl, lines=lines, loop_held=held, remote=row.host == NOWHERE)
+
+
+def _loop_held(row: WorkerRow) -> LoopHeld | None:
+    hold = loop_hold_of(row)
+    if hold is None:
+        return None
+    until = None if hold.ago is None else moment(row.heartbeat_at) - timedelta(seconds=hold.ago)
+    return LoopHeld(by=hold.name, lasted=timedelta(seconds=hold.seconds), until=until)
 
 
 def duty_of(row: DutyRow) -> DutyRecord:

@@ -100,9 +100,18 @@ class Attempts:
                 return await conclude(self._call(definition, holding, limits.begin))
         except TimeoutError as problem:
             holding.cancelled = True
-            return limits.outcome("" if problem.__cause__ is None else traceback_of(problem.__cause__))
+            trace = "" if problem.__cause__ is None else traceback_of(problem.__cause__)
+            return limits.outcome(trace, self._could_not(holding))
         except asyncio.CancelledError:
             return interrupted(holding)
+
+    def _could_not(self, holding: Holding) -> str:
+        """Why a handler was not ended in time; empty when it was."""
+        lease, ran = holding.lease, self._ports.clock.monotonic() - holding.began
+        limit_us = lease.timeout_us or (lease.deadline_at or 0) - lease.claimed_at
+        if holding.held_loop_at - holding.began <= limit_us / 1e6:
+            return ""
+        return f", but the handler held the event loop and could not be interrupted: it ran {ran:.1f} s"
 
     async def _call(self, definition: Definition, holding: Holding, begin: Callable[[], None]) -> Outcome | None:
         stored, signature = holding.lease.payload, definition.signature
@@ -116,7 +125,7 @@ class Attempts:
             begin()
             if holding.lease.timeout_us is None:
                 return await call(definition.function, signature, context, arguments, None)
-            return await _or_abandoned(_concluded(definition.function, signature, context, arguments))
+            return await _or_abandoned(_concluded(holding, definition.function, signature, context, arguments))
         on_thread = partial(self._on_thread, holding, begin)
         try:
             return await call(definition.function, signature, context, arguments, on_thread)
@@ -211,11 +220,11 @@ class TimeLimits:
             with contextlib.suppress(RuntimeError):  # it is over already
                 self.timer.reschedule(until)
 
-    def outcome(self, trace: str) -> Outcome:
-        """Of an attempt that took too long; `trace` says where it was then."""
+    def outcome(self, trace: str, held: str) -> Outcome:
+        """Of an attempt that took too long; `trace` says where it was then, `held` why it was not ended in time."""
         if self._deciding == "timeout":
-            return TryAgain(error=f"timed out after {show(self._timeout_us or 0)}", type="timeout", trace=trace)
-        return Fail("its deadline passed while it ran", "deadline_exceeded")
+            return TryAgain(error=f"timed out after {show(self._timeout_us or 0)}{held}", type="timeout", trace=trace)
+        return Fail(f"its deadline passed while it ran{held}", "deadline_exceeded")
 
 
 async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
@@ -227,10 +236,17 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
 
 
 async def _concluded(
-    function: Callable[..., Any], signature: Signature, context: Any, stored: Callable[[], dict[str, Any]]
+    holding: Holding,  # the watch over the loop finds it in this frame
+    function: Callable[..., Any],
+    signature: Signature,
+    context: Any,
+    stored: Callable[[], dict[str, Any]],
 ) -> Outcome | None:
     """The handler is first called here: a task that ends before its first step leaves no call behind."""
     return await conclude(call(function, signature, context, stored, None))
+
+
+HANDLER = _concluded.__code__
 
 
 def meant_by(problem: BaseException) -> Outcome | None:

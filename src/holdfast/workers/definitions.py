@@ -15,7 +15,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import capability_of, route_for
 from holdfast.kernel.rows import Route
 from holdfast.kernel.schedules import NewSchedule
-from holdfast.kernel.workers import HANGING
+from holdfast.kernel.workers import HANGING, LOOP
 from holdfast.settings import Settings
 from holdfast.workers.isolation.addresses import address_of
 from holdfast.workers.layer import Chore, Layer
@@ -102,7 +102,7 @@ class Registry:
 
     def plug_in(self, layer: Layer) -> None:
         """Let a layer own the jobs of its kinds. Do this before anything is declared under them."""
-        taken = {group.name for group in layer.slots} & {JOBS.name, HANGING}
+        taken = {group.name for group in layer.slots} & {JOBS.name, HANGING, LOOP}
         if taken or layer.hints.keys() & WORDS or len({group.name for group in layer.slots}) < len(layer.slots):
             raise UsageError(f"layer {layer.name!r} needs slots and hints with names of their own.")
         for other in self.layers:

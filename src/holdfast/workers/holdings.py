@@ -41,6 +41,7 @@ class Holding:
     ending: bool = field(default=False, init=False)  # its outcome is on the way to the store
     lasted: float = field(default=0.0, init=False)  # seconds its handler took, if anybody listened
     cancelled: bool = field(default=False, init=False)  # its handler should stop; a handler on a thread asks
+    held_loop_at: float = field(default=0.0, init=False)  # this process's clock, when it was last seen to hold the loop
 
     def may_start(self, now: float) -> bool:
         return self.stop is None and now < self.fence_at
@@ -71,6 +72,10 @@ class Holdings:
 
     def find(self, seq: int, epoch: int, token: int) -> Holding | None:
         return self._by_lease.get((seq, epoch, token))
+
+    def has(self, holding: Holding) -> bool:
+        lease = holding.lease
+        return self._by_lease.get((lease.seq, lease.epoch, lease.token)) is holding
 
     def all(self) -> list[Holding]:
         return list(self._by_lease.values())

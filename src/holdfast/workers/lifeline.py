@@ -22,6 +22,7 @@ from holdfast.kernel.migrate import code_version
 from holdfast.kernel.rows import Held
 from holdfast.kernel.workers import oldest_code
 from holdfast.workers.leaps import StoreClock
+from holdfast.workers.loop_watch import LoopWatch
 
 log = logging.getLogger("holdfast.lifeline")
 
@@ -56,8 +57,16 @@ class Lifeline(Protocol):
 
 
 class ThreadLifeline:
-    def __init__(self, database: Database, ports: Ports, interval: float, tolerance: float = 5.0) -> None:
-        """`tolerance`: see `leaps`."""
+    def __init__(
+        self,
+        database: Database,
+        ports: Ports,
+        interval: float,
+        tolerance: float = 5.0,
+        watch: LoopWatch | None = None,
+    ) -> None:
+        """`tolerance`: see `leaps`. `watch` is the watch over the event loop, which this thread keeps."""
+        self._watch = watch
         self._database = database
         self._ports = ports
         self._interval = interval
@@ -128,11 +137,23 @@ class ThreadLifeline:
         self._begun.wait()
         pause = 0.0
         while True:
-            self._poked.wait(pause)
+            self._wait(pause)
             self._poked.clear()
             if self._stopping.is_set():
+                if self._watch is not None:
+                    self._watch.look()  # what held the loop just before is named too
                 return
             pause = self._interval if self._beat(store, loop) else min(_RETRY, self._interval)
+
+    def _wait(self, pause: float) -> None:
+        """Until the next heartbeat is due, somebody asks for one, or the watch has something to tell the store."""
+        if self._watch is None:
+            self._poked.wait(pause)
+            return
+        until = self._ports.clock.monotonic() + pause
+        while (left := until - self._ports.clock.monotonic()) > 0:
+            if self._poked.wait(min(left, self._watch.every)) or self._watch.look():
+                return
 
     def _beat(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> bool:
         sent_at = self._ports.clock.monotonic()

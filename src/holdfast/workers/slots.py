@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from holdfast.kernel.workers import HANGING
+from holdfast.kernel.workers import HANGING, LOOP, LoopHold
 from holdfast.settings import Settings
 from holdfast.workers.holdings import Holding
 
@@ -106,10 +106,11 @@ class WorkerSlots(dict[str, Slots]):
     def overstaying(self, since: float) -> list[Holding]:
         return [holding for slots in self.values() for holding in slots.overstaying(since)]
 
-    def taken(self, served: Collection[str], hanging: tuple[int, int]) -> str:
+    def taken(self, served: Collection[str], hanging: tuple[int, int], hold: LoopHold | None) -> str:
         """As JSON, for each group that is served: how many slots it has, and how many of them are taken.
 
-        `hanging` is the same for threads in calls that were given up, and shown as a group if there are any.
+        `hanging` is the same for threads in calls that were given up, and shown as a group if there are any. `hold` is
+        who holds the event loop, or held it lately.
         """
         shown = {name: [slots.limit, slots.running] for name, slots in self.items() if name in served}
-        return json.dumps(shown | ({HANGING: list(hanging)} if hanging[1] else {}))
+        return json.dumps(shown | ({HANGING: hanging} if hanging[1] else {}) | ({LOOP: hold} if hold else {}))

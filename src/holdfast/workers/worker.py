@@ -30,7 +30,7 @@ from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.tracebacks import message_of, traceback_of
-from holdfast.workers.attempt import Attempts, Processes, ended_by, interrupted, outcome_of
+from holdfast.workers.attempt import HANDLER, Attempts, Processes, ended_by, interrupted, outcome_of
 from holdfast.workers.claims import Claiming
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.duties import Duties
@@ -41,6 +41,7 @@ from holdfast.workers.idle import Idle
 from holdfast.workers.known_routes import KnownRoutes
 from holdfast.workers.leaps import tolerance
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.loop_watch import LoopWatch, attempted
 from holdfast.workers.membership import Membership
 from holdfast.workers.pace import Pace
 from holdfast.workers.park import parked
@@ -102,10 +103,9 @@ class Worker:
         )
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
-        self._lifeline = lifeline or ThreadLifeline(
-            database, ports, settings.heartbeat.total_seconds(), tolerance(settings)
-        )
-        self._ticked = 0.0
+        self._watch = LoopWatch(ports.clock, settings, self._holdings, self.id, (Worker._attempt.__code__, HANDLER))
+        beat = settings.heartbeat.total_seconds()
+        self._lifeline = lifeline or ThreadLifeline(database, ports, beat, tolerance(settings), self._watch)
         self._work = asyncio.Event()  # there may be something to claim
         self._member = Membership(database, ports, settings, self.telling, relinked=self._work.set)
         self._polling = Polling(
@@ -168,7 +168,7 @@ class Worker:
         for layer in self._registry.layers:
             await layer.prepare(self._database)
         await self._known_routes.begin()
-        self._ticked = self._ports.clock.monotonic()
+        self._watch.begin()
         await self._database.listen(self._hints.take)
         self._lifeline.start(self._compose, self._on_beat)
         loops = {"tick": self._tick, "poll": self._polling.run, "claim": self._claim, "duties": self._tend}
@@ -245,7 +245,7 @@ class Worker:
         await self._member.register(who, self._registry.routes(), presence_changed=self._lifeline.poke)
 
     def _taken(self) -> str:
-        return self._slots.taken(self._registry.served_slots, self._attempts.hanging)
+        return self._slots.taken(self._registry.served_slots, self._attempts.hanging, self._watch.said())
 
     async def _register_again(self) -> None:
         """Its place is lost. If it was given up, what it still holds it may still end under its old number."""
@@ -326,6 +326,7 @@ class Worker:
 
     async def _attempt(self, holding: Holding) -> None:
         holding.begun = True
+        attempted.set(holding)
         begun = holding.began = self._ports.clock.monotonic()
         try:
             definition = self._registry.definitions.get(holding.lease.kind)
@@ -441,7 +442,7 @@ class Worker:
     async def _tick(self) -> None:
         """Show that the loop runs, and stop what may no longer be acted on."""
         while True:
-            now = self._ticked = self._ports.clock.monotonic()
+            now = self._watch.tick()
             if self._role.pool and self._member.forsaken and self._stopping is None:
                 self._begin_to_stop()
             for holding in self.holdings.all():
@@ -459,7 +460,7 @@ class Worker:
 
     def _compose(self) -> Pulse | None:
         """On the lifeline's thread: what to renew, or None when the loop has stood still for a whole lease."""
-        if self._ports.clock.monotonic() - self._ticked > self._ttl:
+        if self._ports.clock.monotonic() - self._watch.ticked > self._ttl:
             return None
         ceiling, (seq, me) = microseconds(self._settings.lease_ceiling), self._member.said()
         active, held = self._slots.running, self.holdings.named()
