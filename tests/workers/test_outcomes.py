@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from holdfast import Cancel, Discard, Holdfast, Retry, RunFailed, Snooze
 from holdfast import outcomes as outcome_module
@@ -289,6 +290,38 @@ async def test_a_result_that_is_not_json_fails_the_job(hf: Holdfast, wrapped: bo
             await job.result()
         assert error_of((await job.refresh()).error)["type"] == "result_error"
         assert seen == [1], "running it again would give the same"
+
+
+class Line(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "said"),
+    [
+        (str, 3, "returned int 3, declared str."),
+        (int, None, "returned None, declared int."),
+        (None, "x", "returned str 'x', declared None."),
+        (str | None, [1], "returned list [1], declared str | None."),
+        (list[int], [1, "b"], "returned list [1, 'b'], declared list[int]: 1: Input should be a valid integer"),
+        (Line, Line.model_construct(name=5), "returned Line, declared Line: name: Input should be a valid string."),
+        (int, "a" * 1_000, "returned str 'aaaaaaaaaaaa...aaaaaaaaaaaaa', declared int."),
+        (int, {"password": "open sesame"}, "returned dict {'password': '[redacted]'}, declared int."),
+        (str, 10**5_000, "returned int, declared str."),
+    ],
+    ids=["plain", "none", "no result", "union", "item", "field", "long", "secret", "huge"],
+)
+async def test_a_result_of_another_type_fails_the_job(hf: Holdfast, declared: Any, value: object, said: str) -> None:
+    async def work() -> Any:
+        return value
+
+    work.__annotations__["return"] = declared
+    job = hf.job(name="work")(work)
+    async with hf:
+        with pytest.raises(RunFailed) as failed:
+            await job.run()
+    assert f"job 'work' {said}" in str(failed.value)
+    assert failed.value.error_type == "result_error"
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])

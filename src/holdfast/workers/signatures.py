@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import reprlib
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
@@ -15,11 +17,15 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 from holdfast.errors import BadPayload, UsageError
 from holdfast.kernel import codec
 from holdfast.outcomes import Outcome
+from holdfast.redaction import Redactor
 from holdfast.workers.json_mode import reads_alike
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ConfigDict
 
+_BRIEF = reprlib.Repr()  # a part of a long value, whatever it holds
+_PLAIN = (str, int, float, bool, Decimal, list, tuple, dict, set)
+_LONGEST = 80  # bytes of a value that an error shows
 _OUTCOMES = frozenset(get_args(Outcome))
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -83,12 +89,31 @@ class Signature:
         return {name: values[field] for field, name in self._names}
 
     def encode_result(self, value: Any) -> Any:
+        """A result as a plain JSON value; `BadPayload` when it is not of the declared type, or not JSON."""
         if value is None and self._may_be_nothing:
             return None
+        if value is None:
+            raise BadPayload(self._not_declared(value, {"value": None}))
+        result = self._result.model_construct(value=value)
         try:
-            return self._result.model_construct(value=value).model_dump(mode="json", warnings="error")["value"]
+            return result.model_dump(mode="json", warnings="error")["value"]
         except (ValueError, TypeError, RecursionError) as problem:
-            raise BadPayload(f"the result of job {self._kind!r} cannot be stored as JSON: {problem}") from None
+            try:
+                stored = result.model_dump(mode="json", warnings=False)
+            except (ValueError, TypeError, RecursionError):
+                raise BadPayload(f"the result of job {self._kind!r} cannot be stored as JSON: {problem}") from None
+            raise BadPayload(self._not_declared(value, stored)) from None
+
+    def _not_declared(self, value: Any, stored: Any) -> str:
+        """What is wrong with a result, and in which of its fields if it is in one."""
+        said = f"job {self._kind!r} returned {_shown(value)}, declared {_type_name(self._returns)}"
+        try:
+            self._result.model_validate(stored)
+        except ValueError as problem:
+            where = _first(problem).removeprefix("value") if _is_complaint(problem) else ""
+            if where.startswith(".") and not _is_union(self._returns):
+                return f"{said}: {where[1:]}"
+        return f"{said}."
 
     def decode_result(self, value: Any) -> Any:
         return getattr(self._result.model_validate({"value": value}), "value")  # noqa: B009  a field made below
@@ -123,7 +148,14 @@ class Signature:
 
     @cached_property
     def _may_be_nothing(self) -> bool:
-        return self._hints.get("return", Any) in (Any, None, type(None))
+        """Whether `None` is a result of the declared type."""
+        if self._returns in (Any, None, type(None)):
+            return True
+        try:
+            self._result.model_validate({"value": None})
+        except ValueError:
+            return False
+        return True
 
     @cached_property
     def _model(self) -> type[BaseModel]:
@@ -139,8 +171,11 @@ class Signature:
     def _result(self) -> type[BaseModel]:
         from pydantic import create_model
 
-        result = _result_of(self._hints.get("return", Any))
-        return create_model(f"Result of {self._kind}", __config__=_config(), value=(result, ...))
+        return create_model(f"Result of {self._kind}", __config__=_config(), value=(self._returns, ...))
+
+    @cached_property
+    def _returns(self) -> Any:
+        return _result_of(self._hints.get("return", Any))
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         places = self._places
@@ -163,10 +198,35 @@ def _config() -> ConfigDict:
 
 def _result_of(annotation: Any) -> Any:
     """The type of the result alone: outcomes that stand beside it are not stored."""
-    if get_origin(annotation) in (Union, UnionType):
+    if _is_union(annotation):
         results = [member for member in get_args(annotation) if member not in _OUTCOMES]
         return Union[tuple(results)] if results else Any  # noqa: UP007  the members are known only here
     return Any if annotation in _OUTCOMES else annotation
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
+
+
+def _type_name(annotation: Any) -> str:
+    """A type as people write it: `str`, `list[int]`, `str | None`."""
+    if _is_union(annotation):
+        return " | ".join(map(_type_name, get_args(annotation)))
+    name = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    return "None" if name == "NoneType" else name.removeprefix("typing.")
+
+
+def _shown(value: Any) -> str:
+    """A value as an error names it: its type, and what it is if that is plain; a part of it if it is long."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if type(value) not in _PLAIN:
+        return name
+    try:
+        return f"{name} {Redactor().text(codec.clip(_BRIEF.repr(value), _LONGEST))}"
+    except ValueError:  # a number of so many digits that Python does not write it
+        return name
 
 
 def _is_context(annotation: object, context: str) -> bool:
