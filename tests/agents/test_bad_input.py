@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Document, Holdfast, Limits
+from holdfast import Document, Holdfast, Limits, ServerTool
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.runs import decision
 from holdfast.errors import BadPayload, BadSetting, IdempotencyConflict, UsageError
@@ -266,3 +266,18 @@ async def test_a_fork_of_a_session_is_at_one_message_and_its_key_names_one_fork(
             await session.fork(given)
     with pytest.raises(UsageError, match="a session's key"):
         await session.fork(2, key=5)  # type: ignore[arg-type]
+
+
+def test_two_agents_of_one_name_are_refused(hf: Holdfast) -> None:
+    """A definition that is read twice is the same agent; a tenant may have an agent of its own."""
+
+    def define(**changed: Any) -> Any:
+        given = {"model": "scripted:", "tools": [ServerTool("web_search_20260318")], "limits": Limits(turns=3)}
+        return hf.agent("guide", **{**given, **changed})
+
+    first = define()
+    assert define() is first
+    assert define(tenant="acme") is not first
+    for changed in ({"instructions": "Be brief."}, {"model": "scripted:other"}, {"output": int}, {"tools": []}):
+        with pytest.raises(UsageError, match="two agents are declared as 'guide'; give one of them another name"):
+            define(**changed)

@@ -321,7 +321,7 @@ async def test_a_definition_without_the_option_is_stored_as_before(hf: Holdfast)
     assert "fallback_after" not in plain.text()
     assert AgentSpec.parse(plain.text()) == plain
     for chosen in ("2m", None):
-        spec = hf.agent("b", model=FIRST, fallbacks=[SECOND], fallback_after=chosen).spec
+        spec = hf.agent(f"b {chosen}", model=FIRST, fallbacks=[SECOND], fallback_after=chosen).spec
         assert AgentSpec.parse(spec.text()) == spec
         assert "fallback_after" in spec.text()
     with pytest.raises(BadSetting):

@@ -17,6 +17,7 @@ from holdfast.facades.universal_agent.runtime_db import AGENT, RuntimeDb, connec
 from holdfast.testing import Script, say
 from tests.facades.documented import FOLDER, block
 from tests.facades.test_pools import FAST, Held, until, until_status
+from tests.support.agents import redeclare
 
 PROGRAMS = {"workerpoolmanager.py", "worker.py", "queue_run_function.py", "custom_run_handler.py"}
 EXCERPTS = {"lease_functions.py", "scale_up.py", "scale_down.py", "gateway_integration.py", "pool_statistics.py"}
@@ -71,7 +72,7 @@ async def test_a_run_is_queued() -> None:
 async def pool_of_the_document(answering: Holdfast, tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
     """The names that the document's handler uses and does not define."""
     answering.script("analyst", Script(say("A report.")))
-    answering.agent(AGENT, model="scripted:analyst")
+    redeclare(answering, AGENT, model="scripted:analyst")
     conn = connect_runtime_db(answering)
     saved: list[tuple[str, Any]] = []
     yield {

@@ -28,6 +28,7 @@ from holdfast.http import web
 from holdfast.testing import Script, call, refuse, say
 from tests.facades.conftest import Doors
 from tests.http.conftest import Serve
+from tests.support.agents import redeclare
 from tests.support.apps import MakeApp, eventually, happens
 
 
@@ -112,7 +113,7 @@ async def test_ua_34_turns_of_a_session_never_overlap_and_sessions_do(doors: Doo
         return name
 
     doors.app.script("meeting", Script(lambda messages: call("meet", name=_said(messages)), say("met")))
-    doors.app.agent(AGENT, model="scripted:meeting", tools=[meet])
+    redeclare(doors.app, AGENT, model="scripted:meeting", tools=[meet])
     first = asyncio.create_task(doors.gateway.run_query(one, GatewayRequest("one")))
     await happens(begun)
     with pytest.raises(SessionBusy):
@@ -157,7 +158,7 @@ async def test_ua_34_a_turn_that_is_asked_for_again_runs_once(doors: Doors) -> N
 
 async def test_an_error_event_is_a_failure_and_ends_the_turn(doors: Doors) -> None:
     doors.app.script("declining", Script(refuse("no")))
-    doors.app.agent(AGENT, model="scripted:declining")
+    redeclare(doors.app, AGENT, model="scripted:declining")
     session = await doors.gateway.create_session("ann", session_id="one")
     result = await doors.gateway.run_query(session, GatewayRequest("Hello"))
     assert not result.success
@@ -171,7 +172,7 @@ async def test_a_limit_of_the_request_is_that_of_its_run(doors: Doors) -> None:
         return "again"
 
     doors.app.script("endless", Script(*[call("again")] * 10, say("done")))
-    doors.app.agent(AGENT, model="scripted:endless", tools=[again])
+    redeclare(doors.app, AGENT, model="scripted:endless", tools=[again])
     session = await doors.gateway.create_session("ann", session_id="one")
     result = await doors.gateway.run_query(session, GatewayRequest("Hello", metadata={"max_turns": 3}))
     assert not result.success
@@ -183,7 +184,7 @@ async def test_a_limit_of_the_request_is_that_of_its_run(doors: Doors) -> None:
 async def test_a_person_answers_through_the_gateway(doors: Doors) -> None:
     question = doors.app.inquiries.question()
     doors.app.script("asking", Script(call("ask_person", question="Which colour?"), say("Thanks.")))
-    doors.app.agent(AGENT, model="scripted:asking", tools=[question])
+    redeclare(doors.app, AGENT, model="scripted:asking", tools=[question])
     session = await doors.gateway.create_session("ann", session_id="one")
     answers: list[bool] = []
 
@@ -208,7 +209,7 @@ async def test_a_turn_can_be_cancelled(doors: Doors) -> None:
         return ""
 
     doors.app.script("waiting", Script(call("forever"), say("never")))
-    doors.app.agent(AGENT, model="scripted:waiting", tools=[forever])
+    redeclare(doors.app, AGENT, model="scripted:waiting", tools=[forever])
     session = await doors.gateway.create_session("ann", session_id="one")
     turn = asyncio.create_task(doors.gateway.run_query(session, GatewayRequest("Hello")))
     await happens(begun)

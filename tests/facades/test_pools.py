@@ -32,6 +32,7 @@ from holdfast.settings import Settings
 from holdfast.testing import Labs, Script, call, say
 from holdfast.workers.context import JobContext
 from tests.http.conftest import Serve
+from tests.support.agents import redeclare
 from tests.support.apps import PATIENCE, eventually, happens
 
 ROOT = Path(__file__).parents[2]
@@ -498,7 +499,7 @@ async def test_the_default_handler_runs_an_agent_in_the_runs_workspace(
         return "nothing"
 
     answering.script("working", Script(*[call("look", ctx_dir="here")] * 4, say("done")))
-    answering.agent(AGENT, model="scripted:working", tools=[look])
+    redeclare(answering, AGENT, model="scripted:working", tools=[look])
     conn = connect_runtime_db(answering)
     worker = Worker(FAST, conn, WorkerPoolManager()._default_run_handler)
     await worker.start()

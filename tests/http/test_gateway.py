@@ -27,6 +27,7 @@ from holdfast.testing import Script, call, say
 from tests.facades.test_gateways import Talk
 from tests.http.client import Client
 from tests.http.conftest import Serve
+from tests.support.agents import redeclare
 from tests.support.apps import PATIENCE, eventually, happens
 
 SESSIONS = "/gateway/api/v1/sessions"
@@ -171,7 +172,7 @@ def _tool_that_waits(hf: Holdfast) -> tuple[asyncio.Event, asyncio.Event]:
         return ""
 
     hf.script("waiting", Script(call("wait"), say("done")))
-    hf.agent(AGENT, model="scripted:waiting", tools=[wait])
+    redeclare(hf, AGENT, model="scripted:waiting", tools=[wait])
     return begun, free
 
 
@@ -305,7 +306,7 @@ async def test_what_waits_for_a_person_is_listed_and_approved(
         return "paid"
 
     hf.script("paying", Script(call("pay"), say("done")))
-    hf.agent(AGENT, model="scripted:paying", tools=[pay])
+    redeclare(hf, AGENT, model="scripted:paying", tools=[pay])
     await gateway.create_session("ann", session_id="one")
     app = web(hf, gateway=gateway, who=lambda _: ANN)
     port, client = await serve(app), Client(app)

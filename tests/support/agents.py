@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from holdfast import Holdfast
+from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
+from holdfast.agents.runs.create import AgentName
 from holdfast.agents.values.runs import RunRecord
 from holdfast.app import core_of
 from holdfast.models.protocol import Answered, Request, Wire
@@ -20,6 +22,12 @@ from tests.support.apps import eventually
 MODEL = "claude-sonnet-5-5"
 ENDED = ("completed", "cancelled", "failed")
 BY_RULE = ("refused by rule", "Overloaded")
+
+
+def redeclare(app: Holdfast, name: str, **options: Any) -> Agent[Any]:
+    """An agent in the place of the one that a fixture declared under this name."""
+    core_of(app).declared.pop(AgentName(name), None)
+    return app.agent(name, **options)
 
 
 def scripted(app: Holdfast, *steps: Step) -> str:

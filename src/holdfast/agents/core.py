@@ -20,6 +20,7 @@ from holdfast.agents.keys import Keys
 from holdfast.agents.layer import AgentLayer
 from holdfast.agents.people.people import People
 from holdfast.agents.providers import NO_KEY, ModelBook
+from holdfast.agents.runs.create import AgentName
 from holdfast.agents.runs.loop import RunLoop
 from holdfast.agents.runs.output import Output
 from holdfast.agents.runs.why import why
@@ -47,6 +48,7 @@ class AgentsCore(Core):
         self.people = People(self)
         self.tools = Toolbox(self, self.people.serve, self._prepare)
         self.defined: dict[str, Any] = {}  # the `Agent`s of this program, by name
+        self.declared: dict[AgentName, tuple[Any, object]] = {}  # each with what it was declared by
         self.outputs: dict[str, Output[Any]] = {}  # of those whose answers have a type
         self.loop = RunLoop(
             self.book,

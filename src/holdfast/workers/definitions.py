@@ -123,7 +123,11 @@ class Registry:
         if definition.slots not in {group.name for group in self.groups}:
             raise UsageError(f"job {definition.kind!r} wants slots {definition.slots!r}, which no layer has.")
         known = self.definitions.get(definition.kind)
-        if known is not None and known.function is not definition.function and not _typed_again(definition.function):
+        if (
+            known is not None
+            and known.function is not definition.function
+            and not is_typed_again(definition.function.__module__)
+        ):
             raise UsageError(f"two functions are declared as job {definition.kind!r}; give one of them another name=.")
         self.definitions[definition.kind] = definition
 
@@ -176,6 +180,7 @@ def _not_owned(definition: Definition, owner: Layer | None) -> str:
     return f"{refused}: names that begin with {begin!r} belong to {owner.name}. Give it another name=."
 
 
-def _typed_again(function: Callable[..., Any]) -> bool:
-    """Whether it comes from a notebook or an interactive session, where a cell is run again to change it."""
-    return function.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+def is_typed_again(module: str = "__main__") -> bool:
+    """Whether what this module declares comes from a notebook or an interactive session, where a cell is run again to
+    change it."""
+    return module == "__main__" and not hasattr(sys.modules["__main__"], "__file__")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from holdfast import validation
 from holdfast.agents.adoption import run_definition
@@ -32,6 +32,7 @@ from holdfast.durations import Duration
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
 from holdfast.models.cache_markers import Caching
+from holdfast.workers.definitions import is_typed_again
 
 
 class AgentOptions(TypedDict, total=False):
@@ -82,7 +83,7 @@ AGENT_DEFAULTS = AgentOptions(
 
 
 def declare_agent(core: AgentsCore, name: str, model: str, output: Any, **options: Unpack[AgentOptions]) -> Agent[Any]:
-    """Define an agent and let this program's workers serve it."""
+    """Define an agent and let this program's workers serve it. The same definition again is the same agent."""
     validation.option_names(options, AgentOptions, "agent")
     asked: AgentOptions = {**AGENT_DEFAULTS, **options}
     _check(name, model, asked)
@@ -95,6 +96,12 @@ def declare_agent(core: AgentsCore, name: str, model: str, output: Any, **option
     mine = [tool for tool in asked["tools"] if isinstance(tool, Tool)]
     served = _served(asked["tools"])
     check_search(name, asked["tool_search"], [tool.name for tool in mine if tool.defer], served)
+    said = {**asked, "tools": [*mine, *served], "model": model, "output": output}
+    if (known := core.declared.get(key)) is not None:
+        if known[1] == said:
+            return cast("Agent[Any]", known[0])
+        if not is_typed_again():
+            raise UsageError(f"two agents are declared as {name!r}; give one of them another name.")
     reader = None if output is None or output is str else Output(output)
     agents, compaction = asked["agents"], asked["compaction"]
 
@@ -131,7 +138,7 @@ def declare_agent(core: AgentsCore, name: str, model: str, output: Any, **option
     core.layer.preparing.append(lambda tx: put_agent(tx, made.named))
     if compaction is not None:
         core.registry.add(core.compacting)
-    core.defined[name] = made
+    core.defined[name], core.declared[key] = made, (made, said)
     if reader is not None:
         core.outputs[name] = reader
     return made
