@@ -49,7 +49,7 @@ from holdfast.declarations import (
 from holdfast.durations import Duration
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import Job, JobFunction
+from holdfast.jobs import DeclaredJob, Job
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.machines.api import Machine, MachineOptions, Machines
@@ -120,16 +120,20 @@ class Holdfast(Renamed):
         self._core.settings = replace(settings, url=self._core.settings.url) if keeps else settings
 
     @overload
-    def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
 
     @overload
-    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
 
     @overload
-    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
 
     @overload
-    def job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+    def job(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
 
     @overload
     def job(self, /, **options: Unpack[JobOptions]) -> JobDecorator: ...

@@ -17,7 +17,7 @@ from holdfast.core import Core
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
-from holdfast.jobs import JobFunction, OnDuplicate, unique_rule
+from holdfast.jobs import DeclaredJob, JobFunction, OnDuplicate, unique_rule
 from holdfast.kernel import codec
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
@@ -31,6 +31,7 @@ from holdfast.workers.signatures import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
+J = TypeVar("J", bound=JobFunction[Any, Any])
 
 CatchUp = Literal["one", "all", "none"]
 
@@ -83,37 +84,45 @@ class JobDecorator(Protocol):
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, R]: ...
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
 
 
 class ScheduleDecorator(Protocol):
     """`@hf.schedule(...)`: what it decorates can also be enqueued by hand."""
 
     @overload
-    def __call__(self, function: JobFunction[P, R], /) -> JobFunction[P, R]: ...
+    def __call__(self, function: J, /) -> J: ...  # type: ignore[overload-overlap]  # a job can be called too
 
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, R]: ...
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
 
 
 class Declarations:
@@ -122,7 +131,7 @@ class Declarations:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def job(self, function: Callable[..., Any], **options: Unpack[JobOptions]) -> JobFunction[Any, Any]:
+    def job(self, function: Callable[..., Any], **options: Unpack[JobOptions]) -> DeclaredJob[Any, Any, Any, Any]:
         validation.option_names(options, JobOptions, "job")
         asked: JobOptions = {**JOB_DEFAULTS, **options}
         queue, timeout, deadline = asked["queue"], asked["timeout"], asked["deadline"]
@@ -146,7 +155,7 @@ class Declarations:
             unique=unique_rule(asked["unique"], asked["on_duplicate"], asked["debounce"]),
         )
         self._core.registry.add(definition)
-        return JobFunction(self._core, definition, function)
+        return DeclaredJob(self._core, definition, function)
 
     def schedule(
         self,
@@ -160,8 +169,10 @@ class Declarations:
         validation.option_names(options, ScheduledJobOptions, "schedule")
         check_rhythm(cron, timezone, catch_up)
 
-        def decorate(function: Any) -> JobFunction[Any, Any]:
-            job = function if isinstance(function, JobFunction) else self.job(function, **options)
+        def decorate(function: Any) -> Any:
+            job: JobFunction[Any, Any] = (
+                function if isinstance(function, JobFunction) else self.job(function, **options)
+            )
             title = codec.check_text(name or job.definition.kind, what="a schedule's name")
             given = dict(args or {})
             takes_tick = TICK not in given and job.definition.signature.has(TICK)

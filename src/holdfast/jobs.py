@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from holdfast import durations, validation
 from holdfast.changes import changing
@@ -28,6 +28,8 @@ from holdfast.workers.definitions import Definition, Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+S = TypeVar("S")
 
 OnDuplicate = Literal["keep", "replace"]
 
@@ -324,6 +326,14 @@ class JobFunction(Generic[P, R]):
         if options is self._options:
             self._template = template
         return template
+
+
+class DeclaredJob(JobFunction[P, R], Generic[P, R, Q, S]):
+    """What `@hf.job` makes of a function: a plain call has the function's own parameters (Q) and result (S)."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> S: ...
 
 
 def _metadata(options: EnqueueOptions, settings: Settings) -> str:

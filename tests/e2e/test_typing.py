@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "examples"
 PROGRAM = """
 import asyncio
 from dataclasses import dataclass
-from holdfast import Holdfast, Job, JobContext, Result, Retry, Run, Turn
+from holdfast import Holdfast, Job, JobContext, Result, Retry, Run, ToolContext, Turn
 from holdfast.agents.states import RunStateName
 from holdfast.kernel.states import StateName
 from holdfast.values import Page
@@ -45,7 +45,24 @@ async def add(a: int, b: int = 1) -> int:
 def resize(ctx: JobContext, url: str, width: int = 800) -> str:
     return ctx.step_sync("shrink", str.upper, url)
 
-async def main(ctx: JobContext) -> None:
+@hf.job
+def halve(number: int) -> float:
+    return number / 2
+
+@hf.schedule("@daily")
+async def report(ctx: JobContext) -> str:
+    return str(ctx.id)
+
+@hf.tool(effect="read")
+async def translate(ctx: ToolContext, word: str) -> str:
+    return word
+
+async def main(ctx: JobContext, tool: ToolContext) -> None:
+    summed: int = await add(1, b=2)
+    shrunk: str = resize(ctx, "a.png", width=5)
+    halved: float = halve(3)
+    reported: str = await report(ctx)
+    translated: str = await translate(tool, "cat")
     job: Job[int] = await add.enqueue(1, b=2)
     number: int = await job.result(timeout="5s")
     text: str = await resize.run("a.png", width=number)
@@ -73,6 +90,13 @@ async def main(ctx: JobContext) -> None:
     @hf.schedule("@daily", queue="images")
     async def nightly() -> None: ...
 
+    await add("one")  # wrong
+    no_number: str = await add(1)  # wrong
+    resize("a.png")  # wrong
+    no_text: str = halve(3)  # wrong
+    await halve(3)  # wrong
+    no_bool: bool = await report(ctx)  # wrong
+    await translate("cat")  # wrong
     await add.enqueue("one")  # wrong
     await add.enqueue()  # wrong
     await add.enqueue(1, c=2)  # wrong
