@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Compaction, Holdfast, Limits
 from holdfast.agents.api.agent import Agent
-from holdfast.agents.runs.history import CONTINUE
 from holdfast.app import core_of
+from holdfast.models.request_view import CONTINUE
 from holdfast.models.script import Script, call, ends, refuse, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Lab, Labs

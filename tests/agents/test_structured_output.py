@@ -11,7 +11,6 @@ from holdfast import Holdfast, Limits, RunFailed
 from holdfast.agents.definition import Mode
 from holdfast.errors import UsageError
 from holdfast.models.script import Script, call, say
-from holdfast.models.steps import Say
 from holdfast.testing import Labs
 from tests.agents.test_batches import app, pass_time, provided_batches
 from tests.support.agents import MODEL, scripted, settle
@@ -33,15 +32,6 @@ class Review(BaseModel):
         if not title[:1].isupper():
             raise ValueError("a title begins with a capital")
         return title
-
-
-def corrected(first: str, second: str) -> Any:
-    """Says one thing, and another when it is told that it does not fit."""
-
-    def answer(messages: list[dict[str, Any]]) -> Say:
-        return say(second if "is not what was asked for" in str(messages[-1]) else first)
-
-    return answer
 
 
 async def test_ordinary_constraints_are_told_in_words_that_the_provider_takes(provided: Labs) -> None:
@@ -73,7 +63,7 @@ async def test_ordinary_constraints_are_told_in_words_that_the_provider_takes(pr
 async def test_an_answer_that_does_not_fit_is_asked_for_once_more(provided: Labs, bad: str, wrong: str) -> None:
     hf = app()
     agent = hf.agent("a", model=MODEL, output=Review)
-    lab = await provided.use(hf, Script(corrected(bad, GOOD)))
+    lab = await provided.use(hf, Script(say(bad), say(GOOD)))
     run = await agent.enqueue("Go")
     await lab.drain()
     result = await run.result()
@@ -105,7 +95,7 @@ async def test_a_second_answer_that_does_not_fit_is_the_end(provided: Labs) -> N
 async def test_a_run_at_its_last_turn_ends_with_what_it_has(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("a", model=MODEL, output=Review, limits=Limits(turns=1))
-    lab = await provided.use(hf, Script(corrected(BAD, GOOD)))
+    lab = await provided.use(hf, Script(say(BAD), say(GOOD)))
     run = await agent.enqueue("Go")
     await lab.drain()
     assert (await run.result()).outcome == "unfit"
@@ -115,7 +105,7 @@ async def test_a_run_at_its_last_turn_ends_with_what_it_has(provided: Labs) -> N
 async def test_where_the_type_is_not_at_hand_the_schema_decides(hf: Holdfast) -> None:
     """A stored agent is served by whoever has its tools; its rules in Python are elsewhere."""
     schema = hf.agent("typed", model="scripted:", output=Review).spec.output
-    model = scripted(hf, corrected(BAD, GOOD.replace("Ulm", "ulm")))
+    model = scripted(hf, say(BAD), say(GOOD.replace("Ulm", "ulm")))
     row = await hf.agents.create("stored", model=model, output=schema)
     async with working(hf):
         result = await (await hf.agents[row.id].enqueue("Go")).result(timeout="60s")
@@ -128,7 +118,7 @@ async def test_where_the_type_is_not_at_hand_the_schema_decides(hf: Holdfast) ->
 async def test_in_a_batch_it_is_the_same(provided: Labs, good: bool) -> None:
     hf = app()
     agent = hf.agent("a", model=MODEL, output=Review)
-    script = Script(corrected(BAD, GOOD if good else BAD))
+    script = Script(say(BAD), say(GOOD if good else BAD))
     async with provided_batches(provided, hf, script=script) as (lab, provider):
         run = await agent.enqueue("Go", mode="batch")
         await pass_time(lab, run)

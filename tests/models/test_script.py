@@ -25,6 +25,7 @@ from holdfast.models import (
 )
 from holdfast.models import truncate as truncated
 from holdfast.models.examples import example
+from holdfast.models.request_view import CONTINUE, CORRECT
 from holdfast.models.script import turns_since_user
 from holdfast.models.wire import to_events
 from holdfast.models.witness import read_witness
@@ -65,6 +66,16 @@ async def test_a_new_user_message_starts_the_script_again() -> None:
     model = ScriptedModel(Script(say("first"), say("second")))
     assert (await ask(model, request_of("a"))).text == "first"
     assert (await ask(model, request_of("a", "first", "b"))).text == "first"
+
+
+async def test_what_holdfast_asks_itself_is_answered_by_the_next_step_and_then_by_the_last() -> None:
+    model = ScriptedModel(Script(say("bad"), say("good")))
+    repair = CORRECT.format(wrong="it is not JSON")
+    assert (await ask(model, request_of("a", "bad", repair))).text == "good"
+    assert (await ask(model, request_of("a", "bad", repair, "good", CONTINUE))).text == "good"
+    assert (await ask(model, request_of("a", "bad", repair, "good", "b"))).text == "bad"
+    with pytest.raises(ModelFailure, match="asked for step 3"):
+        await ask(model, request_of("a", "bad", repair, "good", [{"type": "tool_result", "tool_use_id": "t"}]))
 
 
 def test_results_alone_are_no_user_message() -> None:

@@ -13,6 +13,11 @@ from typing import Any
 from holdfast.models.protocol import Wire
 from holdfast.models.thinking_signature import blocks_of
 
+CONTINUE = "Continue exactly where you stopped."
+CORRECT = (
+    "Your answer is not what was asked for: {wrong}. Answer again, with all of it, so that it fits the schema; "
+    "say nothing else."
+)
 _SHOWN = 8  # messages
 _CLIPPED = 300
 
@@ -103,6 +108,12 @@ def is_said(message: Wire) -> bool:
     if message["role"] != "user":
         return False
     return any(block.get("type") != "tool_result" for block in blocks_of(message["content"]))
+
+
+def is_follow_up(message: Wire) -> bool:
+    """Whether Holdfast, not a user, asks the model to continue an answer that was cut off or to repair one."""
+    said = text_in(message["content"]) if is_said(message) else ""
+    return said == CONTINUE or said.startswith(CORRECT.partition("{")[0])
 
 
 def texts_of(messages: Sequence[Wire]) -> list[str]:

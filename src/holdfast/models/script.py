@@ -1,7 +1,8 @@
 """Scripts: what a model says without a model, for tests, demos and the provider simulator.
 
 A script keeps no state. The step to play follows from the messages alone (how many assistant turns have come since the
-last real user message), so any worker, after any crash, plays the right one.
+last message of a user), so any worker, after any crash, plays the right one. When Holdfast itself asks the model to
+repair an answer or to continue it, the next step answers, and the last one if there is no other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.errors import UsageError
 from holdfast.models.examples import example
 from holdfast.models.expectations import Expected, Unexpected
 from holdfast.models.protocol import Wire
-from holdfast.models.request_view import Heard, is_said
+from holdfast.models.request_view import Heard, is_follow_up, is_said
 from holdfast.models.steps import (
     Call,
     Inside,
@@ -69,7 +70,11 @@ Step = Part | Expected | Callable[[list[Wire]], Part]
 
 
 class Script:
-    """The answers to one user message, in order. Asked for more than it has, it raises `UsageError`."""
+    """The answers to one user message, in order. Asked for more than it has, it raises `UsageError`.
+
+    `Script(say(bad), say(good))` also tests a repair: when an answer does not fit the agent's `output`, Holdfast asks
+    again, and the next step answers. If that was the last step, it is said once more.
+    """
 
     def __init__(self, *steps: Step) -> None:
         self._turns: list[tuple[tuple[Think, ...], Step]] = []
@@ -124,7 +129,10 @@ class Script:
 
     def turn(self, body: Wire) -> ScriptedTurn:
         """What to answer to this request."""
-        number = turns_since_user(body["messages"])
+        messages = body["messages"]
+        number = turns_since_user(messages, follow_ups=False)
+        if is_follow_up(messages[-1]):
+            number = min(number, len(self._turns) - 1)
         if number >= len(self._turns):
             raise self._run_out(number, body)
         thoughts, step = self._turns[number]
@@ -204,7 +212,7 @@ class _Default(Script):
     def turn(self, body: Wire) -> ScriptedTurn:
         messages, tools = body["messages"], [tool for tool in body.get("tools") or [] if "input_schema" in tool]
         text = last_user_text(messages)
-        if tools and turns_since_user(messages) == 0:
+        if tools and turns_since_user(messages, follow_ups=False) == 0:
             return calls(Call(tools[0]["name"], example(tools[0]["input_schema"], text)))
         wanted = (body.get("output_config") or {}).get("format")
         if wanted:
@@ -212,13 +220,16 @@ class _Default(Script):
         return ScriptedTurn((Say(_returned(messages[-1]["content"]) or text or "(nothing)"),))
 
 
-def turns_since_user(messages: Sequence[Wire]) -> int:
-    """Assistant messages after the last user message that holds more than answers to tool calls."""
+def turns_since_user(messages: Sequence[Wire], *, follow_ups: bool = True) -> int:
+    """Assistant messages after the last user message that holds more than answers to tool calls.
+
+    With `follow_ups=False`, what Holdfast itself asks of the model is no such message.
+    """
     count = 0
     for message in reversed(messages):
         if message["role"] == "assistant":
             count += 1
-        elif is_said(message):
+        elif is_said(message) and (follow_ups or not is_follow_up(message)):
             break
     return count
 

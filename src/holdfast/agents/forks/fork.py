@@ -17,7 +17,6 @@ from holdfast.agents.forks.past import as_played, check_whole, latest_whole
 from holdfast.agents.forks.statements import ForksSql
 from holdfast.agents.messages import add_message, encode_block
 from holdfast.agents.rows import CallRow, NewBlock, NewRun, RunRow
-from holdfast.agents.runs.history import CONTINUE
 from holdfast.agents.statements import AgentsSql, CallsSql, MessagesSql, RunsSql
 from holdfast.errors import IdempotencyConflict, NotFound, UsageError
 from holdfast.kernel import codec
@@ -25,6 +24,7 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue, take_key
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import NewJob, Route
+from holdfast.models.request_view import CONTINUE
 
 EDITED = "edited"  # no request has this fingerprint
 

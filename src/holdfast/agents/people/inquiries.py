@@ -22,7 +22,7 @@ from holdfast.agents.people.question import InquiryKind, channel_of
 from holdfast.agents.people.statements import InquiriesSql
 from holdfast.agents.rows import RunEnd, UsageRow
 from holdfast.agents.runs.end import end_run
-from holdfast.agents.runs.history import CONTINUE, text_of
+from holdfast.agents.runs.history import text_of
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.states import InquiryState, RunState
 from holdfast.agents.stored_form import as_stored
@@ -35,6 +35,7 @@ from holdfast.kernel.families import lock_anchors
 from holdfast.kernel.rows import Resolution
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import resolve
+from holdfast.models.request_view import CONTINUE
 
 Verdict = Literal[InquiryState.APPROVED, InquiryState.DENIED, InquiryState.ANSWERED, InquiryState.EXPIRED]
 

@@ -14,7 +14,7 @@ from holdfast.agents.people.inquiry_rows import NewInquiry
 from holdfast.agents.people.question import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.rows import LoadedRun, NewCall
 from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
-from holdfast.agents.runs.history import CONTINUE, text_of, uses
+from holdfast.agents.runs.history import text_of, uses
 from holdfast.agents.runs.output import Reading, UnreadAnswer, answered, unknown_type
 from holdfast.agents.states import CallState, InquiryState
 from holdfast.agents.system_jobs import BATCH
@@ -25,6 +25,7 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.fold import Reply
+from holdfast.models.request_view import CONTINUE
 from holdfast.settings import Settings
 from holdfast.workers.reasons import redacted
 

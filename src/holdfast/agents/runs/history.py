@@ -15,15 +15,11 @@ from holdfast.agents.rows import CallRow, WindowBlock
 from holdfast.agents.states import CallState
 from holdfast.kernel import codec
 from holdfast.kernel.ids import derived_id
+from holdfast.models.request_view import CONTINUE, CORRECT
 
 THINKING = frozenset({"thinking", "redacted_thinking"})
 CLIENT_USE = "tool_use"
 SERVER_USE = "server_tool_use"
-CONTINUE = "Continue exactly where you stopped."
-CORRECT = (
-    "Your answer is not what was asked for: {wrong}. Answer again, with all of it, so that it fits the schema; "
-    "say nothing else."
-)
 _LOST = "The worker died while this call ran. Whether it took effect is not known, and it was not run again."
 _ENDED = "The run ended before this call did; it was not answered."
 

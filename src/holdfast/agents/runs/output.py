@@ -17,10 +17,10 @@ from holdfast import validation
 from holdfast.agents.content import readable
 from holdfast.agents.people.schema_fit import misfit
 from holdfast.agents.runs.commit import Conclusion, Decision
-from holdfast.agents.runs.history import CORRECT
 from holdfast.agents.tools import untitled
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
+from holdfast.models.request_view import CORRECT
 from holdfast.models.schemas import check_schema
 from holdfast.workers.reasons import redacted
 
