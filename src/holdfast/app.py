@@ -49,7 +49,7 @@ from holdfast.declarations import (
 from holdfast.durations import Duration
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import DeclaredJob, Job
+from holdfast.jobs import ContextAsync, ContextJob, Job, PlainAsync, PlainJob
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.machines.api import Machine, MachineOptions, Machines
@@ -120,20 +120,16 @@ class Holdfast(Renamed):
         self._core.settings = replace(settings, url=self._core.settings.url) if keeps else settings
 
     @overload
-    def job(
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> ContextAsync[P, R]: ...
 
     @overload
-    def job(
-        self, function: Callable[Concatenate[JobContext, P], R], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
+    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R]: ...
 
     @overload
-    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> PlainAsync[P, R]: ...
 
     @overload
-    def job(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
+    def job(self, function: Callable[P, R], /) -> PlainJob[P, R]: ...
 
     @overload
     def job(self, /, **options: Unpack[JobOptions]) -> JobDecorator: ...

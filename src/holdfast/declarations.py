@@ -17,7 +17,16 @@ from holdfast.core import Core
 from holdfast.crons import next_tick
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
-from holdfast.jobs import DeclaredJob, JobFunction, OnDuplicate, unique_rule
+from holdfast.jobs import (
+    ContextAsync,
+    ContextJob,
+    DeclaredJob,
+    JobFunction,
+    OnDuplicate,
+    PlainAsync,
+    PlainJob,
+    unique_rule,
+)
 from holdfast.kernel import codec
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.retry import RetryPolicy
@@ -84,20 +93,16 @@ class JobDecorator(Protocol):
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    ) -> ContextAsync[P, R]: ...
 
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], R], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R]: ...
 
     @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> PlainAsync[P, R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> PlainJob[P, R]: ...
 
 
 class ScheduleDecorator(Protocol):
@@ -109,20 +114,16 @@ class ScheduleDecorator(Protocol):
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    ) -> ContextAsync[P, R]: ...
 
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], R], /
-    ) -> DeclaredJob[P, R, Concatenate[JobContext, P], R]: ...
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R]: ...
 
     @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> DeclaredJob[P, R, P, Coroutine[Any, Any, R]]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> PlainAsync[P, R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> PlainJob[P, R]: ...
 
 
 class Declarations:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import tallies, validation
 from holdfast.changes import changing
@@ -26,7 +26,7 @@ from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.states import known_state
-from holdfast.kernel.troubled_jobs import TROUBLED, TroubleFilters, count_troubled, list_troubled
+from holdfast.kernel.troubled_jobs import TROUBLED, count_troubled, list_troubled
 from holdfast.kernel.waiting import list_children
 from holdfast.kernel.why import why
 from holdfast.tallies import Part, StatOptions
@@ -50,6 +50,7 @@ from holdfast.values.tallies import FailureRecord, StatRecord
 from holdfast.values.times import moment
 from holdfast.values.workers import DutyRecord, WorkerRecord, duty_of, worker_of
 from holdfast.workers.context import Child
+from holdfast.workers.role import SYSTEM_KIND, SYSTEM_QUEUE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,18 @@ class View:
         return await runtime.database.transact(operation, *args, **kwargs)
 
 
+class JobFilterOptions(TypedDict, total=False):
+    """What `hf.jobs.list` and `hf.jobs.count` select by."""
+
+    state: str | None
+    queue: str | None
+    kind: str | None
+    tenant: str | None
+    since: datetime | Duration | None
+    key: str | None
+    system: bool
+
+
 class Jobs(View):
     """The jobs in the store: `hf.jobs[id]` is a handle without I/O."""
 
@@ -80,54 +93,50 @@ class Jobs(View):
     async def get(self, id: str) -> JobRecord:
         return await self[id].refresh()
 
-    async def list(  # noqa: PLR0913  filters
+    async def list(
         self,
         *,
-        state: str | None = None,
-        queue: str | None = None,
-        kind: str | None = None,
-        tenant: str | None = None,
-        since: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
         look: int = queries.LOOK,
+        **filters: Unpack[JobFilterOptions],
     ) -> Page[JobRecord]:
-        """Jobs, the newest first; failed or cancelled ones, the last to end first. `since`: when they were created.
+        """Jobs, the newest first; failed or cancelled ones, the last to end first.
+
+        `kind` may be a pattern: `mail.*`, `*.send`. `since` is when they were created, a time or how long ago ("1h").
+        `key` is the idempotency key of a job, of `tenant` if it has one. The runtime's own jobs (`system:…`) are left
+        out unless you say `system=True`, or name their queue or their kind.
 
         One call looks at no more than `look` jobs, 100,000 unless you say otherwise, for those that fit. So a page may
         be short and still have a `next`.
         """
-        first = 0 if since is None else tallies.moment_us(since, "since")
-        if state is not None and state in TROUBLED:
-            chosen = TroubleFilters(state, queue, kind, tenant, first)
+        chosen = self._chosen(filters)
+        if chosen.state in TROUBLED and chosen.key is None:
             return await self._troubled(chosen, after, validation.page(limit), look)
         (before,) = (queries.NEWEST,) if after is None else place(after, int)
-        wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
-        page = {"before": before, "limit": validation.page(limit), "look": look, "since": first}
-        rows = await self._ask(queries.list_jobs, **wanted, **page)  # type: ignore[arg-type]
+        rows = await self._ask(queries.list_jobs, chosen, before=before, limit=validation.page(limit), look=look)
         return Page(map(job_of, rows), next=None if rows.before is None else cursor(rows.before))
 
-    async def _troubled(self, chosen: TroubleFilters, after: str | None, limit: int, look: int) -> Page[JobRecord]:
+    def _chosen(self, filters: JobFilterOptions) -> queries.JobFilters:
+        validation.option_names(filters, JobFilterOptions, "list")
+        given: dict[str, Any] = {**filters}
+        named = given.get("queue") == SYSTEM_QUEUE or (given.get("kind") or "").startswith(SYSTEM_KIND)
+        hidden = None if given.pop("system", False) or named else SYSTEM_KIND
+        since = tallies.since_us(given.pop("since", None), self._app.ports.clock.wall_us())
+        return queries.JobFilters(**given, since=since, hidden=hidden)
+
+    async def _troubled(self, chosen: queries.JobFilters, after: str | None, limit: int, look: int) -> Page[JobRecord]:
         before = (queries.NEWEST, queries.NEWEST) if after is None else place(after, int, int)
         found = await self._ask(list_troubled, chosen, before=before, limit=limit, look=look)
         further = None if found.place is None else cursor(*found.place)
         return Page(map(job_of, found.rows), next=further, looked=found.looked)
 
-    async def count(
-        self,
-        *,
-        state: str | None = None,
-        queue: str | None = None,
-        kind: str | None = None,
-        tenant: str | None = None,
-        since: datetime | None = None,
-    ) -> int:
+    async def count(self, **filters: Unpack[JobFilterOptions]) -> int:
         """How many jobs `list` would give with these filters, among the 10,000 that it looks at."""
-        first = 0 if since is None else tallies.moment_us(since, "since")
-        if state is not None and state in TROUBLED:
-            return await self._ask(count_troubled, TroubleFilters(state, queue, kind, tenant, first))
-        wanted = {"state": state, "queue": queue, "kind": kind, "tenant": tenant}
-        return await self._ask(queries.count_jobs, **wanted, since=first)  # type: ignore[arg-type]
+        chosen = self._chosen(filters)
+        if chosen.state in TROUBLED and chosen.key is None:
+            return await self._ask(count_troubled, chosen)
+        return await self._ask(queries.count_jobs, chosen)
 
     async def attempts(self, id: str) -> Sequence[AttemptRecord]:
         """The attempts of a job that have ended, in their order; the last thousand."""
@@ -223,6 +232,8 @@ class Jobs(View):
                 "you did not say which jobs to cancel: give a queue, kind, tenant or state, or say all "
                 "(all=True in a program)."
             )
+        if kind is not None and "*" in kind:
+            raise UsageError(f"jobs are cancelled by one kind at a time, not by a pattern such as {kind!r}.")
         kept = cancel_advice(self._app.registry.layers)
         if kind in kept:
             raise UsageError(f"jobs of kind {kind} cannot be cancelled by hand: {kept[kind]}.")

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from holdfast import durations, validation
 from holdfast.changes import changing
@@ -24,6 +36,7 @@ from holdfast.shown_text import shown_text
 from holdfast.tracebacks import with_traceback
 from holdfast.transactions import Intake
 from holdfast.values.jobs import JobRecord, job_of
+from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition, Unique
 
 P = ParamSpec("P")
@@ -334,6 +347,13 @@ class DeclaredJob(JobFunction[P, R], Generic[P, R, Q, S]):
     if TYPE_CHECKING:
 
         def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> S: ...
+
+
+# What becomes of a function, by whether it is async and takes the context first.
+PlainJob = DeclaredJob[P, R, P, R]
+PlainAsync = DeclaredJob[P, R, P, Coroutine[Any, Any, R]]
+ContextJob = DeclaredJob[P, R, Concatenate[JobContext, P], R]
+ContextAsync = DeclaredJob[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]
 
 
 def _metadata(options: EnqueueOptions, settings: Settings) -> str:

@@ -98,6 +98,11 @@ def _moment(given: datetime | Duration | None, now_us: int, what: str, otherwise
     return now_us - durations.microseconds(given)
 
 
+def since_us(given: datetime | Duration | None, now_us: int) -> int:
+    """A time, or how long ago; 0 when none is given."""
+    return _moment(given, now_us, "since", 0)
+
+
 def moment_us(given: datetime, what: str) -> int:
     if not isinstance(given, datetime):
         raise UsageError(f"{what}= is a datetime, not {validation.shown(given)}.")
@@ -118,6 +123,6 @@ async def failures(
 ) -> Sequence[FailureRecord]:
     """Groups of failures, those that came last first."""
     validation.one_of(subject, "of", ("jobs", "runs", "calls"))
-    first = _moment(since, now_us, "since", 0)
+    first = since_us(since, now_us)
     wanted = {"subject": subject, "kind": kind, "tenant": tenant, "since": first}
     return [failure_of(row) for row in await ask(list_failures, **wanted, limit=validation.page(limit))]

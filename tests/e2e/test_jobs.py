@@ -38,18 +38,18 @@ async def ids(place: Place) -> dict[str, str]:
     good = await greet.options(tenant="acme", metadata={"by": "Ann"}).enqueue("Oslo")
     bad = await fail.enqueue()
     await core_of(hf).make_worker(Role(name="mill", until="empty")).run()
-    later = await greet.options(delay="1h").enqueue("Rome")
+    later = await greet.options(delay="1h", key="trip").enqueue("Rome")
     await hf.close()
     return {"good": good.id, "bad": bad.id, "later": later.id}
 
 
 def test_jobs_are_listed_newest_first(place: Place, ids: dict[str, str]) -> None:
     heading, *lines = holdfast("jobs", "ls", "--url", place.url).lines
-    assert heading.split() == ["ID", "KIND", "QUEUE", "STATE", "ATTEMPTS", "RESCUES", "CREATED"]
-    assert [line.split()[:6] for line in lines] == [
-        [ids["later"], "greet", "default", "scheduled", "0/3", "0"],
-        [ids["bad"], "fail", "bad", "failed", "1/1", "0"],
-        [ids["good"], "greet", "default", "succeeded", "1/3", "0"],
+    assert heading.split() == ["ID", "KIND", "QUEUE", "TENANT", "STATE", "ATTEMPTS", "RESCUES", "CREATED"]
+    assert [line.split()[:7] for line in lines] == [
+        [ids["later"], "greet", "default", "-", "scheduled", "0/3", "0"],
+        [ids["bad"], "fail", "bad", "-", "failed", "1/1", "0"],
+        [ids["good"], "greet", "default", "acme", "succeeded", "1/3", "0"],
     ]
 
 
@@ -69,6 +69,9 @@ def test_jobs_are_filtered(place: Place, ids: dict[str, str]) -> None:
     assert listed("--queue", "default", "--kind", "greet") == [ids["later"], ids["good"]]
     assert listed("--tenant", "acme", "--state", "succeeded") == [ids["good"]]
     assert listed("--limit", "1") == [ids["later"]]
+    assert listed("--kind", "gr*", "--since", "1h") == [ids["later"], ids["good"]]
+    assert listed("--since", "2200-01-01T00:00:00+00:00") == []
+    assert listed("--key", "trip", "--system") == [ids["later"]]
 
 
 def test_a_job_is_shown_whole(place: Place, ids: dict[str, str]) -> None:

@@ -137,6 +137,13 @@ async def test_jobs_are_listed_explained_and_changed(hf: Holdfast, admin: Client
     jobs = [await paint.enqueue(f"c{n}") for n in range(3)]
     page = (await admin.get(f"{API}/jobs", queue="images", state="pending")).json
     assert [job["id"] for job in page["items"]] == [job.id for job in jobs[::-1]]
+    keyed = await paint.options(key="K").enqueue("c9")
+    for asked, total in (({"key": "K"}, 1), ({"kind": "pa*", "since": "1h", "limit": 1}, 4)):
+        found = (await admin.get(f"{API}/jobs", **asked, count=1)).json
+        assert ([job["id"] for job in found["items"]], found["total"]) == ([keyed.id], total)
+    assert (await admin.get(f"{API}/jobs", kind="*a*b*c*")).status == 422
+    assert (await admin.get(f"{API}/jobs", since="soon")).status == 422
+    await keyed.cancel()
     assert (await admin.get(f"{API}/jobs/{jobs[0].id}")).json["payload"] == {"color": "c0"}
     (reason,) = (await admin.get(f"{API}/jobs/{jobs[0].id}/why")).json
     assert reason["gate"] == "no_worker"
@@ -146,8 +153,8 @@ async def test_jobs_are_listed_explained_and_changed(hf: Holdfast, admin: Client
     many = (await admin.post(f"{API}/jobs/cancel", {"queue": "images", "dry_run": True})).json
     assert many["matched"] == 2
     assert (await admin.post(f"{API}/jobs/cancel", {"queue": "images"})).json["changed"] == 2
-    for expected in (3, 0):
-        assert (await admin.post(f"{API}/jobs/retry", {"state": "cancelled"})).json["changed"] == expected
+    for changed in (4, 0):
+        assert (await admin.post(f"{API}/jobs/retry", {"state": "cancelled"})).json["changed"] == changed
     again = await admin.post(f"{API}/jobs/{jobs[0].id}/retry")
     assert (again.status, again.json["retry_of"]) == (201, jobs[0].id)
     assert (await admin.get(f"{API}/jobs/{jobs[0].id}/attempts")).json == []

@@ -12,7 +12,8 @@ from holdfast.agents.looks import LOOK
 from holdfast.agents.message_pages import message_page
 from holdfast.agents.session_pages import SessionFilters, session_page
 from holdfast.errors import RunFailed
-from holdfast.kernel.troubled_jobs import TroubleFilters, list_troubled
+from holdfast.kernel.queries import JobFilters
+from holdfast.kernel.troubled_jobs import list_troubled
 from holdfast.models.script import Script, call, say
 from tests.http.client import Client
 from tests.http.planted import ask
@@ -55,8 +56,8 @@ async def test_failed_jobs_are_found_behind_any_number_of_others(hf: Holdfast, a
     assert [job.id for job in await hf.jobs.list(state="cancelled", tenant="", kind="paint")] == [cancelled]
     assert await hf.jobs.list(state="failed", tenant="acme") == []
     assert await hf.jobs.list(state="failed", since=found[0].finished_at) == []
-    page = await ask(hf, list_troubled, TroubleFilters("failed"), limit=1, look=1)
-    rest = await ask(hf, list_troubled, TroubleFilters("failed"), limit=1, look=1, before=page.place)
+    page = await ask(hf, list_troubled, JobFilters("failed"), limit=1, look=1)
+    rest = await ask(hf, list_troubled, JobFilters("failed"), limit=1, look=1, before=page.place)
     assert [row.id for row in (*page.rows, *rest.rows)] == [failed]
     again = await admin.post(f"{API}/jobs/retry", {})
     assert (again.json["matched"], again.json["changed"]) == (1, 1)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from importlib.resources import files
 
 from holdfast import Holdfast
 from holdfast.agents.api.run import Run
+from holdfast.agents.system_jobs import EXPIRE, system_job
+from holdfast.app import core_of
 from holdfast.http import web
 from holdfast.http.pages import asset_files
 from holdfast.http.pages.markdown import as_html
 from holdfast.http.pages.serving import ROUTES
 from holdfast.http.security.roles import TABLE
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import derived_id
 from holdfast.models.script import Script, call, calls, say
 from tests.http.browsing import HTML, Seen, browser, filled_in, pages, send, treasurer
 from tests.http.client import Client
@@ -191,6 +196,23 @@ async def test_why_a_job_waits_is_one_click_away(hf: Holdfast) -> None:
     assert (await hf.jobs.get(again.headers["location"].rpartition("/")[2])).retry_of == job.id
     assert "Cancel 1 job?" in (await ann.get("/jobs/cancel", state="pending")).body.decode()
     assert "1 of 1 cancelled" in (await send(ann, "/jobs/cancel", state="pending")).body.decode()
+
+
+async def test_the_runtimes_own_jobs_are_shown_if_they_are_asked_for(hf: Holdfast) -> None:
+    @hf.job(name="mail.send")
+    def send_mail() -> None: ...
+
+    await send_mail.options(key="order-1").enqueue()
+    job, route = system_job(EXPIRE, derived_id("own"), {})
+    await core_of(hf).runtime().transact(enqueue, [job], [route])
+    ann = browser(hf, "operator")
+
+    async def listed(**asked: str) -> set[str]:
+        return set(re.findall(r"mail\.send|system:expire", (await ann.get("/jobs", **asked)).body.decode()))
+
+    assert await listed() == await listed(kind="mail.*", key="order-1") == {"mail.send"}
+    assert await listed(system="1") == {"mail.send", "system:expire"}
+    assert "Cancel all of these" not in (await ann.get("/jobs", state="pending", kind="mail.*")).body.decode()
 
 
 async def test_a_viewer_sees_no_buttons_and_no_secrets(hf: Holdfast) -> None:

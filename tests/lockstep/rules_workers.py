@@ -252,8 +252,8 @@ class WorkerRules(Machine):
         self.ask(workers.list_workers, all=True, limit=3)
         self.ask(workers.list_duties)
         self.ask(workers.list_routes, since=0)
-        self.ask(queries.list_jobs, limit=5, queue="default")
-        self.ask(queries.list_jobs, limit=100, state="pending", kind="a", tenant="")
+        self.ask(queries.list_jobs, queries.JobFilters(queue="default"), limit=5)
+        self.ask(queries.list_jobs, queries.JobFilters(state="pending", kind="a", tenant=""), limit=100)
         self.ask_in_any_order(queries.find_ended, list(self.model.jobs))
         for job in [*self.model.jobs.values()][:3]:
             self.ask(queries.find_job, job.new.id)

@@ -18,6 +18,7 @@ from holdfast.cli.tables import (
     heading,
     print_table,
     relative,
+    short_name,
     styled_lines,
 )
 from holdfast.values.times import moment
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("ID", "id", of="job"),
     Column("NAME"),
     Column("STATE", "state"),
-    Column("NOTE", rank=2),
+    Column("NOTE", "name", rank=2),
     Column("USD", "money", rank=1),
     Column("AT", "time", rank=3),
 )
@@ -52,6 +53,49 @@ def test_a_narrow_terminal_loses_the_least_important_columns_first() -> None:
     assert lines(*row, width=30)[0].split() == ["ID", "NAME", "STATE"]
     whole = lines(*row, width=30, wide=True)
     assert whole[1] == f"{ID}  mail.send  failed  no such page  0.25  2027-01-15T07:57:00.000Z"
+
+
+JOBS = (
+    Column("ID", "id"),
+    Column("KIND", "name"),
+    Column("QUEUE", rank=3, least=7),
+    Column("TENANT", rank=1, sparse=True),
+    Column("RESCUES", "number"),
+    Column("COST", "money", rank=1),
+)
+
+
+def jobs(width: int, *rows: tuple[str, ...], wide: bool = False) -> list[str]:
+    return [line.plain for line in styled_lines(JOBS, rows, TableLook(terminal=True, wide=wide, width=width))]
+
+
+def test_what_says_nothing_goes_first_and_the_function_stays() -> None:
+    row = ("01a1e53e", "storefront.workers.mail.send_order", "mails", "-", "0", "0.0000")
+    assert jobs(80, row)[0].split() == ["ID", "KIND", "QUEUE", "RESCUES", "COST"], "there are no tenants"
+    assert jobs(75, row, (*row[:3], "acme", "0", "0.0000"))[0].split() == ["ID", "KIND", "QUEUE", "TENANT", "RESCUES"]
+    assert jobs(60, row)[1] == "01a1e53e  storefront.workers.mail.send_order  mails        0"
+    assert jobs(53, row)[1] == "01a1e53e  storefront.workers.mail.send_order  mails"
+    assert jobs(45, row)[1] == "01a1e53e  …workers.mail.send_order      mails"
+    assert jobs(36, row)[1] == "01a1e53e  …mail.send_order     mails"
+    assert jobs(26, row)[1] == "01a1e53e  …mail.send_order"
+    assert jobs(22, row)[1] == "01a1e53e  …send_order"
+    assert jobs(40, (*row[:4], "2", "0.0000"))[1] == "01a1e53e  …send_order     mails        2"
+    assert jobs(10, row, wide=True)[0].split() == [column.title for column in JOBS]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (25, "shop.mail.send_order_late"),
+        (24, "…mail.send_order_late"),
+        (20, "…send_order_late"),
+        (15, "send_order_late"),
+        (11, "send_…_late"),
+        (3, "s…e"),
+    ],
+)
+def test_a_name_keeps_its_end(width: int, shown: str) -> None:
+    assert short_name("shop.mail.send_order_late", width) == shown
 
 
 def test_a_long_text_is_cut_and_the_id_is_not() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, JobContext
+from holdfast.agents.system_jobs import EXPIRE, system_job
+from holdfast.app import core_of
 from holdfast.errors import BadPayload, BadSetting, IdempotencyConflict, UsageError
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.ids import derived_id
 from tests.support.apps import MakeApp
 
 LARGE, MANY_LARGE = 1_000_000, 50  # characters of a payload, and payloads
@@ -221,6 +226,97 @@ async def test_jobs_are_listed_newest_first_by_page(hf: Holdfast) -> None:
     page = await hf.jobs.list(limit=2)
     assert [row.id for row in await hf.jobs.list(limit=2, after=page.next)] == ids[::-1][2:4]
     assert await hf.jobs.list(tenant="nobody") == []
+
+
+KINDS = ("mail.send", "mail.send_all", "Mail.send", "mail%send", "shop.mail.send", "a*b", "a_b", "mail.")
+
+
+PATTERNS: dict[str, set[str]] = {
+    "mail.*": {"mail.send", "mail.send_all", "mail."},
+    "*.send": {"mail.send", "Mail.send", "shop.mail.send"},
+    "*mail.s*": {"mail.send", "mail.send_all", "shop.mail.send"},
+    "mail*send": {"mail.send", "mail%send"},
+    "mail.*.*": set(),
+    "mail.send*send": set(),
+    "mail%*": {"mail%send"},
+    "a_*": {"a_b"},
+    "*": set(KINDS),
+    "**": set(KINDS),
+    "mail.send": {"mail.send"},
+    "[m]ail.*": set(),
+    "mail.sen?": set(),
+}
+
+
+async def test_a_kind_may_be_a_pattern(hf: Holdfast) -> None:
+    async def work() -> None: ...
+
+    for name in KINDS:
+        job = hf.job(name=name)(work)
+        await (await job.enqueue()).cancel()
+        await job.options(delay="1h").enqueue()
+        await job.enqueue()
+    for pattern, fits in PATTERNS.items():
+        for state in (None, "pending", "scheduled", "cancelled"):
+            assert {row.kind for row in await hf.jobs.list(kind=pattern, state=state)} == fits, (pattern, state)
+            assert await hf.jobs.count(kind=pattern, state=state) == len(fits) * (1 if state else 3), (pattern, state)
+        assert await hf.jobs.list(kind=pattern, state="running") == []
+
+
+async def test_a_pattern_has_two_stars_at_most_and_cancels_nothing(hf: Holdfast) -> None:
+    for ask in (hf.jobs.list, hf.jobs.count):
+        with pytest.raises(UsageError, match=r"kind 'a\*b\*c\*' has more than two \*"):
+            await ask(kind="a*b*c*")
+    with pytest.raises(UsageError, match="by one kind at a time"):
+        await hf.jobs.cancel_some(kind="mail.*")
+
+
+async def test_jobs_are_listed_by_key_and_by_time(hf: Holdfast) -> None:
+    @hf.job(name="work")
+    async def work() -> None: ...
+
+    mine = await work.options(key="K").enqueue()
+    theirs = await work.options(key="K", tenant="acme").enqueue()
+    other = await work.enqueue()
+    everything: list[tuple[dict[str, Any], list[str]]] = [
+        ({"key": "K"}, [mine.id]),
+        ({"key": "K", "tenant": "acme"}, [theirs.id]),
+        ({"key": "K", "kind": "w*", "state": "pending", "since": "1h"}, [mine.id]),
+        ({"key": "K", "state": "failed"}, []),
+        ({"key": "K", "kind": "x*"}, []),
+        ({"key": "L"}, []),
+        ({"since": "1h"}, [other.id, theirs.id, mine.id]),
+        ({"since": datetime(2200, 1, 1, tzinfo=UTC)}, []),
+    ]
+    for filters, ids in everything:
+        assert [row.id for row in await hf.jobs.list(**filters)] == ids, filters
+        assert await hf.jobs.count(**filters) == len(ids), filters
+    with pytest.raises(UsageError):
+        await hf.jobs.list(since="soon")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kinds'"):
+        await hf.jobs.list(kinds="x")  # type: ignore[call-arg]
+
+
+async def test_the_runtimes_own_jobs_are_listed_if_they_are_asked_for(hf: Holdfast) -> None:
+    @hf.job(name="work", queue="system")
+    async def work() -> None: ...
+
+    async def put(tx: Transaction) -> None:
+        own = [system_job(EXPIRE, derived_id("own", str(number)), {}) for number in range(1_000)]
+        await enqueue(tx, [job for job, _ in own], [own[0][1]])
+
+    first = (await work.enqueue()).id
+    await core_of(hf).runtime().transact(put)
+    last = (await work.enqueue()).id
+    mine = [last, first]
+    assert [row.id for row in await hf.jobs.list(limit=2)] == mine, "a page looks further than what is hidden"
+    assert [row.id for row in await hf.jobs.list(state="pending", limit=2)] == mine
+    assert (await hf.jobs.count(), await hf.jobs.count(state="pending")) == (2, 2)
+    for asked in ({"system": True}, {"queue": "system"}, {"kind": EXPIRE}, {"kind": "system:*"}):
+        assert EXPIRE in {row.kind for row in await hf.jobs.list(**asked)}, asked
+    assert await hf.jobs.count(system=True) == 1_002
+    page = await hf.jobs.list(limit=1)
+    assert [row.id for row in await hf.jobs.list(limit=1, after=page.next)] == [first]
 
 
 def test_a_name_belongs_to_one_function(hf: Holdfast) -> None:

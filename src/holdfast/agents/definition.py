@@ -16,6 +16,7 @@ from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel import codec, stored_json
 from holdfast.models.schemas import accepted
+from holdfast.workers.role import SYSTEM_KIND
 
 Effect = Literal["read", "idempotent", "once"]
 Mode = Literal["streaming", "batch"]
@@ -25,7 +26,6 @@ ToolSearch = Literal["regex", "bm25"]
 
 AGENT_KIND = "agent:"
 TOOL_KIND = "tool:"
-SYSTEM_KIND = "system:"
 LAYER = "agents"  # to which jobs of these kinds belong
 KINDS: tuple[str, ...] = (AGENT_KIND, TOOL_KIND, SYSTEM_KIND)
 DEFAULT_ATTEMPTS = 5

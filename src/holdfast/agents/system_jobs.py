@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agents.definition import LAYER, SYSTEM_KIND
+from holdfast.agents.definition import LAYER
 from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.workers.definitions import Definition
-from holdfast.workers.role import SYSTEM_QUEUE
+from holdfast.workers.role import SYSTEM_KIND, SYSTEM_QUEUE
 from holdfast.workers.signatures import Signature
 from holdfast.workers.slots import JOBS
 

@@ -34,9 +34,9 @@ _AGENTS = Listing(
     "agents",
     "A worker whose program declares an agent stores it when it starts: `holdfast worker MODULE:APP`.",
     (
-        Column("NAME"),
+        Column("NAME", "name"),
         Column("VERSION", "number"),
-        Column("TENANT", rank=2),
+        Column("TENANT", rank=2, sparse=True),
         Column("METADATA", rank=3),
         Column("UPDATED", "time", rank=1),
         Column("ID", "id", of="agent"),

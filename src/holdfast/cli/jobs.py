@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -42,8 +43,9 @@ _JOBS = Listing(
     "Enqueue one: `holdfast enqueue KIND`, or `await your_job.enqueue(…)` in your program.",
     (
         Column("ID", "id", of="job"),
-        Column("KIND"),
+        Column("KIND", "name"),
         Column("QUEUE", rank=3, least=7),
+        Column("TENANT", rank=1, least=7, sparse=True),
         Column("STATE", "state"),
         Column("ATTEMPTS", "number", rank=2),
         Column("RESCUES", "number", rank=4),
@@ -57,7 +59,7 @@ _ATTEMPTS = (
     Column("STARTED", "time", rank=1),
     Column("ENDED", "time"),
 )
-_CHILDREN = (Column("CHILD", "id", of="job"), Column("KIND"), Column("STATE", "state"))
+_CHILDREN = (Column("CHILD", "id", of="job"), Column("KIND", "name"), Column("STATE", "state"))
 _SHOWN_CHILDREN = 20
 _MOST = 2_000_000  # jobs that are counted before they are cancelled
 
@@ -73,8 +75,11 @@ command.add_command(tail)
 @command.command()
 @click.option("--state", type=click.Choice([str(state) for state in State]), help="Only jobs in this state.")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option("--kind", help="Only jobs of this kind.")
+@click.option("--kind", help="Only jobs of this kind, or of a pattern such as 'mail.*'.")
 @click.option("--tenant", help="Only jobs of this tenant.")
+@click.option("--since", metavar="TIME", help="Only jobs created since then: 1h, 30m, or a time with its zone.")
+@click.option("--key", help="Only the job with this idempotency key, of --tenant if it has one.")
+@click.option("--system", is_flag=True, help="Also the runtime's own jobs.")
 @limit_option
 @after_option
 @click.option("--before", type=click.IntRange(1), hidden=True, help="Only jobs older than the one with this number.")
@@ -89,19 +94,28 @@ def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters
     if before is not None:
         warn("`--before`", "`--after`, with what a page says of the next one")
         filters["after"] = filters["after"] or cursor(before)
-    narrowed = any(filters[name] for name in ("state", "queue", "kind", "tenant", "after"))
+    narrowed = any(filters[name] for name in ("state", "queue", "kind", "tenant", "since", "key", "after"))
+    filters["since"] = _since(filters["since"])
     print_list(
         url,
         lambda app: app.jobs.list(**filters),
         _JOBS,
         lambda row: (
-            *(row.id, row.kind, row.queue, row.state),
+            *(row.id, row.kind, row.queue, row.tenant, row.state),
             *(f"{row.attempts}/{row.max_attempts}", row.rescues, row.created_at),
         ),
         filtered=narrowed,
         as_json=as_json,
         wide=wide,
     )
+
+
+def _since(text: str | None) -> datetime | str | None:
+    """A time as it is, or how long ago."""
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return text
 
 
 @command.command()

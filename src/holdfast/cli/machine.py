@@ -41,7 +41,7 @@ _EXECUTIONS = Listing(
     "Run one with `holdfast machine run FILE`.",
     (
         Column("ID", "id", of="job"),
-        Column("MACHINE"),
+        Column("MACHINE", "name"),
         Column("STATE", "state"),
         Column("AT"),
         Column("STEP", "number", rank=2),

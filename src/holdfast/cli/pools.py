@@ -13,7 +13,7 @@ _POOLS = Listing(
     "pools",
     "Start one with `holdfast pool module:app`.",
     (
-        Column("POOL"),
+        Column("POOL", "name"),
         Column("WORKERS", "number"),
         Column("DESIRED", "number"),
         Column("LIMITS", rank=2),

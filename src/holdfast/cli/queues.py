@@ -37,7 +37,7 @@ _QUEUES = Listing(
     "queues",
     "A queue is there with its first job: `holdfast enqueue KIND`.",
     (
-        Column("QUEUE"),
+        Column("QUEUE", "name"),
         Column("PENDING", "number"),
         Column("BLOCKED", "number", rank=2),
         Column("RUNNING", "number"),

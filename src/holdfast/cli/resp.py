@@ -36,7 +36,7 @@ _KEYS = Listing(
         Column("NAME"),
         Column("WORKERS", rank=2),
         Column("QUEUES", rank=1),
-        Column("TENANT", rank=3),
+        Column("TENANT", rank=3, sparse=True),
         Column("CREATED", "time"),
         Column("REVOKED", "time"),
     ),

@@ -45,7 +45,7 @@ _RUNS = Listing(
     "Start one: `holdfast run AGENT TEXT`, or `await your_agent.enqueue(…)` in your program.",
     (
         Column("ID", "id", of="run"),
-        Column("AGENT"),
+        Column("AGENT", "name"),
         Column("STATE", "state"),
         Column("OUTCOME", "state", rank=1),
         Column("TURNS", "number", rank=3),

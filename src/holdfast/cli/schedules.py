@@ -7,23 +7,29 @@ import click
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, moment, print_json, reason_option, url_option
 from holdfast.cli.renamed import add_earlier_name
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Either
 from holdfast.cli.target import repeated
 from holdfast.shown_text import shown
+from holdfast.values.schedules import ScheduleRecord
 
 _SCHEDULES = Listing(
     "schedules",
     "A worker stores the schedules that its program declares when it starts: `holdfast worker MODULE:APP`.",
     (
-        Column("SCHEDULE"),
+        Column("SCHEDULE", "name"),
         Column("CRON", least=10),
         Column("TIME ZONE", rank=3),
-        Column("KIND", rank=2),
+        Column("KIND", "name", rank=2, sparse=True),
         Column("QUEUE", rank=4),
         Column("NEXT", "time", late="due"),
         Column("LAST", "time", rank=1),
     ),
 )
+
+
+def _kind(row: ScheduleRecord) -> object:
+    """On a terminal only where it is not the schedule's own name."""
+    return Either(row.kind, [""]) if row.kind == row.name else row.kind
 
 
 @click.group()
@@ -42,7 +48,7 @@ def ls(url: str | None, as_json: bool, wide: bool) -> None:
         lambda app: all_of(app.schedules.list),
         _SCHEDULES,
         lambda row: (
-            *(row.name, row.cron, row.timezone, row.kind, row.queue),
+            *(row.name, row.cron, row.timezone, _kind(row), row.queue),
             *("paused" if row.paused_at is not None else row.next_at, row.last_at),
         ),
         as_json=as_json,

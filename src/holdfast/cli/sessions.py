@@ -43,7 +43,7 @@ _SESSIONS = Listing(
     (
         Column("ID", "id", of="session"),
         Column("KEY"),
-        Column("TENANT", rank=2),
+        Column("TENANT", rank=2, sparse=True),
         Column("RUNS", "number"),
         Column("METADATA", rank=3),
         Column("UPDATED", "time", rank=1),

@@ -1,17 +1,19 @@
 """Tables: columns that fit the terminal on a terminal, and everything as plain text elsewhere.
 
 A list of columns says what a table has; this module decides what each of them looks like. On a terminal, ids and times
-are short, and columns of less importance are left out where the terminal is narrow. What is piped has every column,
-whole ids and absolute times, so that a script can rely on it. What comes from outside cannot command the terminal.
+are short. Where the terminal is narrow, columns that say nothing in any row are left out first, then those of less
+importance, and a name keeps its end: the function, not its module. What is piped has every column, whole ids and
+absolute times, so that a script can rely on it. What comes from outside cannot command the terminal.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from shutil import get_terminal_size
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-Kind = Literal["text", "prose", "id", "state", "number", "money", "time"]
+Kind = Literal["text", "name", "prose", "id", "state", "number", "money", "time"]
 Row = Sequence[object]
 
 _GAP = 2
 _SELECTORS = dict.fromkeys([*range(0xFE00, 0xFE10)])  # they change how wide a terminal draws a sign
-_FLEXIBLE = ("text", "prose")
+_FLEXIBLE = ("text", "name", "prose")
+_NAMED = 28  # columns that a name has at least, if it is so long
 _STYLES = {
     "green": ("succeeded", "completed", "answered", "active", "ended", "approved", "applied"),
     "cyan": (
@@ -58,8 +61,9 @@ _STYLE_OF = {state: style for style, states in _STYLES.items() for state in stat
 class Column:
     """One column. `rank` 0 is always shown; of the others, the highest is left out first.
 
-    `of` names the noun whose ids it shows. A `text` is cut to no less than `least` columns; a `prose` is wrapped.
-    `late` is shown in place of a time that has passed.
+    `of` names the noun whose ids it shows. A `text` is cut to no less than `least` columns; a `prose` is wrapped. A
+    `name` loses modules from its beginning, and what comes after the last dot is cut last. `late` is shown in place of
+    a time that has passed. A `sparse` column is left out where no row has anything in it.
     """
 
     title: str
@@ -68,6 +72,7 @@ class Column:
     of: str = ""
     least: int = 12
     late: str = ""
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +184,16 @@ def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look
         max(cell_len(line[i]) for line in [[column.title for column in columns], *texts])
         for i, column in enumerate(columns)
     ]
-    widths = dict(enumerate(natural)) if look.wide else fitted(columns, natural, look.width)
+    blank = {at for at in range(len(columns)) if all(_says_nothing(row[at]) for row in texts)}
+    widths = (
+        dict(enumerate(natural)) if look.wide else fitted(columns, natural, look.width, blank, _named(columns, texts))
+    )
     shown = list(widths)
 
     def cell(at: int, text: str, style: str) -> Text:
-        made = Text(text, style=style, no_wrap=True, end="")
-        if widths[at] < cell_len(text):
+        name = columns[at].kind == "name"
+        made = Text(short_name(text, widths[at]) if name else text, style=style, no_wrap=True, end="")
+        if widths[at] < made.cell_len:
             made.truncate(widths[at], overflow="ellipsis")
         room = widths[at] - made.cell_len
         right = columns[at].kind in ("number", "money")
@@ -206,14 +215,58 @@ def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look
     return lines
 
 
-def fitted(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
-    """Which columns are shown, and how wide: less important ones are left out, then texts are cut."""
+def _says_nothing(text: str) -> bool:
+    return text == "-" or not text.strip("0.")
+
+
+def _named(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> dict[int, int]:
+    """How wide each column of names should be: so that what follows the last dot is whole, unless it is very long."""
+    at_end = {
+        at: max((width_of(row[at].rpartition(".")[2]) + ("." in row[at]) for row in texts), default=0)
+        for at, column in enumerate(columns)
+        if column.kind == "name"
+    }
+    return {at: min(wide, _NAMED) for at, wide in at_end.items()}
+
+
+def short_name(name: str, width: int) -> str:
+    """A name in so many columns: without its first modules, and without its middle if that is not enough."""
+    if width_of(name) <= width:
+        return name
+    rest = name
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        if width_of(rest) < width:
+            return f"…{rest}"
+    if width_of(rest) <= width:
+        return rest
+    from rich.cells import chop_cells
+
+    half = max(1, (width - 1) // 2)
+    front, back = chop_cells(rest, max(1, width - 1 - half))[0], chop_cells(rest[::-1], half)[0][::-1]
+    return f"{front}…{back}" if width > 2 else rest
+
+
+def fitted(
+    columns: Sequence[Column],
+    natural: Sequence[int],
+    width: int,
+    blank: Set[int] = frozenset(),
+    named: Mapping[int, int] = MappingProxyType({}),
+) -> dict[int, int]:
+    """Which columns are shown, and how wide: `blank` ones are left out first, then less important ones, then texts are
+    cut. `named` says how wide names should at least be."""
 
     def least(at: int) -> int:
         flexible = columns[at].kind in _FLEXIBLE
-        return min(natural[at], max(columns[at].least, len(columns[at].title))) if flexible else natural[at]
+        return (
+            min(natural[at], max(named.get(at, columns[at].least), len(columns[at].title))) if flexible else natural[at]
+        )
 
-    shown = list(range(len(columns)))
+    shown = [at for at in range(len(columns)) if not (columns[at].sparse and at in blank)]
+    for at in sorted(blank, key=lambda at: (columns[at].rank, at), reverse=True):
+        if at in shown and columns[at].kind != "id" and sum(natural[each] + _GAP for each in shown) - _GAP > width:
+            shown.remove(at)
     while sum(map(least, shown)) + _GAP * (len(shown) - 1) > width:
         going = max(shown, key=lambda at: (columns[at].rank, at))
         if columns[going].rank == 0:

@@ -85,7 +85,7 @@ class Watcher:
         now = await database.transact(queries.now)
         if not self._begun:
             self._begun = True
-            newest = await self._app.jobs.list(limit=1)
+            newest = await self._app.jobs.list(limit=1, system=True)
             rows = await self._app.jobs.list(queue=self._queue, limit=self._lines) if self._lines else []
             self._newest = newest[0].seq if newest else 0
             self._since = now

@@ -20,9 +20,9 @@ _TOKENS = Listing(
     "Make one with `holdfast tokens create NAME --role operator`.",
     (
         Column("ID", "id", of="token"),
-        Column("NAME"),
+        Column("NAME", "name"),
         Column("ROLE"),
-        Column("TENANT", rank=2),
+        Column("TENANT", rank=2, sparse=True),
         Column("SCOPES", rank=3),
         Column("STATE", "state"),
         Column("EXPIRES", "time", rank=1),

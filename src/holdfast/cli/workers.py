@@ -43,7 +43,7 @@ _WORKERS = Listing(
 )
 _JOBS = (
     Column("JOB", "id", of="job"),
-    Column("KIND"),
+    Column("KIND", "name"),
     Column("QUEUE", rank=1),
     Column("CLAIMED", "time"),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, UsageError
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.enqueue import find_key
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import AttemptRow, Beside, EndedJob, JobRow, Seq
 from holdfast.kernel.statements import JobsSql, ListingSql
@@ -15,6 +17,7 @@ from holdfast.kernel.states import TERMINAL, State
 NEWEST = 2**63 - 1
 LOOK = 100_000  # jobs that one call looks at for those that fit
 COUNTED = 10_000  # jobs among which one call counts
+_FEW = 4  # times a page
 
 
 @reading
@@ -44,30 +47,73 @@ class JobPage(list[JobRow]):
         self.before = before
 
 
+class JobFilters(NamedTuple):
+    """Which jobs; None is any. `since` is when they were created.
+
+    `kind` is one kind or a pattern: a `*` stands for anything, `mail.*` or `*.send`, and two of them are the most.
+    `key` is an idempotency key of `tenant`. Kinds that begin with `hidden` are left out.
+    """
+
+    state: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    tenant: str | None = None
+    since: int = 0
+    key: str | None = None
+    hidden: str | None = None
+
+    def given(self) -> dict[str, str | None]:
+        """As the statements take it. `UsageError` for a pattern with more `*`, of which none is slow to compare."""
+        rest = {"queue": self.queue, "tenant": self.tenant, "hidden": self.hidden}
+        begins, *between = (self.kind or "").split("*")
+        if not between:
+            return {**rest, "kind": self.kind, "begins": None, "holds": "", "ends": ""}
+        *holds, ends = between
+        if len(holds) > 1:
+            raise UsageError(f"kind {self.kind!r} has more than two *; write it as in 'mail.*' or '*.send_*'.")
+        return {**rest, "kind": None, "begins": begins, "holds": "".join(holds), "ends": ends}
+
+
+ANY = JobFilters()
+
+
 @reading
-async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
-    tx: Transaction,
-    *,
-    state: str | None = None,
-    queue: str | None = None,
-    kind: str | None = None,
-    tenant: str | None = None,
-    before: int = NEWEST,
-    limit: int = 100,
-    look: int = LOOK,
-    since: int = 0,
+async def list_jobs(
+    tx: Transaction, filters: JobFilters = ANY, *, before: int = NEWEST, limit: int = 100, look: int = LOOK
 ) -> JobPage:
     """Newest first; `before` is that of the previous page, or the seq of its last row.
 
     At most `look` jobs are looked at for those that fit. What runs is found by an index, however old it is.
     """
-    wanted = {"queue": queue, "kind": kind, "tenant": tenant, "before": before, "limit": limit}
+    if filters.key is not None:
+        return await _of_key(tx, filters, before)
+    if filters.hidden is not None and filters._replace(since=0, hidden=None) == ANY:
+        page = await _look(tx, filters, before, limit, min(look, _FEW * limit))  # few are hidden, in most stores
+        if len(page) == limit or page.before is None:
+            return page
+    return await _look(tx, filters, before, limit, look)
+
+
+async def _of_key(tx: Transaction, filters: JobFilters, before: int) -> JobPage:
+    """The one job that has this key, if it fits."""
+    owner = await find_key(tx, filters.tenant or "", codec.stored_key(filters.key))
+    job = None if owner is None else await tx.one(JobsSql.find_job, id=owner.job)
+    if job is None or job.seq >= before or job.created_at < filters.since:
+        return JobPage()
+    near = {**filters.given(), "before": job.seq + 1, "after": job.seq - 1, "limit": 1}
+    rows = await tx.many(ListingSql.list_jobs, **near)
+    return JobPage(row for row in rows if filters.state in (None, row.state))
+
+
+async def _look(tx: Transaction, filters: JobFilters, before: int, limit: int, look: int) -> JobPage:
+    state, since = filters.state, filters.since
+    wanted = {**filters.given(), "before": before, "limit": limit}
     if state == State.RUNNING:
         found = await tx.many(ListingSql.find_running, **wanted)
         rows = await tx.many(ListingSql.jobs_by_seq, seqs=[row.seq for row in found]) if found else []
         rows = [row for row in rows if row.state == state and row.created_at >= since]
         return JobPage(rows, before=found[-1].seq if len(found) == limit else None)
-    filtered = (state, queue, kind, tenant) != (None, None, None, None)
+    filtered = filters._replace(since=0) != ANY
     oldest = await tx.one(ListingSql.seq_before, before=before, skipped=look) if filtered else None
     first = await _last_before(tx, since) if since else 0
     if oldest is not None and oldest.seq <= first:
@@ -87,19 +133,12 @@ async def list_jobs(  # noqa: PLR0913  what it filters by, and how far
 
 
 @reading
-async def count_jobs(
-    tx: Transaction,
-    *,
-    state: str | None = None,
-    queue: str | None = None,
-    kind: str | None = None,
-    tenant: str | None = None,
-    since: int = 0,
-    look: int = COUNTED,
-) -> int:
+async def count_jobs(tx: Transaction, filters: JobFilters = ANY, *, look: int = COUNTED) -> int:
     """How many there are, among the newest that it looks at."""
-    wanted = {"queue": queue, "kind": kind, "tenant": tenant}
-    first = await _last_before(tx, since) if since else 0
+    if filters.key is not None:
+        return len(await _of_key(tx, filters, NEWEST))
+    wanted, state = filters.given(), filters.state
+    first = await _last_before(tx, filters.since) if filters.since else 0
     if state is None:
         counted = await tx.one(ListingSql.count_jobs, **wanted, after=first, look=look)
         return 0 if counted is None else counted.number

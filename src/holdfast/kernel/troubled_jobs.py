@@ -6,23 +6,13 @@ from typing import Any, NamedTuple
 
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.listing_rows import FailedJob
-from holdfast.kernel.queries import NEWEST
+from holdfast.kernel.queries import NEWEST, JobFilters
 from holdfast.kernel.rows import JobRow
 from holdfast.kernel.statements import ListingSql
 from holdfast.kernel.states import State
 
 LOOK = 10_000
 TROUBLED = frozenset({State.FAILED, State.CANCELLED})
-
-
-class TroubleFilters(NamedTuple):
-    """What such a list is asked for; None is any. `since` is when they were created."""
-
-    state: str
-    queue: str | None = None
-    kind: str | None = None
-    tenant: str | None = None
-    since: int = 0
 
 
 class TroubledJobs(NamedTuple):
@@ -36,7 +26,7 @@ class TroubledJobs(NamedTuple):
 @reading
 async def list_troubled(
     tx: Transaction,
-    filters: TroubleFilters,
+    filters: JobFilters,
     *,
     before: tuple[int, int] = (NEWEST, NEWEST),
     limit: int = 100,
@@ -54,7 +44,7 @@ async def list_troubled(
 
 
 @reading
-async def count_troubled(tx: Transaction, filters: TroubleFilters, *, look: int = LOOK) -> int:
+async def count_troubled(tx: Transaction, filters: JobFilters, *, look: int = LOOK) -> int:
     """How many there are, among the last that one look sees."""
     counted = await tx.one(ListingSql.count_jobs_troubled, **_given(filters, (NEWEST, NEWEST)), look=look)
     return 0 if counted is None else counted.number
@@ -87,5 +77,6 @@ async def count_failed(tx: Transaction, since: int, *, look: int) -> int:
     return 0 if counted is None else counted.number
 
 
-def _given(filters: TroubleFilters, before: tuple[int, int]) -> dict[str, Any]:
-    return {**filters._asdict(), "before_at": before[0], "before": before[1]}
+def _given(filters: JobFilters, before: tuple[int, int]) -> dict[str, Any]:
+    wanted = {**filters.given(), "state": filters.state, "since": filters.since}
+    return {**wanted, "before_at": before[0], "before": before[1]}

@@ -83,6 +83,6 @@ async def launched(tx: Transaction, queue: str) -> list[JobRow]:
     """The executions that were launched into a queue and have not ended."""
     found: list[JobRow] = []
     for state in _LIVE:
-        rows = await queries.list_jobs(tx, state=state, queue=queue, limit=10_000)
+        rows = await queries.list_jobs(tx, queries.JobFilters(state=state, queue=queue), limit=10_000)
         found += [row for row in rows if row.parent is None]
     return found

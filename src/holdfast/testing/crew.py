@@ -153,7 +153,11 @@ class LabCrew:
     async def _open_jobs(self) -> str:
         """What runs, and where it waits; then what could run."""
         places = {id: waits_at(task) for id, task in self._worker.attempts()} if self._worker is not None else {}
-        rows = [row for state in (State.RUNNING, State.PENDING) for row in await self._app.jobs.list(state=state)]
+        rows = [
+            row
+            for state in (State.RUNNING, State.PENDING)
+            for row in await self._app.jobs.list(state=state, system=True)
+        ]
         lines = [f"  {row.kind} {row.id}, {row.state}{places.get(row.id, '')}" for row in rows[:_SHOWN]]
         return "\n".join([*lines, *([f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else [])])
 

@@ -14,6 +14,7 @@ Until = Literal["stopped", "empty", "one"]
 
 
 SYSTEM_QUEUE = "system"  # of jobs that the runtime gives itself
+SYSTEM_KIND = "system:"  # how their kinds begin
 
 
 @dataclass(frozen=True, slots=True)

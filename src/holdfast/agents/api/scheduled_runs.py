@@ -18,7 +18,7 @@ from holdfast.agents.api.session import wish_for
 from holdfast.agents.batches.mode import choose
 from holdfast.agents.content import Prompt, blocks_of
 from holdfast.agents.core import AgentsCore
-from holdfast.agents.definition import SYSTEM_KIND, Limits, Mode
+from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.system_jobs import system_definition, system_job
 from holdfast.declarations import CatchUp, check_rhythm
@@ -30,6 +30,7 @@ from holdfast.kernel.schedules import TICK, NewSchedule
 from holdfast.models.facts import SCRIPTED
 from holdfast.settings import Settings
 from holdfast.workers.context import JobContext
+from holdfast.workers.role import SYSTEM_KIND
 
 _LONGEST_TICK = datetime.max.replace(tzinfo=UTC).isoformat()
 START = f"{SYSTEM_KIND}start:"  # followed by the name of the schedule

@@ -17,7 +17,7 @@ from holdfast.agents.compaction.compactor import Acting, CompactionPlan, Compact
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.measure import Size, Teller
 from holdfast.agents.compaction.statements import CompactionsSql
-from holdfast.agents.definition import SYSTEM_KIND, AgentSpec
+from holdfast.agents.definition import AgentSpec
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.runs.history import server_tool_is_open
 from holdfast.agents.system_jobs import system_definition, system_job
@@ -33,6 +33,7 @@ from holdfast.outcomes import Outcome, Snooze
 from holdfast.shown_text import shown
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
+from holdfast.workers.role import SYSTEM_KIND
 
 if TYPE_CHECKING:
     from holdfast.agents.rows import LoadedRun, WindowBlock

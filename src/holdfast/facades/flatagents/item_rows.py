@@ -131,7 +131,8 @@ async def seen(tx: Transaction, item_id: str) -> WorkItem:
 async def list_items(tx: Transaction, pool: str, status: str | None, limit: int) -> list[WorkItem]:
     """Items of a pool, the newest first."""
     state = None if status is None else STATES[status]
-    page = await queries.list_jobs(tx, queue=queue_of(pool), kind=KIND, state=state, limit=limit)
+    chosen = queries.JobFilters(queue=queue_of(pool), kind=KIND, state=state)
+    page = await queries.list_jobs(tx, chosen, limit=limit)
     return [await _item(tx, job) for job in page]
 
 

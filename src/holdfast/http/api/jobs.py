@@ -47,13 +47,21 @@ async def list_jobs(
     queue: str | None = None,
     kind: str | None = None,
     tenant: str | None = None,
-    since: datetime | None = None,
+    since: datetime | str | None = None,
+    key: str | None = None,
+    system: bool = False,
     count: Count = False,
 ) -> Page[JobRecord]:
-    """List jobs, newest first; failed or cancelled ones, the last to end first. A short page may have a `next`."""
+    """List jobs, newest first; failed or cancelled ones, the last to end first. A short page may have a `next`.
+
+    `kind` may be a pattern with one or two `*`: "mail.*". `since` is a time, or how long ago ("1h"). `key` is the
+    idempotency key of a job, of `tenant` if it has one. The runtime's own jobs are listed with `system`, or if you name
+    their queue or their kind.
+    """
     wanted: dict[str, Any] = {"state": state, "queue": queue, "kind": kind, "tenant": seen.chosen(tenant)}
-    found = await seen.hf.jobs.list(**wanted, since=since, **page.place, look=MOST_COUNTED)
-    found.total = await seen.hf.jobs.count(**wanted, since=since) if count else None
+    wanted |= {"since": since, "key": key, "system": system}
+    found = await seen.hf.jobs.list(**wanted, **page.place, look=MOST_COUNTED)
+    found.total = await seen.hf.jobs.count(**wanted) if count else None
     return found
 
 

@@ -97,10 +97,13 @@ async def show_jobs(
     kind: str | None = None,
     tenant: str | None = None,
     since: str | None = None,
+    key: str | None = None,
+    system: str | None = None,
 ) -> JobsView:
     wanted: dict[str, Any] = {"queue": queue or None, "kind": kind or None, "tenant": tenant or None}
-    found = await list_jobs(seen, page, state=state or None, since=from_when(seen, since), **wanted)
-    filters = {**wanted, "since": since or None}
+    others: dict[str, Any] = {"key": key or None, "system": bool(system)}
+    found = await list_jobs(seen, page, state=state or None, since=from_when(seen, since), **wanted, **others)
+    filters = {**wanted, "since": since or None, "key": key or None, "system": "1" if system else None}
     groups = await _groups(seen, wanted) if state == State.FAILED and not page.after else []
     return JobsView(
         jobs=found,
@@ -111,7 +114,7 @@ async def show_jobs(
         groups=groups,
         trends=await _trends(seen, groups, wanted),
         retried=[] if page.after else await _retried(seen, state, wanted),
-        bulk_fits=not (tenant or since),
+        bulk_fits=not (tenant or since or key or system or "*" in (kind or "")),
     )
 
 

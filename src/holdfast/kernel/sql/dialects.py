@@ -23,6 +23,7 @@ For SQLite:
   rows of a query.
 - `cast(x as uuid)`, `json` and `jsonb` are casts to text.
 - `greatest` and `least` are `max` and `min`. Neither may be given a null: SQLite then answers null.
+- `strpos` is `instr`.
 - `collate "C"` is left out: SQLite compares the bytes of texts by default.
 - `fetch first :n rows with ties` in a subquery is left out: SQLite reads an index in its order, and stops at the limit
   that the query around it has.
@@ -105,7 +106,7 @@ _PROBE = re.compile(
 )
 _NOT_A_PROBE = re.compile(r"\b(?:order|group)\s+by\b|(?<!:)\b(?:limit|offset|having|union)\b")
 _ADDRESS = re.compile(r"\bctid = any\(array\(\s*select\s+(\w+)\.ctid\b")
-_NAMES_ON_SQLITE = {"greatest": "max", "least": "min", "ctid": "rowid"}
+_NAMES_ON_SQLITE = {"greatest": "max", "least": "min", "ctid": "rowid", "strpos": "instr"}
 _NAMED_OTHERWISE = re.compile(rf"\b(?:{'|'.join(_NAMES_ON_SQLITE)})\b")
 _CHANGING = re.compile(r"\s*with\s+(\w+)\s+as\s+\((?=\s*(?:insert|update|delete)\b)")
 _REMOVAL = re.compile(r"\s*delete\s+from\s+([\w.]+)\s+where\s+(.*?)\s+returning\s+[^()]*", re.S)

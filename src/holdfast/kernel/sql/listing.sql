@@ -1,5 +1,15 @@
 -- Lists of jobs, newest first.
 
+-- part: any_kind
+coalesce(cast(:kind as text), cast(:begins as text), cast(:hidden as text)) is null
+
+-- part: kind_fits
+(cast(:kind as text) is null or j.kind = :kind)
+    and (cast(:hidden as text) is null or substr(j.kind, 1, length(:hidden)) <> :hidden)
+    and (cast(:begins as text) is null or (length(j.kind) >= length(:begins) + length(:ends)
+        and substr(j.kind, 1, length(:begins)) = :begins and substr(j.kind, length(j.kind) - length(:ends) + 1) = :ends
+        and strpos(substr(j.kind, length(:begins) + 1, length(j.kind) - length(:begins) - length(:ends)), :holds) > 0))
+
 -- name: seq_before :one
 -- The next older job, or the job that many further back. Reads only the primary key.
 select seq from holdfast.job where seq < :before order by seq desc limit 1 offset :skipped;
@@ -9,18 +19,19 @@ select seq from holdfast.job where seq < :before order by seq desc limit 1 offse
 select seq, created_at as at from holdfast.job where seq <= :seq order by seq desc limit 1;
 
 -- name: list_jobs :many
--- Between two seqs, because there may be no job that matches.
-select :columns
-from holdfast.job_now
-where (cast(:queue as text) is null or queue = :queue) and (cast(:kind as text) is null or kind = :kind)
-    and (cast(:tenant as text) is null or tenant = :tenant) and seq < :before and seq > :after
-order by seq desc limit :limit;
+-- Between two seqs, because there may be no job that matches. A pattern of kinds is compared piece by piece: `like`
+-- differs between the databases, and a pattern from outside could make it slow.
+select :columns(j)
+from holdfast.job_now j
+where (cast(:queue as text) is null or j.queue = :queue) and @kind_fits
+    and (cast(:tenant as text) is null or j.tenant = :tenant) and j.seq < :before and j.seq > :after
+order by j.seq desc limit :limit;
 
 -- name: ended_in_state :many
 -- By state: reads the table that has jobs in this state, between two seqs. The job's own row says what it is.
 select e.seq from holdfast.ended e
 where e.state = :state and (cast(:queue as text) is null or e.queue = :queue)
-    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = e.seq) = :kind)
+    and (@any_kind or (select @kind_fits from holdfast.job j where j.seq = e.seq))
     and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = e.seq) = :tenant)
     and e.seq < :before and e.seq > :after
 order by e.seq desc limit :limit;
@@ -33,7 +44,7 @@ select e.finished_at, e.seq, e.queue, e.state from holdfast.ended e
 
 -- part: troubled_fits
 t.state = :state and (cast(:queue as text) is null or t.queue = :queue)
-    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = t.seq) = :kind)
+    and (@any_kind or (select @kind_fits from holdfast.job j where j.seq = t.seq))
     and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = t.seq) = :tenant)
     and (:since = 0 or (select j.created_at from holdfast.job j where j.seq = t.seq) >= :since)
 
@@ -62,16 +73,16 @@ order by t.finished_at desc, t.seq desc limit :limit;
 -- name: count_jobs :one
 -- Among so many of the newest, down to one.
 select count(*) as number from (
-    select j.queue, j.kind, j.tenant from holdfast.job j where j.seq > :after order by j.seq desc limit :look) as looked
-where (cast(:queue as text) is null or queue = :queue) and (cast(:kind as text) is null or kind = :kind)
-    and (cast(:tenant as text) is null or tenant = :tenant);
+    select r.queue, r.kind, r.tenant from holdfast.job r where r.seq > :after order by r.seq desc limit :look) as j
+where (cast(:queue as text) is null or j.queue = :queue) and @kind_fits
+    and (cast(:tenant as text) is null or j.tenant = :tenant);
 
 -- name: later_in_state :many
 -- No index can answer `case`, so the jobs are read by their numbers.
 select t.seq from holdfast.later t
 where case t.state when :state then true else false end
     and (cast(:queue as text) is null or (select j.queue from holdfast.job j where j.seq = t.seq) = :queue)
-    and (cast(:kind as text) is null or (select j.kind from holdfast.job j where j.seq = t.seq) = :kind)
+    and (@any_kind or (select @kind_fits from holdfast.job j where j.seq = t.seq))
     and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = t.seq) = :tenant)
     and t.seq < :before and t.seq > :after
 order by t.seq desc limit :limit;
@@ -82,7 +93,7 @@ select j.seq from holdfast.job j
 where ((select r.seq from holdfast.ready r where r.route = j.route and r.priority = j.priority and r.slot = j.slot
         and r.seq = j.seq) is not null
     or (select t.state from holdfast.later t where t.seq = j.seq) = 'blocked')
-    and (cast(:queue as text) is null or j.queue = :queue) and (cast(:kind as text) is null or j.kind = :kind)
+    and (cast(:queue as text) is null or j.queue = :queue) and @kind_fits
     and (cast(:tenant as text) is null or j.tenant = :tenant) and j.seq < :before and j.seq > :after
 order by j.seq desc limit :limit;
 
@@ -91,7 +102,8 @@ order by j.seq desc limit :limit;
 -- planner thinks of `limit`.
 with found as materialized (
     select l.seq from holdfast.lease l
-    where (cast(:queue as text) is null or l.queue = :queue) and (cast(:kind as text) is null or l.kind = :kind)
+    where (cast(:queue as text) is null or l.queue = :queue)
+        and (@any_kind or (select @kind_fits from holdfast.job j where j.seq = l.seq))
         and (cast(:tenant as text) is null or (select j.tenant from holdfast.job j where j.seq = l.seq) = :tenant)
 )
 select seq from found where seq < :before order by seq desc limit :limit;
