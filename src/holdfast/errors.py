@@ -211,7 +211,7 @@ class NothingToCompact(StoreRefused):
 
     def __init__(self, session: str, kept: int) -> None:
         super().__init__(
-            f"nothing in session {session} can be compacted: {kept} messages are protected or recent. "
+            f"nothing in session {session} can be compacted: its messages ({kept}) are protected or recent. "
             f"Lower protected_tokens or preserve_last to compact more."
         )
 

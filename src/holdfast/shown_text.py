@@ -15,6 +15,11 @@ INDENT = "  "
 _JOINERS = "\u200c\u200d"  # some scripts and signs need them, and no terminal obeys them
 
 
+def plural(number: float, one: str, many: str = "", *, more: str = "") -> str:
+    """A number with its noun, and a verb if you like: "1 job", "1,200 jobs"; `more` comes after the number."""
+    return f"{number:,}{more} {one if number == 1 and not more else many or f'{one}s'}"
+
+
 def escaped(text: str, keep: str = "") -> str:
     """One line without characters that a terminal obeys: they, and ends of lines, are written as escapes."""
     if text.isprintable():
@@ -45,11 +50,6 @@ def shown_text(text: object) -> str:
 def shown_value(value: Any) -> Any:
     """A JSON value without secrets, by the names of its keys too."""
     return Redactor().value(value, "arguments")
-
-
-def number_of(count: int, noun: str) -> str:
-    """A number of things, as "1 job" or "1,200 jobs"."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def first_line(text: object) -> str:

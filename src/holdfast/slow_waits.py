@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.kernel.why import Reason
-from holdfast.shown_text import number_of, shown
+from holdfast.shown_text import plural, shown
 
 log = logging.getLogger("holdfast")
 
@@ -93,6 +93,6 @@ class SlowWaits:
         if any(each.gate == "no_worker" for each in reasons):
             known += ". Start one with `holdfast worker MODULE:APP`"
         has = "has" if others == 1 else "have"
-        more = f" {number_of(others, f'more {self._noun}')} {has} been awaited as long." if others else ""
+        more = f" {plural(others, f'more {self._noun}')} {has} been awaited as long." if others else ""
         about = {self._noun: id}
         log.log(level, "still waiting for %s %s after %g s: %s.%s", self._noun, id, PATIENCE, known, more, extra=about)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.shown_text import shown_lines
+from holdfast.shown_text import plural, shown_lines
 
 E = TypeVar("E", bound=BaseException)
 
@@ -134,7 +134,7 @@ def _folded(
 
 
 def _fold(count: int, what: str) -> traceback.FrameSummary:
-    words = f"{count} frame{'' if count == 1 else 's'} {what}"
+    words = f"{plural(count, 'frame')} {what}"
     return traceback.FrameSummary(_FOLD, count, words, lookup_line=False, line="")
 
 

@@ -204,7 +204,7 @@ async def test_what_does_not_stop_in_time_is_told_of(make_app: MakeApp) -> None:
     assert (
         len(await core_of(hf).runtime().transact(claim, 999, routes, 1, 60_000_000)) == 1
     )  # by a worker that hears nothing
-    with pytest.raises(StoreBusy, match="1 jobs of tenant acme were asked to stop and still run"):
+    with pytest.raises(StoreBusy, match="1 job of tenant acme did not stop, though asked to"):
         await hf.tenant("acme").erase(within="0s")
 
 

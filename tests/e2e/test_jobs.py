@@ -214,11 +214,11 @@ def test_all_jobs_of_a_filter_are_cancelled_when_somebody_says_yes(place: Place,
     def cancel(*words: str) -> Said:
         return holdfast("jobs", "cancel", "--all", "--url", place.url, *words)
 
-    assert cancel("--kind", "greet", "--dry-run").lines == ["1 jobs would be cancelled"]
+    assert cancel("--kind", "greet", "--dry-run").lines == ["1 job would be cancelled"]
     assert cancel("--kind", "nothing", "--dry-run", "--json").json == {"cancellable": 0}
     unanswered = cancel("--queue", "default")
     assert unanswered.code == 2
-    assert "cancel 1 jobs and their families?" in unanswered.err
+    assert "cancel 1 job and its family?" in unanswered.err
     assert "nothing was cancelled: you did not confirm." in unanswered.err
     assert state(place, ids["later"]) == "scheduled"
     assert cancel("--queue", "default", "--tenant", "nobody", "--yes").lines == ["0 jobs are cancelled"]

@@ -145,7 +145,7 @@ async def test_a_pause_is_answered_by_what_follows_it() -> None:
 async def test_a_script_that_has_run_out_says_so() -> None:
     model = ScriptedModel(Script(say("only")))
     result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
-    with pytest.raises(ModelFailure, match="has 1 steps and is asked for step 2") as caught:
+    with pytest.raises(ModelFailure, match="has 1 step and is asked for step 2") as caught:
         await ask(model, request_of("a", "only", [result]))
     assert (caught.value.kind, caught.value.bought) == ("bad_request", "no")
 

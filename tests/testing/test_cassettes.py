@@ -202,11 +202,11 @@ async def test_a_run_that_asks_for_more_than_was_recorded_is_told_of(
     lab = await labs.use(hf, Script.cassette(file))
     cut = await support.enqueue("Go")
     await lab.drain()
-    assert "was not asked this: it has 1 turns" in ((await cut.refresh()).error or "")
+    assert "was not asked this: it has 1 turn" in ((await cut.refresh()).error or "")
     await lab.close()
     lab = await labs.use(hf, Script.cassette(file, strict=True))
     await support.enqueue("Go")
-    with pytest.raises(AssertionError, match="it has 1 turns"):
+    with pytest.raises(AssertionError, match="it has 1 turn"):
         await lab.drain()
 
 

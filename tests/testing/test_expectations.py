@@ -59,7 +59,7 @@ async def test_a_script_that_is_asked_what_it_expects_answers(hf: Holdfast, labs
         (expect(system="cruel"), ["- expected system with 'cruel' in it", "+ asked    system 'Be kind.'"]),
         (expect(tools=["weather"]), ["- expected the tools weather", "+ asked    the tools book, weather"]),
         (expect(tools="fly"), ["- expected fly among the tools"]),
-        (expect(messages=2), ["- expected 2 messages", "+ asked    1 messages"]),
+        (expect(messages=2), ["- expected 2 messages", "+ asked    1 message"]),
         (
             expect(result="rain", tool="weather"),
             ["- expected a result of weather with 'rain'", "+ asked    no results"],
@@ -122,7 +122,7 @@ async def test_what_a_step_asserts_fails_the_test(hf: Holdfast, labs: Labs, guid
 async def test_a_script_that_expects_expects_no_more_than_it_says(hf: Holdfast, labs: Labs, guide: Agent[str]) -> None:
     lab = await labs.use(hf, Script(expect(text="Oslo").call("weather", city="Oslo")))
     await guide.enqueue("Oslo?")
-    with pytest.raises(AssertionError, match="has 1 steps and is asked for step 2"):
+    with pytest.raises(AssertionError, match="has 1 step and is asked for step 2"):
         await lab.drain()
 
 

@@ -72,7 +72,7 @@ async def test_the_test_is_told_why_a_result_cannot_come(hf: Holdfast, labs: Lab
         await letter.options(delay="1h").run()
     with pytest.raises(Stuck, match="it waits for a signal on 'post'"):
         await letter.run()
-    with pytest.raises(Stuck, match="it waits for 1 children that have not ended"):
+    with pytest.raises(Stuck, match="it waits for 1 child that has not ended"):
         await family.run()
     await lab.drain()  # what is parked stays parked
 

@@ -230,7 +230,7 @@ def test_who_keeps_sessions_waiting_for_a_lock() -> None:
     assert brief.level == "warning"
     assert brief.sentence.startswith(
         "4 sessions of Holdfast wait for a lock of session 4711 (psql, role admin, idle in transaction) "
-        "in a transaction that has been open for 3 s; they give up after 18 s"
+        "in a transaction that has been open for 3 s; a session gives up after 18 s"
     )
     assert "pg_terminate_backend(4711)" in brief.remedy
     (long,) = judge_blockers([blocker._replace(open_for=900)], Settings())
@@ -259,7 +259,7 @@ def test_blocked_jobs_that_nobody_lets_through() -> None:
 def test_lanes_whose_limits_are_missing() -> None:
     (_, missing) = in_store(missing=["job:sync/ann"])
     assert (missing.check, missing.level) == ("lanes", "warning")
-    assert missing.sentence.startswith("the limits of 1 lanes are missing: job:sync/ann. Their jobs run one at a time")
+    assert missing.sentence.startswith("the limits of 1 lane are missing: job:sync/ann. Their jobs run one at a time")
 
 
 @pytest.mark.parametrize("reason", ["lunch", "lunch."])
@@ -322,7 +322,7 @@ def test_live_workers_whose_code_is_too_old() -> None:
 def test_times_that_the_clock_has_yet_to_reach() -> None:
     (_, ahead, _) = in_store(ahead=AheadOfClock(workers=1, lanes=2_000, leases=0))
     assert (ahead.check, ahead.level) == ("clock", "warning")
-    assert ahead.sentence.startswith("1 workers, 2,000 lanes have times in the future")
+    assert ahead.sentence.startswith("There are times in the future, of 1 worker, 2,000 lanes")
     assert "corrects that within seconds" in ahead.remedy
 
 
@@ -330,7 +330,7 @@ def test_threads_that_hang_are_named_with_what_to_do() -> None:
     row = worker(lines=json.dumps({"tools": [50, 1], "hanging": [125, 25]}))
     found = next(finding for finding in in_store(workers=[row]) if finding.level == "warning")
     assert found.check == "workers"
-    assert found.sentence == "threads of 1 workers hang in calls that timed out or were cancelled: mill-1 (25 of 125)."
+    assert found.sentence == "threads of 1 worker hang in calls that timed out or were cancelled: mill-1 (25 of 125)."
     assert "isolate=" in (found.remedy or "")
 
 

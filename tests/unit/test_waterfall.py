@@ -89,7 +89,7 @@ def test_a_dead_attempt_breaks_off_with_the_name_of_its_worker() -> None:
 def test_purchases_of_unknown_outcome_are_marked() -> None:
     picture = draw(lay_out([span("turn", "t", 0, 10, unknown=1)], at(10)))
     assert "wf-unknown" in picture
-    assert "1 purchases of unknown outcome" in picture
+    assert "1 purchase of unknown outcome" in picture
 
 
 def test_a_bar_that_is_too_thin_has_a_mark_of_three_pixels() -> None:

@@ -19,6 +19,7 @@ from holdfast.resp import jobs, plans
 from holdfast.resp.plan import read_plan
 from holdfast.resp.plans import MOST_INPUTS, NewAction
 from holdfast.resp.statuses import ENDED
+from holdfast.shown_text import plural
 
 _LOOK = 0.2  # seconds between two looks at jobs that are waited for
 _COLUMNS = (Column("INPUT"), Column("STATUS", "state"), Column("ATTEMPT", "number"), Column("OUTPUT"))
@@ -64,7 +65,7 @@ def submit(  # noqa: PLR0913, PLR0917  the options of the command
     answer = ask(url, store, creates=True)
     if isinstance(answer, str):
         made = {"action_id": answer, "jobs": len(values)}
-        print_json(made) if as_json else click.echo(f"action {answer} has {len(values)} jobs")
+        print_json(made) if as_json else click.echo(f"action {answer} has {plural(len(values), 'job')}")
         return
     print_json(answer) if as_json else _print(answer)
     if any(each["status"] != "completed" for each in answer):

@@ -9,6 +9,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import after_option, ask, json_option, limit_option, print_json, url_option
 from holdfast.cli.tables import Column
+from holdfast.shown_text import plural
 
 _AUDIT = Listing(
     "changes",
@@ -63,5 +64,8 @@ def verify(ctx: click.Context, url: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{found.rows:,} rows are as they were written" + (f"; {found.problem}" if found.problem else ""))
+        click.echo(
+            f"{plural(found.rows, 'row is as it was', 'rows are as they were')} written"
+            + (f"; {found.problem}" if found.problem else "")
+        )
     ctx.exit(0 if found.broken is None else 1)

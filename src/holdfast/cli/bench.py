@@ -17,6 +17,7 @@ from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
 from holdfast.cli.target import database_label, settings_for
 from holdfast.kernel.retention import Keep, Pruner
+from holdfast.shown_text import plural
 from holdfast.workers.role import Role
 
 QUEUE = "holdfast-bench"
@@ -52,7 +53,9 @@ def command(jobs: int, url: str | None, as_json: bool, changes: tuple[str, ...])
         return
     click.echo(f"database  {database_label(app.settings)}")
     click.echo(f"enqueue   {measured.enqueue_per_second:,.0f} jobs/s, {_CHUNK:,} to a transaction")
-    click.echo(f"work      {measured.work_per_second:,.0f} jobs/s, one worker with {app.settings.concurrency} slots")
+    click.echo(
+        f"work      {measured.work_per_second:,.0f} jobs/s, one worker with {plural(app.settings.concurrency, 'slot')}"
+    )
     click.echo(
         f"latency   {measured.latency_p50_ms:.1f} ms from enqueue to start, 95 of 100 within "
         f"{measured.latency_p95_ms:.1f} ms"

@@ -25,6 +25,7 @@ from holdfast.cli.options import json_option
 from holdfast.cli.target import database_label
 from holdfast.kernel.states import TERMINAL
 from holdfast.models.witness import read_witness
+from holdfast.shown_text import plural
 from holdfast.values.jobs import JobRecord
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Demo:
         kills = [await self._kill_in_a_turn(), await self._kill_in_a_tool()]
         await self._until(self._all_ended)
         taken = time.monotonic() - self._begun
-        self._fact("completed", f"{len(TOWNS)} runs, {taken:.1f} s after the first was accepted")
+        self._fact("completed", f"{plural(len(TOWNS), 'run')}, {taken:.1f} s after the first was accepted")
         books = await close_books(hf, self._runs, self._witness, self._journal)
         lines = list(timeline(await hf.runs[kills[0].run].events()))
         if self._quiet:
@@ -130,7 +131,7 @@ class Demo:
         for town in TOWNS:
             run = await writer.enqueue(f"Write a note about {town}.", variables={"journal": str(self._journal)})
             self._runs[town] = run
-        self._fact("accepted", f"{len(self._runs)} runs, for {', '.join(TOWNS)}")
+        self._fact("accepted", f"{plural(len(self._runs), 'run')}, for {', '.join(TOWNS)}")
 
     def _start(self) -> None:
         self._act(
@@ -276,12 +277,12 @@ class Demo:
             "The books",
             "What Holdfast recorded, beside what the model says it was asked for.",
         )
-        self._fact("recorded", f"{books.recorded} turns, each stored once")
-        self._fact("unknown", f"{books.unknown} calls whose worker died before the answer was stored")
+        self._fact("recorded", f"{plural(books.recorded, 'turn')}, each stored once")
+        self._fact("unknown", f"{plural(books.unknown, 'call')} whose worker died before the answer was stored")
         extra = books.bought - books.recorded
         unsent = f"; {books.unknown - extra} were never sent" if books.unknown > extra else ""
-        self._fact("bought", f"{books.bought} calls, by the witness: {books.recorded} + {extra}{unsent}")
-        self._fact("rebought", f"{books.rebought} recorded answers were bought again")
+        self._fact("bought", f"{plural(books.bought, 'call')}, by the witness: {books.recorded} + {extra}{unsent}")
+        self._fact("rebought", f"{plural(books.rebought, 'recorded answer was', 'recorded answers were')} bought again")
         self._fact(
             "tools",
             f"{books.calls_completed} of {books.calls} calls completed once, {books.calls_repeated} begun twice",

@@ -25,6 +25,7 @@ from holdfast.events import (
     TurnStarted,
 )
 from holdfast.models.witness import read_witness
+from holdfast.shown_text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ async def close_books(hf: Holdfast, towns: dict[str, Run[str]], witness: Path, j
         if row.state != "completed" or (row.output or {}).get("text") != note(town):
             problems.append(f"the run about {town} is {row.state}: {row.error or row.output}")
     if recorded != TURNS * len(towns):
-        problems.append(f"{recorded} turns are recorded, not {TURNS * len(towns)}")
+        problems.append(f"{plural(recorded, 'turn is', 'turns are')} recorded, not {TURNS * len(towns)}")
     if rebought:
-        problems.append(f"{rebought} calls to the model have no explanation")
+        problems.append(f"{plural(rebought, 'call')} to the model without an explanation")
     if completed_calls != CALLS * len(towns):
         problems.append(f"{completed_calls} tool calls are completed, not {CALLS * len(towns)}")
     begun = Counter(line["key"] for line in read_witness(journal) if line["event"] == "begun")

@@ -31,7 +31,7 @@ from holdfast.cli.tables import Column, TableLook, cell_text, print_table
 from holdfast.cli.target import repeated
 from holdfast.durations import show
 from holdfast.errors import UsageError
-from holdfast.shown_text import escaped
+from holdfast.shown_text import escaped, plural
 
 _FACTS = {
     "cache_write_tokens": "tokens to the cache",
@@ -99,8 +99,8 @@ def export(  # noqa: PLR0917  the options of the command
     if as_json:
         print_json({**written._asdict(), "path": str(written.path)})
     else:
-        what = f"{written.runs} runs, {written.messages} messages, {written.redactions} secrets removed"
-        click.echo(f"{written.path}: {what}")
+        what = f"{plural(written.runs, 'run')}, {plural(written.messages, 'message')}"
+        click.echo(f"{written.path}: {what}, {plural(written.redactions, 'secret')} removed")
 
 
 @click.command()
@@ -140,7 +140,7 @@ def replay(ctx: click.Context, id: str, url: str | None, as_json: bool) -> None:
         print_json({"id": id, "same": played.same, **counts, "comparison": as_dict(played.comparison)})
     elif played.same:
         asked = f", {played.same_requests} of them asked byte for byte" if played.known_requests else ""
-        click.echo(f"the same: {played.turns} turns{asked}")
+        click.echo(f"the same: {plural(played.turns, 'turn')}{asked}")
     else:
         for difference in played.differences:
             click.echo(escaped(difference))

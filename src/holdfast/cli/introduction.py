@@ -21,7 +21,7 @@ from holdfast.cli.target import database_label
 from holdfast.distribution import VERSION
 from holdfast.kernel.drivers import dialect_of
 from holdfast.kernel.migrate import code_version
-from holdfast.shown_text import number_of, shown
+from holdfast.shown_text import plural, shown
 from holdfast.workers.role import Role
 from holdfast.workers.telemetry import AttemptTally
 
@@ -103,14 +103,14 @@ class Awaited(NamedTuple):
 
 def jobs_awaited(names: Sequence[str]) -> Awaited:
     """Jobs that a worker runs, each named by its kind and its id."""
-    words = f"{number_of(len(names), 'job')} ({listed(names, _JOBS)})"
+    words = f"{plural(len(names), 'job')} ({listed(names, _JOBS)})"
     them, are = ("it", "is") if len(names) == 1 else ("them", "are")
     return Awaited(len(names), words, f"stop at once and hand {them} back", f"{words} {are} handed back")
 
 
 def workers_awaited(count: int) -> Awaited:
     """Worker processes, which say themselves what they run."""
-    words = number_of(count, "worker")
+    words = plural(count, "worker")
     hands = "hands back what it runs" if count == 1 else "hand back what they run"
     return Awaited(count, words, "stop at once and hand back what runs", f"{words} {hands}")
 
@@ -172,7 +172,7 @@ def _again(number: int) -> str:
 def say_goodbye(tally: AttemptTally, part: ProcessNumber) -> None:
     """After a clean stop."""
     seconds = tally.stopping
-    attempts = number_of(tally.finished, "attempt")
+    attempts = plural(tally.finished, "attempt")
     fields = {"finished": tally.finished, "handed_back": tally.handed_back, "lost": tally.lost, "part": part.number}
     words = f"stopped{which(part)}: {attempts} finished, {tally.handed_back:,} handed back"
     lost = f", {tally.lost:,} lost" if tally.lost else ""
@@ -191,7 +191,7 @@ def _of(kinds: Sequence[str], sort: str) -> list[str]:
 
 def _slots(slots: dict[str, int], part: ProcessNumber) -> str:
     each = ", ".join(f"{limit} for {_GROUPS.get(name, name)}" for name, limit in slots.items())
-    return f"{each}, in each of {part.total} processes" if part.total > 1 else each
+    return f"{each}, in each of {plural(part.total, 'process', 'processes')}" if part.total > 1 else each
 
 
 def which(part: ProcessNumber) -> str:

@@ -33,7 +33,7 @@ from holdfast.errors import UsageError
 from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.shown_text import shown
+from holdfast.shown_text import plural, shown
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, reason_of
 from holdfast.values.page import cursor
 from holdfast.workers.context import Child
@@ -142,7 +142,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         some = [(each.id, each.kind, each.state) for each in children[:_SHOWN_CHILDREN]]
         print_table(_CHILDREN, some, look, empty="")
         if len(children) > len(some):
-            click.echo(f"and {len(children) - len(some):,} more children")
+            click.echo(f"and {plural(len(children) - len(some), 'more child', 'more children')}")
     print_attempts_failures(row.error, attempts)
 
 
@@ -226,7 +226,7 @@ def retry(ids: tuple[str, ...], every: bool, url: str | None, as_json: bool, **f
     for old, new in made:
         click.echo(f"{old} is enqueued again as {new}")
     if every:
-        click.echo(f"{len(made)} jobs enqueued again")
+        click.echo(f"{plural(len(made), 'job')} enqueued again")
 
 
 @command.command()
@@ -306,11 +306,11 @@ def _cancel_all(
     count = 0
     if dry_run or watched or not yes:  # else nobody reads it
         count = ask(url, lambda app: app.jobs.count_cancellable(cap=_MOST, all=True, **conditions), changes=False)
-    shown = f"{count:,}+" if count >= _MOST else f"{count:,}"
+    shown = plural(count, "job", more="+" if count >= _MOST else "")
     if dry_run:
-        print_json({"cancellable": count}) if as_json else click.echo(f"{shown} jobs would be cancelled")
+        print_json({"cancellable": count}) if as_json else click.echo(f"{shown} would be cancelled")
         return
-    if count and not yes and not _sure(f"cancel {shown} jobs and their families?"):
+    if count and not yes and not _sure(f"cancel {shown} and {'its family' if count == 1 else 'their families'}?"):
         raise UsageError("nothing was cancelled: you did not confirm. With --yes it does not ask.")
 
     async def cancelled(app: Holdfast) -> Cancelled:
@@ -329,9 +329,9 @@ def _cancel_all(
     if as_json:
         print_json({"cancelled": ended, "asked": asked})
         return
-    click.echo(f"{ended:,} jobs are cancelled")
+    click.echo(f"{plural(ended, 'job is', 'jobs are')} cancelled")
     if asked:
-        click.echo(f"{asked:,} jobs are running: their workers were asked to stop them")
+        click.echo(f"{plural(asked, 'job is', 'jobs are')} running: the workers were asked to stop")
 
 
 _CANCELLED: dict[str, str] = {

@@ -10,6 +10,7 @@ from holdfast.agents.values.lanes import ClosedLaneRecord
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, counted, json_option, print_json, reason_option, url_option
 from holdfast.cli.tables import Column
+from holdfast.shown_text import plural
 
 _LANES = Listing(
     "closed lanes",
@@ -57,7 +58,7 @@ def open_(name: str, url: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "open": True, "woken": woken})
     else:
-        click.echo(f"lane {name} is open; {woken:,} waiting runs continue")
+        click.echo(f"lane {name} is open; {plural(woken, 'waiting run continues', 'waiting runs continue')}")
 
 
 def _opens(row: ClosedLaneRecord) -> datetime | str | None:

@@ -113,7 +113,12 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 
 def counted(jobs: int) -> str:
     """A count that stops at a cap."""
-    return f"{jobs:,}+" if jobs >= CAP else f"{jobs:,}"
+    return f"{jobs:,}{over_cap(jobs)}"
+
+
+def over_cap(number: int) -> str:
+    """What `plural` says after a count that stopped at a cap."""
+    return "+" if number >= CAP else ""
 
 
 def rough(span: timedelta | int) -> str:

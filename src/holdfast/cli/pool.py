@@ -22,7 +22,7 @@ from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool
 from holdfast.pools.subprocesses import Subprocesses
 from holdfast.settings import warn_of_unknown_variables
-from holdfast.shown_text import number_of
+from holdfast.shown_text import plural
 
 log = logging.getLogger("holdfast.cli.worker")
 
@@ -120,6 +120,6 @@ def _introduce(app: Holdfast, pool: Pool) -> None:
     policy, where = pool.policy, database_label(app.settings)
     log.info(
         "pool %s keeps %d to %s with %s slots each on %s",
-        *(pool.name, policy.min, number_of(policy.max, "worker"), policy.slots, where),
+        *(pool.name, policy.min, plural(policy.max, "worker"), policy.slots, where),
         extra={"pool": pool.name, "min": policy.min, "max": policy.max, "slots": policy.slots},
     )

@@ -7,13 +7,13 @@ import sys
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.options import ask, counted, json_option, print_json, url_option
+from holdfast.cli.options import ask, json_option, over_cap, print_json, url_option
 from holdfast.cli.queues import require_queue
 from holdfast.durations import microseconds
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.settings import Settings
-from holdfast.shown_text import shown
+from holdfast.shown_text import plural, shown
 
 _FOR_EVER_US = 2**62
 _ALL_JOBS = 2**62
@@ -54,14 +54,14 @@ def command(
 
     if not dry_run:
         removed = ask(url, remove)
-        print_json({"removed": removed}) if as_json else click.echo(f"{removed:,} jobs removed")
+        print_json({"removed": removed}) if as_json else click.echo(f"{plural(removed, 'job')} removed")
         return
     found = ask(url, count)
     if as_json:
         print_json({"prunable": found})
         return
     for name, jobs in sorted(found.items()):
-        click.echo(f"{counted(jobs)} jobs of queue {shown(name)} would be removed")
+        click.echo(f"{plural(jobs, 'job', more=over_cap(jobs))} of queue {shown(name)} would be removed")
     if not found:
         click.echo("nothing would be removed")
 

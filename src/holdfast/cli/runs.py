@@ -37,7 +37,7 @@ from holdfast.cli.tables import Column
 from holdfast.cli.target import repeated
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
-from holdfast.shown_text import escaped, escaped_lines, first_line, shown, shown_value
+from holdfast.shown_text import escaped, escaped_lines, first_line, plural, shown, shown_value
 from holdfast.values.jobs import ReasonRecord, reason_of
 
 _RUNS = Listing(
@@ -141,7 +141,7 @@ def show(id: str, url: str | None, as_json: bool) -> None:
         }
     )
     for turn in turns:
-        again = f", {turn.attempts} attempts, {turn.unknown} of unknown outcome" if turn.attempts > 1 else ""
+        again = f", {plural(turn.attempts, 'attempt')}, {turn.unknown} of unknown outcome" if turn.attempts > 1 else ""
         click.echo(f"\nturn {turn.number}: {turn.state}, {turn.stop_reason or '-'}, {turn.model}{again}")
         for call in calls:
             if call.turn == turn.number:

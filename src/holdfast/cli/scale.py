@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.options import ask, counted, json_option, print_json, url_option
+from holdfast.cli.options import ask, counted, json_option, over_cap, print_json, url_option
 from holdfast.pools.policy import WorkerPool
+from holdfast.shown_text import plural
 
 
 @click.command()
@@ -33,7 +34,6 @@ def command(  # noqa: PLR0917  the options of the command
     if as_json:
         print_json(demand)
     else:
-        click.echo(
-            f"{demand.desired} workers for queue {queue}: {counted(demand.pending)} jobs can be claimed, "
-            f"{counted(demand.running)} run"
-        )
+        ready = plural(demand.pending, "job", more=over_cap(demand.pending))
+        workers = plural(demand.desired, "worker")
+        click.echo(f"{workers} for queue {queue}: {ready} can be claimed, {counted(demand.running)} run")

@@ -19,7 +19,7 @@ from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 from holdfast.http.security.prefixes import Prefixed
-from holdfast.shown_text import number_of
+from holdfast.shown_text import plural
 
 if TYPE_CHECKING:
     import uvicorn
@@ -91,7 +91,7 @@ def stop_on_signals(server: uvicorn.Server, within: float) -> None:
 
     def under_way() -> Awaited:
         count = len(server.server_state.tasks)
-        words, are = number_of(count, "request"), "is" if count == 1 else "are"
+        words, are = plural(count, "request"), "is" if count == 1 else "are"
         return Awaited(count, words, "stop at once", f"{words} {are} cut off")
 
     def stop(number: int) -> None:

@@ -35,7 +35,7 @@ from holdfast.cli.options import (
 from holdfast.cli.short_ids import whole_session
 from holdfast.cli.tables import Column
 from holdfast.errors import NotFound, UsageError
-from holdfast.shown_text import escaped, escaped_lines
+from holdfast.shown_text import escaped, escaped_lines, plural
 
 _SESSIONS = Listing(
     "sessions",
@@ -132,7 +132,11 @@ def compact(
     elif row is None:
         click.echo("no need")
     else:
-        what = f"{row.removed} messages summarised" if row.removed else f"{row.pruned} outputs of tools removed"
+        what = (
+            f"{plural(row.removed, 'message')} summarised"
+            if row.removed
+            else f"{plural(row.pruned, 'output')} of tools removed"
+        )
         click.echo(f"{what}: {row.tokens_before:,} to {row.tokens_after or 0:,} tokens")
 
 
@@ -210,7 +214,7 @@ def prune(older_than: str, tenant: str | None, yes: bool, url: str | None, as_js
 
     def tell(removed: int) -> None:
         if sys.stderr.isatty():
-            click.echo(f"\r{removed:,} sessions removed", nl=False, err=True)
+            click.echo(f"\r{plural(removed, 'session')} removed", nl=False, err=True)
 
     async def done(app: Holdfast) -> int:
         return await seen_by(app, tenant).sessions.prune(older_than=older_than, progress=tell)
@@ -218,7 +222,7 @@ def prune(older_than: str, tenant: str | None, yes: bool, url: str | None, as_js
     removed = ask(url, done)
     if sys.stderr.isatty():
         click.echo(err=True)
-    print_json({"removed": removed}) if as_json else click.echo(f"{removed:,} sessions removed")
+    print_json({"removed": removed}) if as_json else click.echo(f"{plural(removed, 'session')} removed")
 
 
 command.add_command(forks.fork_session)

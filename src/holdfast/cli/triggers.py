@@ -18,6 +18,7 @@ from holdfast.errors import UsageError
 from holdfast.facades.flatagents.environment import BACKENDS, named_backends
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
 from holdfast.machines.imports import import_hooks, named_pair
+from holdfast.shown_text import plural
 
 _MARK = "# holdfast triggers"
 file_argument = click.argument("file", type=click.Path(dir_okay=False), default="trigger_registry.yml")
@@ -66,7 +67,7 @@ def install(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | No
     tick = shlex.join([sys.executable, "-m", "holdfast", "triggers", "tick", str(path), *options])
     line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {_environment()}{tick} {_MARK} {path}".replace("%", "\\%")
     _write([*_other_lines(path), line])
-    click.echo(f"{count} triggers of {file}: cron looks every minute")
+    click.echo(f"{plural(count, 'trigger')} of {file}: cron looks every minute")
 
 
 @command.command()

@@ -34,6 +34,7 @@ from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.rows import AheadOfClock, DutyRow, Route
 from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
 from holdfast.settings import Settings
+from holdfast.shown_text import plural
 
 GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
 _SETTLED_US = 30_000_000  # a worker that came later may still be taking its presence
@@ -124,14 +125,14 @@ def judge_work(work: Work) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "warning",
-            f"{'1 worker is' if len(silent) == 1 else f'{len(silent)} workers are'} dead or silent for too long, "
+            f"{plural(len(silent), 'worker is', 'workers are')} dead or silent for too long, "
             f"and not declared lost yet: {_some(silent)}.",
             "Start a worker: it does that within seconds.",
         )
     else:
         slots = sum(row.slots for row in taking)
-        active = "1 worker is active" if len(taking) == 1 else f"{len(taking)} workers are active"
-        yield Finding("workers", "ok", f"{active}, with {slots} slots.")
+        active = plural(len(taking), "worker is", "workers are") + " active"
+        yield Finding("workers", "ok", f"{active}, with {plural(slots, 'slot')}.")
     yield from _unsure(work, alive)
     yield from _too_old(alive, work.oldest_code)
     yield from _hanging(alive)
@@ -160,7 +161,7 @@ def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
             yield Finding(
                 "workers",
                 "problem",
-                f"worker {row.id} {said} and holds {row.leases:,} leases.",
+                f"worker {row.id} {said} and holds {plural(row.leases, 'lease')}.",
                 f"If pid {row.pid} on {row.hostname} is alive, its log says why its heartbeats fail. Other workers "
                 f"continue its jobs when their leases end.",
             )
@@ -169,8 +170,8 @@ def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "warning",
-            f"{len(unsigned)} workers show no presence: {_some(unsigned)}. If they die, others notice only when "
-            f"their leases end.",
+            f"{plural(len(unsigned), 'worker shows', 'workers show')} no presence: {_some(unsigned)}. If one dies, "
+            f"others notice only when its leases end.",
             "Their logs say why: no connection was free for it, the URL leads through a pooler, or the number belongs "
             "to a worker that outlived a restore.",
         )
@@ -182,7 +183,8 @@ def _too_old(alive: Sequence[WorkerRow], oldest_code: int) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "problem",
-            f"{len(old)} live workers run code older than schema {oldest_code}, which the tables need: {_some(old)}.",
+            f"{plural(len(old), 'live worker runs', 'live workers run')} code older than schema {oldest_code}, "
+            f"which the tables need: {_some(old)}.",
             "Replace them with the new release: what they claim may fail. SIGTERM drains them.",
         )
 
@@ -193,7 +195,8 @@ def _hanging(alive: Sequence[WorkerRow]) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "warning",
-            f"threads of {len(found)} workers hang in calls that timed out or were cancelled: {_some(found)}.",
+            f"threads of {plural(len(found), 'worker')} hang in calls that timed out or were cancelled: "
+            f"{_some(found)}.",
             'Declare what may hang with isolate="process", which a timeout really ends, and start those workers again.',
         )
 
@@ -214,13 +217,13 @@ def _held_loops(rows: Sequence[WorkerRow]) -> Iterator[Finding]:
 
 
 def _ahead(ahead: AheadOfClock, *, there_are_workers: bool) -> Iterator[Finding]:
-    counts = [(ahead.workers, "workers"), (ahead.lanes, "lanes"), (ahead.leases, "leases")]
-    if found := [f"{count:,} {what}" for count, what in counts if count]:
+    counts = [(ahead.workers, "worker"), (ahead.lanes, "lane"), (ahead.leases, "lease")]
+    if found := [plural(count, what) for count, what in counts if count]:
         said = "A worker corrects that within seconds" if there_are_workers else "Start a worker: it corrects that"
         yield Finding(
             "clock",
             "warning",
-            f"{', '.join(found)} have times in the future: the database's clock went back.",
+            f"There are times in the future, of {', '.join(found)}: the database's clock went back.",
             f"{said}. Synchronise the database's clock with NTP, and do not set it by hand.",
         )
 
@@ -229,7 +232,8 @@ def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Fi
     for row in rows:
         if row.paused_at is not None:
             reason = f": {row.pause_reason.rstrip('.')}" if row.pause_reason else ""
-            held = f" It also keeps {blocked[row.name]:,} jobs that wait in lanes." if blocked.get(row.name) else ""
+            kept = plural(blocked.get(row.name, 0), "job that waits", "jobs that wait")
+            held = f" It also keeps {kept} in lanes." if blocked.get(row.name) else ""
             yield Finding(
                 "queues",
                 "note",
@@ -256,8 +260,8 @@ def _misplaced(found: Sequence[Misplaced]) -> Iterator[Finding]:
         yield Finding(
             "jobs",
             "problem",
-            f"{len(found):,} jobs are not in exactly one of the tables ready, later, lease and ended, or are there "
-            f"under another route, priority, slot or lane than their own: {_some(named)}.",
+            f"{plural(len(found), 'job is', 'jobs are')} not in exactly one of the tables ready, later, lease and "
+            f"ended, or there under a route, priority, slot or lane that the job does not have: {_some(named)}.",
             "Holdfast itself never does that: something else has changed its tables. Find out what was run on the "
             "database, and restore those rows; a job that is in none of them, or in the wrong place, may never run.",
         )
@@ -302,9 +306,8 @@ def _alone(backlogs: Collection[Backlog]) -> Iterator[Finding]:
 
 
 def _waiting(queue: str, pending: int) -> str:
-    if pending == 1:
-        return f"1 job of queue {queue} waits"
-    return f"{pending:,}{' or more' if pending >= CAP else ''} jobs of queue {queue} wait"
+    more = " or more" if pending >= CAP else ""
+    return plural(pending, f"job of queue {queue} waits", f"jobs of queue {queue} wait", more=more)
 
 
 def _late(symptoms: Symptoms, *, there_are_workers: bool) -> Iterator[Finding]:
@@ -321,7 +324,7 @@ def _late(symptoms: Symptoms, *, there_are_workers: bool) -> Iterator[Finding]:
         (symptoms.late_schedules, "schedule", "did not fire within a minute of the time that was set"),
     ):
         if count:
-            yield Finding("work", level, f"{count:,} {noun}{'' if count == 1 else 's'} {what}.", remedy)
+            yield Finding("work", level, f"{plural(count, noun)} {what}.", remedy)
 
 
 def _in_lanes(work: Work, *, there_are_workers: bool) -> Iterator[Finding]:
@@ -329,7 +332,7 @@ def _in_lanes(work: Work, *, there_are_workers: bool) -> Iterator[Finding]:
         yield Finding(
             "lanes",
             "problem" if there_are_workers else "warning",
-            f"{len(work.stranded):,} lanes have room and blocked jobs, and no worker opens them: "
+            f"{plural(len(work.stranded), 'lane has', 'lanes have')} room and blocked jobs, and no worker opens them: "
             f"{_some(work.stranded)}.",
             "The worker that holds the duty cleanup opens them within a minute. If this returns, a program of an "
             "older version still enqueues or works: replace it."
@@ -340,7 +343,7 @@ def _in_lanes(work: Work, *, there_are_workers: bool) -> Iterator[Finding]:
         yield Finding(
             "lanes",
             "warning",
-            f"the limits of {len(work.missing):,} lanes are missing: {_some(work.missing)}. "
+            f"the limits of {plural(len(work.missing), 'lane')} are missing: {_some(work.missing)}. "
             "Their jobs run one at a time and start once a second at most.",
             "Enqueue one such job with the program that declares it: that stores the limits again.",
         )

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from holdfast.kernel.drivers.facts import Blocker, FileFacts, Horizon, ServerFacts
 from holdfast.settings import Settings
+from holdfast.shown_text import plural
 
 Level = Literal["ok", "note", "warning", "problem"]
 
@@ -34,11 +35,12 @@ def judge_blockers(found: Sequence[Blocker], settings: Settings) -> Iterator[Fin
         whose = f"{blocker.name or 'a program without a name'}, role {blocker.role}, {blocker.state}"
         age = "" if blocker.open_for is None else f" in a transaction that has been open for {blocker.open_for} s"
         long = max(blocker.longest, blocker.open_for or 0) >= patience
+        waiting = plural(blocker.waiting, "session of Holdfast waits", "sessions of Holdfast wait")
         yield Finding(
             "locks",
             "problem" if long else "warning",
-            f"{blocker.waiting} sessions of Holdfast wait for a lock of session {blocker.pid} ({whose}){age}; "
-            f"they give up after {patience:.0f} s and try again.",
+            f"{waiting} for a lock of session {blocker.pid} ({whose}){age}; "
+            f"a session gives up after {patience:.0f} s and tries again.",
             f"End that transaction, or its session: select pg_terminate_backend({blocker.pid}).",
         )
 
@@ -120,7 +122,7 @@ def _connections(found: ServerFacts, settings: Settings, live: int) -> Finding:
     room = found.max_connections - found.reserved
     free = room - found.used
     each = _BESIDE_POOL + settings.connections
-    said = f"{found.used} of {room} connections are used; {live} live workers may use {live * each}"
+    said = f"{found.used} of {room} connections are used; {plural(live, 'live worker')} may use {live * each}"
     if free < _LEAST_CONNECTIONS:
         return Finding(
             "connections",

@@ -25,6 +25,7 @@ from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import list_workers
+from holdfast.shown_text import plural
 
 _LINE = 10_000
 _SHOWN = 10
@@ -145,7 +146,7 @@ def _not_pending(job: WhyJob, absent: Collection[int]) -> Reason:
             limit = f", until {_time(job.due_at)} at the latest" if job.due_at is not None else ""
             if job.channel is not None:
                 return Reason("signal", f"it waits for a signal on channel {job.channel!r}{limit}", job.due_at)
-            children = "1 child" if job.open_children == 1 else f"{job.open_children} children"
+            children = plural(job.open_children, "child", "children")
             return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
         case state:
             raise AssertionError(f"a job that is {state} is explained elsewhere")

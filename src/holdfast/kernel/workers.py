@@ -12,6 +12,7 @@ from holdfast.kernel.database import Database, Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
 from holdfast.kernel.statements import WorkersSql
+from holdfast.shown_text import plural
 from holdfast.validation import did_you_mean
 
 _NAMED = 1_000  # workers among which a misspelt one is looked for
@@ -114,7 +115,7 @@ async def forget(tx: Transaction, id: str) -> None:
         if row.status in _HERE:
             await lose(tx, row.seq, reason="silent, and forgotten")
     if held := sum(row.leases for row in rows):
-        raise StoreRefused(f"worker {id!r} still holds {held} jobs: forget it when their leases have ended.")
+        raise StoreRefused(f"worker {id!r} still holds {plural(held, 'job')}: forget it when every lease has ended.")
     await tx.run(WorkersSql.prune_workers, seqs=sorted(row.seq for row in rows))
 
 

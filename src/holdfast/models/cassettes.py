@@ -20,6 +20,7 @@ from holdfast.models.script import Script, turns_since_user
 from holdfast.models.steps import Call, Inside, Raw, Say, ScriptedTurn, Think, read_inside, write_inside
 from holdfast.models.thinking_signature import blocks_of
 from holdfast.redaction import Redactor
+from holdfast.shown_text import plural
 
 VERSION = 1
 _PAUSED = "pause_turn"
@@ -122,7 +123,8 @@ class Recorded(Script):
         places = [(each, *each.place(body["messages"])) for each in self._recordings]
         recording, number, _ = next((each for each in places if each[2]), places[0])
         if number >= len(recording.turns):
-            problem = f"the recorded run of {recording.agent} was not asked this: it has {len(recording.turns)} turns."
+            turns = plural(len(recording.turns), "turn")
+            problem = f"the recorded run of {recording.agent} was not asked this: it has {turns}."
             if not self._strict:
                 raise UsageError(problem)
             raise Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")

@@ -14,6 +14,7 @@ from holdfast.errors import UsageError
 from holdfast.models.protocol import Wire
 from holdfast.models.request_view import Heard, Returned, clip
 from holdfast.models.steps import Call, Part, Say
+from holdfast.shown_text import plural
 
 Pattern = str | re.Pattern[str]
 """A text that must be in it, or a regular expression that must be found in it."""
@@ -80,7 +81,7 @@ class Expectation:
             if wanted is not None and not _is_in(wanted, asked)
         ]
         if self.messages is not None and self.messages != len(heard.messages):
-            found.append(ExpectationMisfit(f"{self.messages} messages", f"{len(heard.messages)} messages"))
+            found.append(ExpectationMisfit(plural(self.messages, "message"), plural(len(heard.messages), "message")))
         return [*found, *self._about_tools(heard.tools), *self._about_results(heard.results), *self._about_body(heard)]
 
     def _about_tools(self, offered: list[str]) -> list[ExpectationMisfit]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.models.protocol import Wire
 from holdfast.models.thinking_signature import blocks_of
+from holdfast.shown_text import plural
 
 CONTINUE = "Continue exactly where you stopped."
 CORRECT = (
@@ -91,7 +92,7 @@ class Heard:
     def told(self) -> str:
         """The end of the conversation, a line for each part."""
         messages = self.messages
-        lines = [f"  … {len(messages) - _SHOWN} messages before"] if len(messages) > _SHOWN else []
+        lines = [f"  … {plural(len(messages) - _SHOWN, 'message')} before"] if len(messages) > _SHOWN else []
         if self.system:
             lines.insert(0, f"  system: {clip(self.system)}")
         lines.insert(0, f"  tools: {', '.join(self.tools) or 'none'}")

@@ -40,6 +40,7 @@ from holdfast.models.steps import (
     whole,
 )
 from holdfast.models.thinking_signature import blocks_of
+from holdfast.shown_text import plural
 
 __all__ = [
     "Call",
@@ -147,7 +148,7 @@ class Script:
 
     def _run_out(self, number: int, body: Wire) -> UsageError:
         problem = (
-            f"the script has {len(self._turns)} steps and is asked for step {number + 1}: "
+            f"the script has {plural(len(self._turns), 'step')} and is asked for step {number + 1}: "
             f"give it one step for each model call that follows a user message."
         )
         if any(isinstance(step, Expected) for _, step in self._turns):  # it expects no more, either

@@ -17,6 +17,7 @@ from holdfast.resp.gateway import RespGateway
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.replies import Failure, Reply, Simple
 from holdfast.resp.table import TABLE
+from holdfast.shown_text import plural
 
 log = logging.getLogger("holdfast.resp")
 
@@ -130,7 +131,8 @@ def _problem(command: Command | None, name: str, count: int, client: Client, gat
         gateway.counts["refused"] += 1
         return Failure(f"this key may not call {command.name}", "NOPERM")
     if command.rate is not None and not gateway.rates.allows(client.who, command.name, command.rate):
-        return Failure(f"{command.name} is limited to {command.rate} calls a minute for each key; try again later")
+        limit = plural(command.rate, "call")
+        return Failure(f"{command.name} is limited to {limit} a minute for each key; try again later")
     return None
 
 

@@ -33,7 +33,7 @@ from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
 from holdfast.resp.rows import Epoch
 from holdfast.settings import Settings
-from holdfast.shown_text import number_of
+from holdfast.shown_text import plural
 
 log = logging.getLogger("holdfast.resp")
 
@@ -184,7 +184,7 @@ class Pops:
             await self._database.transact(complete_and_settle, [release(lease) for lease in leases], parents)
         except Unavailable as problem:
             back = "comes back when its lease ends" if len(leases) == 1 else "come back when their leases end"
-            log.warning("%s %s: %s", number_of(len(leases), "job"), back, problem)
+            log.warning("%s %s: %s", plural(len(leases), "job"), back, problem)
 
     # When there may be something.
 

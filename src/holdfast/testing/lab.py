@@ -30,6 +30,7 @@ from holdfast.kernel.rows import JobRow
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.models.script import Script
 from holdfast.settings import Settings
+from holdfast.shown_text import plural
 from holdfast.testing import enqueued
 from holdfast.testing.agents import AgentsInLab
 from holdfast.testing.clock import LabClock
@@ -282,7 +283,7 @@ class Lab(AgentsInLab):
             case State.WAITING if row.channel is not None:
                 return f"it waits for a signal on {row.channel!r}. Send one with hf.signal, or advance to its timeout."
             case State.WAITING:
-                return f"it waits for {row.open_children} children that have not ended."
+                return f"it waits for {plural(row.open_children, 'child that has', 'children that have')} not ended."
             case State.RUNNING:
                 return "a worker that is not this lab's has it."
             case _ if row.gate is not None:

@@ -23,7 +23,7 @@ from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
-from holdfast.shown_text import number_of, shown
+from holdfast.shown_text import plural, shown
 from holdfast.workers.definitions import Definition
 from holdfast.workers.reasons import is_read_by_others, without_secrets
 from holdfast.workers.telemetry import WorkerTelemetry
@@ -107,7 +107,7 @@ class Endings:
             try:
                 await self._write_some(self._waiting[: self._batch])
             except Unavailable as problem:
-                log.debug("outcomes of %s wait for the store: %s", number_of(len(self._waiting), "job"), problem)
+                log.debug("outcomes of %s wait for the store: %s", plural(len(self._waiting), "job"), problem)
                 self._ports.try_again(problem)
                 await self._ports.clock.sleep(self._jittered(pause))
                 pause = min(pause * 2, _LAST_PAUSE)

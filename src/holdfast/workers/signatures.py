@@ -18,6 +18,7 @@ from holdfast.errors import BadPayload, UsageError
 from holdfast.kernel import codec
 from holdfast.outcomes import Outcome
 from holdfast.redaction import Redactor
+from holdfast.shown_text import plural
 from holdfast.workers.json_mode import reads_alike
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Signature:
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         places = self._places
         if len(args) > len(places):
-            raise BadPayload(f"job {self._kind!r} takes {len(places)} positional arguments, not {len(args)}.")
+            raise BadPayload(f"job {self._kind!r} takes {plural(len(places), 'positional argument')}, not {len(args)}.")
         named = dict(zip(places, args, strict=False))
         if not kwargs:
             return named

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from holdfast.shown_text import plural
+
 R = TypeVar("R")
 
 log = logging.getLogger("holdfast.worker")
@@ -73,9 +75,9 @@ class Threads:
         hanging = self._hanging()
         if hanging[kind] >= self._each or len(self._calls) >= self._limit:
             raise NoThread(
-                f"{kind} was not started: {_shown(hanging)} of this worker's {self._limit} threads hang in calls that "
-                f'timed out or were cancelled. Declare what may hang with isolate="process", which a timeout really '
-                f"ends, and start the worker again."
+                f"{kind} was not started: {_shown(hanging)} of this worker's {plural(self._limit, 'thread')} hang in "
+                f'calls that timed out or were cancelled. Declare what may hang with isolate="process", which a '
+                f"timeout really ends, and start the worker again."
             )
         call = _Call(kind)
         with self._changing:

@@ -38,7 +38,7 @@ from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
 from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
 from holdfast.outcomes import Done, Outcome, Snooze
-from holdfast.shown_text import shown
+from holdfast.shown_text import plural, shown
 from holdfast.workers.context import JobContext
 
 log = logging.getLogger("holdfast.agents")
@@ -311,13 +311,13 @@ class _BatchJob:
         waiting = [each.id for each in possible if each.id not in excluded]
         await self._do(steps.hold, self._id, {"candidates": waiting, "excluded": sorted(excluded)})
         if waiting:
-            return Snooze(
-                self._pause(row, row.intent_at), f"waits for {len(waiting)} batches to end that may be this one"
-            )
+            others = plural(len(waiting), "batch", "batches")
+            return Snooze(self._pause(row, row.intent_at), f"waits for {others} to end that may be this one")
         log.warning("batch %s is not among the provider's; it is submitted again", self._id)
         us = await self._do(steps.give_up_search, self._id)
         if us is not None and row.unknown >= _MOST_UNKNOWN and us > self._patience():
-            return await self._give_up(row, f"the outcome of {row.unknown} submits has been unknown for {show(us)}")
+            unknown = plural(row.unknown, "submit")
+            return await self._give_up(row, f"the outcome of {unknown} has been unknown for {show(us)}")
         return None
 
     async def _is_ours(self, model: Batches, status: BatchStatus, now: int) -> bool | None:

@@ -16,6 +16,7 @@ from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.runs.history import SERVER_USE, THINKING, uses
 from holdfast.agents.token_estimate import estimate
 from holdfast.kernel import codec
+from holdfast.shown_text import plural
 
 Category = Literal["protected", "preserved", "recent", "summary", "compactable"]
 
@@ -205,5 +206,5 @@ def _loads_tools(content: Any) -> bool:
 def _placeholder(tool: str, content: Any) -> str:
     parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
     characters, others = sum(map(len, parts)), sum(not part for part in parts)
-    more = f" and {others} other block{'s' if others > 1 else ''}" if others else ""
+    more = f" and {plural(others, 'other block')}" if others else ""
     return f"[output of {tool} removed to save context: {characters:,} characters{more}]"

@@ -25,6 +25,7 @@ from holdfast.kernel.enqueue import enqueue, take_key
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.request_view import CONTINUE
+from holdfast.shown_text import plural
 
 EDITED = "edited"  # no request has this fingerprint
 
@@ -206,7 +207,9 @@ def _place(source: RunRow, wish: ForkWish, edits: Mapping[str, Any], calls: Sequ
     edited = [call.turn for call in calls if call.tool_use_id in edits]
     at = wish.at or max(edited, default=0) + 1
     if not 1 <= at <= source.turns + 1:
-        raise UsageError(f"run {source.id} has {source.turns} turns: fork it at 1 to {source.turns + 1}, not {at}.")
+        raise UsageError(
+            f"run {source.id} has {plural(source.turns, 'turn')}: fork it at 1 to {source.turns + 1}, not {at}."
+        )
     return at
 
 

@@ -15,6 +15,7 @@ from holdfast.errors import UsageError
 from holdfast.kernel import codec, stored_json
 from holdfast.kernel.database import Transacting
 from holdfast.outcomes import Fail
+from holdfast.shown_text import plural
 
 
 def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
@@ -62,7 +63,7 @@ def is_last(run: LoadedRun, spec: AgentSpec, spent: Spent) -> bool:
 def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
     """Which limit the run has reached, and in words."""
     if limits.turns is not None and run.turns >= limits.turns:
-        return Exceeded("turns", f"{run.turns} turns of {limits.turns}")
+        return Exceeded("turns", f"{plural(run.turns, 'turn')} of {limits.turns}")
     if limits.tokens is not None and run.tokens >= limits.tokens:
         return Exceeded("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
     if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:

@@ -36,6 +36,7 @@ from holdfast.kernel.rows import Resolution
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import resolve
 from holdfast.models.request_view import CONTINUE
+from holdfast.shown_text import plural
 
 Verdict = Literal[InquiryState.APPROVED, InquiryState.DENIED, InquiryState.ANSWERED, InquiryState.EXPIRED]
 
@@ -100,7 +101,9 @@ async def _meant(tx: Transaction, wish: Ruling) -> InquiryRow:
     if len(open_ones) == 1 or exact:
         return (exact or open_ones)[0]
     if open_ones:
-        raise UsageError(f"{wish.id} has {len(open_ones)} inquiries open; name one of them, or its call.")
+        raise UsageError(
+            f"{wish.id} has {plural(len(open_ones), 'inquiry', 'inquiries')} open; name one of them, or its call."
+        )
     row = await tx.one(InquiriesSql.find_inquiry, id=wish.id) or await tx.one(InquiriesSql.last_decided, id=wish.id)
     if row is None or not _sees(wish, row):
         raise NotFound(f"no inquiry is open about {wish.id}.")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.shown_text import plural
+
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
@@ -37,12 +39,12 @@ _BOUNDS: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any, Any], bool],
     "exclusiveMinimum": ((int, float), lambda value, bound: value > bound, "is more than {}"),
     "exclusiveMaximum": ((int, float), lambda value, bound: value < bound, "is less than {}"),
     "multipleOf": ((int, float), _is_multiple, "is a multiple of {}"),
-    "minLength": (str, lambda value, bound: len(value) >= bound, "has at least {} characters"),
-    "maxLength": (str, lambda value, bound: len(value) <= bound, "has at most {} characters"),
-    "minItems": (list, lambda value, bound: len(value) >= bound, "has at least {} items"),
-    "maxItems": (list, lambda value, bound: len(value) <= bound, "has at most {} items"),
-    "minProperties": (dict, lambda value, bound: len(value) >= bound, "has at least {} fields"),
-    "maxProperties": (dict, lambda value, bound: len(value) <= bound, "has at most {} fields"),
+    "minLength": (str, lambda value, bound: len(value) >= bound, "has at least {characters}"),
+    "maxLength": (str, lambda value, bound: len(value) <= bound, "has at most {characters}"),
+    "minItems": (list, lambda value, bound: len(value) >= bound, "has at least {items}"),
+    "maxItems": (list, lambda value, bound: len(value) <= bound, "has at most {items}"),
+    "minProperties": (dict, lambda value, bound: len(value) >= bound, "has at least {fields}"),
+    "maxProperties": (dict, lambda value, bound: len(value) <= bound, "has at most {fields}"),
 }
 
 
@@ -54,9 +56,11 @@ def misfit(schema: Mapping[str, Any], value: Any) -> str | None:
 def _out_of_bounds(schema: Mapping[str, Any], value: Any) -> str | None:
     for word, (kind, fits, says) in _BOUNDS.items():
         bound = schema.get(word)
-        bound_here = isinstance(bound, int | float) and isinstance(value, kind) and not isinstance(value, bool)
-        if bound_here and not fits(value, bound):
-            return says.format(bound)
+        if not isinstance(bound, int | float) or not isinstance(value, kind) or isinstance(value, bool):
+            continue
+        if not fits(value, bound):
+            counted = {f"{noun}s": plural(bound, noun) for noun in ("character", "item", "field")}
+            return says.format(bound, **counted)
     return None
 
 

@@ -25,6 +25,7 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.lanes import forget_empty
 from holdfast.kernel.schedules import delete_schedule
 from holdfast.runtime import Runtime
+from holdfast.shown_text import plural
 
 _REASON = "its tenant is erased"
 _LOOK = 2_000  # jobs that one transaction looks at
@@ -127,7 +128,7 @@ class Eraser:
             left = await self._database.transact(still_open, left)
             if left and clock.monotonic() >= until:
                 raise StoreBusy(
-                    f"{len(left)} jobs of tenant {self._tenant} were asked to stop and still run after "
+                    f"{plural(len(left), 'job')} of tenant {self._tenant} did not stop, though asked to, within "
                     f"{show(self._within_us)}. Their workers end them, or are given up when they are silent. "
                     f"Erase it again: it continues with what is left."
                 )

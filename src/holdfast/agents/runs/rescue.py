@@ -8,7 +8,7 @@ from holdfast.agents.statements import RunsSql
 from holdfast.durations import microseconds
 from holdfast.kernel.database import Transaction
 from holdfast.settings import Settings
-from holdfast.shown_text import number_of
+from holdfast.shown_text import plural
 from holdfast.workers.layer import Chore
 
 log = logging.getLogger("holdfast.agents")
@@ -23,7 +23,7 @@ async def rescue(tx: Transaction, settings: Settings) -> int:
     if stuck:
         them = "it" if len(stuck) == 1 else "them"
         said = "%s made no progress for %s; Holdfast takes %s back"
-        log.warning(said, number_of(len(stuck), "run"), settings.rescue_timeout, them)
+        log.warning(said, plural(len(stuck), "run"), settings.rescue_timeout, them)
         await tx.run(RunsSql.lapse, seqs=[run.seq for run in stuck], timeout_us=timeout_us)
     return len(stuck)
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from holdfast.agents.lane_rows import ClosedLane
-from holdfast.cli.options import counted, rough
+from holdfast.cli.options import counted, over_cap, rough
 from holdfast.cli.top.cells import UNICODE, Cell, Glyphs, Line, Style, bar, clip, fit, spark, text
 from holdfast.cli.top.sample import BUCKET_US, BUCKETS, StoreSample
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow
 from holdfast.kernel.queues import QueueStats
 from holdfast.kernel.watch_rows import Change
-from holdfast.shown_text import first_line, shown
+from holdfast.shown_text import first_line, plural, shown
 
 PANELS = ("QUEUES", "AGENTS", "WORKERS", "LANES", "FAILURES")
 _FOOTER = 1
@@ -74,7 +74,7 @@ def _header(sample: StoreSample, look: FrameLook) -> list[Line]:
     busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
     done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
     second = [
-        Cell(f"{len(taking)} workers", "good" if taking else "bad"),
+        Cell(plural(len(taking), "worker"), "good" if taking else "bad"),
         Cell(f" · {busy}/{slots} slots "),
         *bar(busy, slots, 20 if look.width < _WIDE else 40, look.glyphs),
         Cell(f" · {done:,} done/min"),
@@ -92,10 +92,10 @@ def _people_and_money(sample: StoreSample) -> list[Line]:
     waits = f", the oldest for {rough(sample.now - oldest)}" if oldest is not None else ""
     return [
         [
-            Cell(f"{counted(runs)} open {'run' if runs == 1 else 'runs'}"),
+            Cell(plural(runs, "open run", more=over_cap(runs))),
             Cell(f" · {_usd(nano)} USD/min", "good" if nano else "dim"),
             Cell(
-                f" · {counted(asked)} open {'inquiry' if asked == 1 else 'inquiries'}{waits}",
+                f" · {plural(asked, 'open inquiry', 'open inquiries', more=over_cap(asked))}{waits}",
                 "warn" if asked else "dim",
             ),
         ]

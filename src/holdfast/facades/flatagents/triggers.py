@@ -33,6 +33,7 @@ from holdfast.machines.documents import plain_value, read_document
 from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
 from holdfast.machines.run import play_here
 from holdfast.machines.triggers import MARK, DeclaredTrigger
+from holdfast.shown_text import plural
 from holdfast.validation import did_you_mean
 
 WORK_ADDED = "work_added"
@@ -79,7 +80,9 @@ def read_triggers(path: str | Path) -> list[Trigger]:
         raise UsageError(f"{path}: it has no list of `triggers`.")
     wrong = [problem for number, each in enumerate(listed, 1) for problem in _problems(number, each)]
     named = Counter(str(each.get("name")) for each in listed if isinstance(each, dict) and each.get("name"))
-    wrong += [f"{count} triggers are named {name!r}." for name, count in named.items() if count > 1]
+    wrong += [
+        f"{plural(count, 'trigger is', 'triggers are')} named {name!r}." for name, count in named.items() if count > 1
+    ]
     if wrong:
         raise UsageError("\n".join(f"{path}: {problem}" for problem in wrong))
     return [Trigger(**{**each, "input": each.get("input") or {}}) for each in listed]

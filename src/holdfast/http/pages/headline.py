@@ -15,6 +15,7 @@ from holdfast.agents.values.runs import RunRecord
 from holdfast.http.live.sampler import Sample
 from holdfast.http.pages.words import span
 from holdfast.kernel.doctor_database import Finding, Level
+from holdfast.shown_text import plural
 from holdfast.values import Page
 
 RECENTLY = timedelta(minutes=15)  # how long a failure is news
@@ -96,7 +97,7 @@ def _seen(known: Known) -> Iterator[Thing]:
 def _without_worker(sample: Sample) -> Iterator[Thing]:
     waiting = sum(each.pending for each in sample.queues if not each.paused_at)
     if waiting and not sample.workers:
-        said = f"{_many(waiting, 'job waits', 'jobs wait')}, and no worker is alive."
+        said = f"{plural(waiting, 'job waits', 'jobs wait')}, and no worker is alive."
         yield Thing("work", "problem", said, "Start one: `holdfast worker …`.", _WORKERS)
 
 
@@ -108,13 +109,13 @@ def _failures(known: Known) -> Iterator[Thing]:
     more = " or more" if known.failed.next and len(recent) == len(known.failed) else ""
     remedy = "Fix the cause, then try a whole group of failures again."
     if now:
-        yield Thing("failed", "problem", f"{_many(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS)
+        yield Thing("failed", "problem", f"{plural(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS)
     elif known.failed_jobs:
-        jobs = f"{MANY_FAILED:,} jobs or more" if known.failed_jobs >= MANY_FAILED else _many(known.failed_jobs, "job")
+        jobs = f"{MANY_FAILED:,} jobs or more" if known.failed_jobs >= MANY_FAILED else plural(known.failed_jobs, "job")
         said = f"{jobs} failed in the last {minutes} minutes."
         yield Thing("failed", "problem", said, remedy, _FAILED_JOBS)
     elif recent:
-        said = f"{len(recent)}{more} run{'' if len(recent) == 1 else 's'} failed in the last {minutes} minutes."
+        said = f"{plural(len(recent), 'run', more=more)} failed in the last {minutes} minutes."
         yield Thing("failed", "problem", said, remedy, _FAILED_RUNS)
 
 
@@ -122,7 +123,7 @@ def _unanswered(known: Known) -> Iterator[Thing]:
     """Those that will soon be decided without a person come before those that have waited for long."""
     number = known.sample.inquiries if known.sample else len(known.inquiries)
     least = "At least " if known.sample is None and known.inquiries.next else ""
-    more = f" {least}{_many(number, 'question is', 'questions are')} open."
+    more = f" {least}{plural(number, 'question is', 'questions are')} open."
     ending = [each.expires_at - known.now for each in known.inquiries if each.expires_at]
     if soon := [each for each in ending if timedelta() < each <= SOON]:
         said = f"The time to answer a question ends in {span(min(soon))}.{more}"
@@ -137,7 +138,7 @@ def _backlog(sample: Sample) -> Iterator[Thing]:
         waiting = sum(each.pending for each in old)
         oldest = max(sample.oldest_pending[each.name] for each in old)
         said = (
-            f"{_many(waiting, 'job waits', 'jobs wait')} while every slot is taken; the oldest is {span(oldest)} old."
+            f"{plural(waiting, 'job waits', 'jobs wait')} while every slot is taken; the oldest is {span(oldest)} old."
         )
         yield Thing("backlog", "warning", said, "Start more workers, or give them more slots.", _WORKERS)
 
@@ -146,9 +147,5 @@ def _closed(sample: Sample) -> Iterator[Thing]:
     behind = {name: waiting for name, waiting in sample.waiting_behind.items() if waiting}
     if behind:
         name = max(behind, key=lambda each: behind[each])
-        said = f"Lane {name} is closed, and {_many(behind[name], 'run waits', 'runs wait')} behind it."
+        said = f"Lane {name} is closed, and {plural(behind[name], 'run waits', 'runs wait')} behind it."
         yield Thing("lanes", "warning", said, "", _QUEUES)
-
-
-def _many(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -19,7 +19,7 @@ from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
 from holdfast.http.pages.charts import gauge, share, stacked
 from holdfast.http.pages.markdown import as_html
-from holdfast.shown_text import escaped, escaped_lines
+from holdfast.shown_text import escaped, escaped_lines, plural
 from holdfast.values import as_json
 from holdfast.values.times import iso
 
@@ -42,6 +42,7 @@ def _environment() -> Environment:
         "ago": _ago,
         "clock": words.clock,
         "count": words.count,
+        "plural": plural,
         "error_line": error_line,
         "error_lines": error_lines,
         "iso": lambda at: "" if at is None else iso(at),

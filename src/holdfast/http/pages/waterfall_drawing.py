@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from holdfast.http.pages import words
 from holdfast.http.pages.waterfall import AxisTick, Fold, Waterfall, WaterfallRow
-from holdfast.shown_text import escaped
+from holdfast.shown_text import escaped, plural
 
 ROW = 24  # pixels; `--row` in the stylesheet has the same
 _BAR = 14
@@ -43,7 +43,7 @@ def _hatching() -> Markup:
 
 def _described(waterfall: Waterfall) -> str:
     waits = sum(row.kind == "wait" for row in waterfall.rows)
-    return f"{len(waterfall.rows)} rows, {waits} of them waits; the list beside it says the same in words."
+    return f"{plural(len(waterfall.rows), 'row')}, {waits} of them waits; the list beside it says the same in words."
 
 
 def _tick(tick: AxisTick, height: int) -> Markup:
@@ -104,7 +104,7 @@ def _told(row: WaterfallRow) -> str:
     parts += [row.reason] if row.reason else []
     parts += [f"by worker {row.worker}"] if row.worker and row.kind != "attempt" else []
     parts += [f"{words.money(row.cost)}, {words.count(row.tokens)} tokens"] if row.tokens else []
-    parts += [f"{row.unknown} purchases of unknown outcome"] if row.unknown else []
+    parts += [f"{plural(row.unknown, 'purchase')} of unknown outcome"] if row.unknown else []
     return escaped(words.cut(" · ".join(parts), 500))
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from holdfast.clock import Clock
 from holdfast.http.security.denials import too_many
+from holdfast.shown_text import plural
 
 BODY = 8 * 1024 * 1024
 HEADERS = 64 * 1024
@@ -53,7 +54,7 @@ class StreamCounts:
     def one(self, name: str) -> Iterator[None]:
         """Around a stream; `Denied` when this principal, or the process, has too many."""
         if self._open[name] >= STREAMS_EACH or self.open >= STREAMS_ALL:
-            raise too_many(f"{name} has {self._open[name]} streams open, and the process {self.open}.", 5)
+            raise too_many(f"{name} has {plural(self._open[name], 'stream')} open, and the process {self.open}.", 5)
         self._open[name] += 1
         try:
             yield

@@ -18,7 +18,7 @@ from asyncpg import exceptions as pg
 from holdfast.errors import HoldfastError
 from holdfast.kernel.drivers.postgres_errors import AWAY
 from holdfast.kernel.hints import Announcement, merged
-from holdfast.shown_text import number_of
+from holdfast.shown_text import plural
 
 log = logging.getLogger("holdfast.hints")
 
@@ -102,6 +102,6 @@ class Sender:
             await self._send([*notes, *announcements])
         except (pg.PostgresError, HoldfastError, *AWAY) as problem:
             if announcements:
-                log.warning("%s of runs could not be announced: %s", number_of(len(announcements), "change"), problem)
+                log.warning("%s of runs could not be announced: %s", plural(len(announcements), "change"), problem)
             else:
                 log.debug("a wake-up was lost: %s", problem)

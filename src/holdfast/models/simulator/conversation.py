@@ -40,7 +40,7 @@ def _check_message(number: int, message: Any) -> None:
     content: Any = message.get("content")
     need(role in ("user", "assistant"), f"{place}.role: Input should be 'user' or 'assistant'")
     need(isinstance(content, str | list), f"{place}.content: Input should be a valid string or list")
-    need(bool(content), f"{place}: {role} messages must have non-empty content")
+    need(bool(content), f"{place}: a message of role {role} must have non-empty content")
     blocks: list[Any] = list(blocks_of(content))
     for at, block in enumerate(blocks):
         need(
