@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -91,11 +92,13 @@ def _step(now_us: int, since: int, until: int, *, own: bool) -> Step:
 
 
 def _moment(given: datetime | Duration | None, now_us: int, what: str, otherwise: int) -> int:
+    """A time, as such or in ISO 8601, or how long ago."""
     if given is None:
         return otherwise
-    if isinstance(given, datetime):
-        return moment_us(given, what)
-    return now_us - durations.microseconds(given)
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            given = datetime.fromisoformat(given)
+    return moment_us(given, what) if isinstance(given, datetime) else now_us - durations.microseconds(given)
 
 
 def since_us(given: datetime | Duration | None, now_us: int) -> int:

@@ -28,7 +28,7 @@ async def test_a_worker_without_a_key_leaves_a_compaction_to_another(make_app: M
     core_of(able).registry.definitions.pop(COMPACT, None)
     async with working(able):
         await run.result()
-    (job,) = [job for job in await able.jobs.list() if job.kind == COMPACT]
+    (job,) = await able.jobs.list(kind=COMPACT)
 
     async def tried() -> bool:
         return bool(await able.jobs.attempts(job.id))

@@ -21,7 +21,7 @@ from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import expire
-from holdfast.kernel.queries import find_job, list_jobs
+from holdfast.kernel.queries import JobFilters, find_job, list_jobs
 from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import list_workers
@@ -105,7 +105,7 @@ async def come_to_rest(watch: Watch) -> None:
     mixer = Mixer(watch.database, "rest")
     await mixer.register()
     until = watch.now() + STILL_US
-    while left := [row for state in LIVE for row in await watch.do(list_jobs, state=state, limit=1_000)]:
+    while left := [row for state in LIVE for row in await watch.do(list_jobs, JobFilters(state=state), limit=1_000)]:
         told = [f"{row.kind} {row.id} {row.state} {row.gate} {row.due_at}" for row in left]
         assert watch.now() < until, f"{len(left)} jobs are stranded: {told}"
         moved = await watch.do(waiting.wake, limit=100)

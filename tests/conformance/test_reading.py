@@ -8,14 +8,15 @@ import pytest
 
 from holdfast.errors import BadPayload, NotFound
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.queries import find_ended, find_job, list_attempts, list_jobs
+from holdfast.kernel.queries import JobFilters, find_ended, find_job, list_attempts, list_jobs
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done, Fail, TryAgain
 from tests.support.stores import Store
 
 
 async def listed(store: Store, **filters: Any) -> list[JobId]:
-    return [row.id for row in await store.do(list_jobs, **filters)]
+    page = {name: filters.pop(name) for name in ("limit", "before") if name in filters}
+    return [row.id for row in await store.do(list_jobs, JobFilters(**filters), **page)]
 
 
 async def test_a_job_is_found_by_its_id(store: Store) -> None:
@@ -87,22 +88,22 @@ async def test_a_filter_looks_at_so_many_jobs_and_says_where_to_go_on(store: Sto
     rare = await store.enqueue(kind="rare")
     for _ in range(5):
         await store.enqueue()
-    page = await store.do(list_jobs, kind="rare", look=3, limit=2)
+    page = await store.do(list_jobs, JobFilters(kind="rare"), look=3, limit=2)
     assert page == []
     assert page.before is not None, "older jobs may fit"
-    again = await store.do(list_jobs, kind="rare", look=3, limit=2, before=page.before)
+    again = await store.do(list_jobs, JobFilters(kind="rare"), look=3, limit=2, before=page.before)
     assert ([row.id for row in again], again.before) == ([rare], None)
-    whole = await store.do(list_jobs, kind="rare")
+    whole = await store.do(list_jobs, JobFilters(kind="rare"))
     assert ([row.id for row in whole], whole.before) == ([rare], None)
 
 
 async def test_pages_that_follow_each_other_give_each_job_once(store: Store) -> None:
     ids = [await store.enqueue(kind=("odd", "even")[n % 2]) for n in range(20)]
     found: list[JobId] = []
-    page = await store.do(list_jobs, kind="odd", look=5, limit=3)
+    page = await store.do(list_jobs, JobFilters(kind="odd"), look=5, limit=3)
     while page.before is not None:
         found += [row.id for row in page]
-        page = await store.do(list_jobs, kind="odd", look=5, limit=3, before=page.before)
+        page = await store.do(list_jobs, JobFilters(kind="odd"), look=5, limit=3, before=page.before)
     assert [*found, *(row.id for row in page)] == ids[::-1][1::2]
 
 
@@ -110,7 +111,7 @@ async def test_what_runs_is_found_however_old_it_is(store: Store) -> None:
     lease = await store.claimed()
     for _ in range(5):
         await store.enqueue()
-    page = await store.do(list_jobs, state="running", queue="default", look=2, limit=1)
+    page = await store.do(list_jobs, JobFilters(state="running", queue="default"), look=2, limit=1)
     assert [row.id for row in page] == [lease.id]
     assert await listed(store, state="running", before=lease.seq) == []
     assert await listed(store, state="running", tenant="acme") == []
@@ -120,6 +121,6 @@ async def test_a_listing_reads_no_more_than_it_may_look_at(store: Store) -> None
     """Without matches an unbounded listing would read the whole table, which is what its plan says it may not."""
     for _ in range(30):
         await store.enqueue()
-    page = await store.do(list_jobs, tenant="nobody", look=10)
+    page = await store.do(list_jobs, JobFilters(tenant="nobody"), look=10)
     ((oldest,),) = await store.query("select max(seq) - 10 from holdfast.job")
     assert (page, page.before) == ([], oldest + 1)

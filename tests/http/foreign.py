@@ -38,7 +38,7 @@ PLAIN = frozenset(
     (
         *("after", "limit", "count", "whole", "state", "mode", "since", "until", "archived", "partial", "wait", "by"),
         *("step", "of", "queue", "kind", "name", "metadata", "source", "all", "before", "value", "key", "machine"),
-        *("error", "message"),
+        *("error", "message", "system"),
     )
 )
 # Fields with which a body may name something, beyond those that it must have.

@@ -242,6 +242,18 @@ async def test_jobs_are_listed_since_a_time(hf: Holdfast) -> None:
     assert (await ann.get(f"{API}/jobs", since=LATER)).json["items"] == []
 
 
+async def test_a_key_finds_a_job_of_who_asks(hf: Holdfast) -> None:
+    @hf.job(name="paint")
+    async def paint(n: int) -> None: ...
+
+    ours, theirs = [await paint.options(key="K", tenant=whose).enqueue(1) for whose in ("", "acme")]
+    mine, their = {"key": "K"}, {"key": "K", "tenant": "acme"}
+    for reader, asked, expected in ((None, mine, [ours.id]), (None, their, [theirs.id]), ("acme", mine, [theirs.id])):
+        page = (await seen_by(hf, reader).get(f"{API}/jobs", **asked)).json
+        assert [job["id"] for job in page["items"]] == expected
+    assert (await seen_by(hf, "evil").get(f"{API}/jobs", **mine)).json["items"] == []
+
+
 async def test_a_list_says_how_many_there_are_if_asked(hf: Holdfast) -> None:
     agent = guide(hf)
     for n in range(3):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import click
@@ -95,7 +94,6 @@ def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters
         warn("`--before`", "`--after`, with what a page says of the next one")
         filters["after"] = filters["after"] or cursor(before)
     narrowed = any(filters[name] for name in ("state", "queue", "kind", "tenant", "since", "key", "after"))
-    filters["since"] = _since(filters["since"])
     print_list(
         url,
         lambda app: app.jobs.list(**filters),
@@ -108,14 +106,6 @@ def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters
         as_json=as_json,
         wide=wide,
     )
-
-
-def _since(text: str | None) -> datetime | str | None:
-    """A time as it is, or how long ago."""
-    try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return text
 
 
 @command.command()
