@@ -278,6 +278,12 @@ def test_two_agents_of_one_name_are_refused(hf: Holdfast) -> None:
     first = define()
     assert define() is first
     assert define(tenant="acme") is not first
-    for changed in ({"instructions": "Be brief."}, {"model": "scripted:other"}, {"output": int}, {"tools": []}):
+    changes: list[dict[str, Any]] = [
+        {"instructions": "Be brief."},
+        {"model": "scripted:other"},
+        {"output": int},
+        {"tools": []},
+    ]
+    for changed in changes:
         with pytest.raises(UsageError, match="two agents are declared as 'guide'; give one of them another name"):
             define(**changed)

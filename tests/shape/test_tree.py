@@ -9,10 +9,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from suite import parts_of
 
 from holdfast.kernel.sql import _HEADER
 from tests.shape.tree import ROOT, SOURCE, listed, modules, named, nodes, parsed, statements
-from tools.suite import parts_of
 
 LONGEST = 500
 ONE_THING = {"testing/virtual_time.py": 650}  # an event loop; asyncio's own is three times as long

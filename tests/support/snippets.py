@@ -132,7 +132,7 @@ def _run_console(text: str, beside: ExitStack) -> None:
             process = beside.enter_context(subprocess.Popen(start[:-1], stderr=subprocess.DEVNULL, env=environment))
             beside.callback(process.terminate)
             continue
-        done = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        done = subprocess.run(start, capture_output=True, text=True, timeout=300, check=False, env=environment)
         code = done.returncode
         if "Killed" in expected.splitlines():
             expected, code = expected.replace("Killed\n", ""), code + 9

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.suite import MOST_UNSTEADY, Failure, Result
+from suite import MOST_UNSTEADY, Failure, Result
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = """

@@ -103,7 +103,7 @@ class Worker:
         )
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
-        self._watch = LoopWatch(ports.clock, settings, self._holdings, self.id, (Worker._attempt.__code__, HANDLER))
+        self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))
         beat = settings.heartbeat.total_seconds()
         self._lifeline = lifeline or ThreadLifeline(database, ports, beat, tolerance(settings), self._watch)
         self._work = asyncio.Event()  # there may be something to claim
