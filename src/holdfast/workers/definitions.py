@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal
 
 from holdfast import validation
@@ -180,7 +181,15 @@ def _not_owned(definition: Definition, owner: Layer | None) -> str:
     return f"{refused}: names that begin with {begin!r} belong to {owner.name}. Give it another name=."
 
 
-def is_typed_again(module: str = "__main__") -> bool:
-    """Whether what this module declares comes from a notebook or an interactive session, where a cell is run again to
-    change it."""
-    return module == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+def is_typed_again(module: str | None = None) -> bool:
+    """Whether what this module, or the one that calls Holdfast now, declares comes from a notebook or an interactive
+    session, where a cell is run again to change it."""
+    return (module or _calling_module()) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+
+
+def _calling_module() -> str:
+    """The module outside of Holdfast that is nearest on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (name := str(frame.f_globals.get("__name__"))).partition(".")[0] == "holdfast":
+        frame = frame.f_back
+    return "" if frame is None else name
