@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from holdfast.resp.liveness import watch_peer
@@ -62,8 +63,14 @@ class Link:
     async def call(self, *arguments: str | bytes, waits: float = 0) -> Answer:
         """The reply to one request; `GatewayRefusal`, or `OSError` when the connection is gone.
 
-        `waits`: how many seconds the gateway may take because it was asked to wait for something.
+        `waits`: how many seconds the gateway may take because it was asked to wait for something. If the caller is
+        cancelled, the reply is still read: the next request would take it for its own.
         """
+        exchange = asyncio.create_task(self._exchange(arguments, waits))
+        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(exchange)
+
+    async def _exchange(self, arguments: Sequence[str | bytes], waits: float) -> Answer:
         limit = None if self._patience.reply is None else self._patience.reply + waits
         async with self._turn:
             try:
