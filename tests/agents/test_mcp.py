@@ -343,7 +343,7 @@ async def test_a_server_that_cannot_be_reached_says_so(hf: Holdfast) -> None:
 
 async def test_without_the_sdk(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.client.client", None)
-    with pytest.raises(MissingExtra, match=r"holdfast\[mcp\]"):
+    with pytest.raises(MissingExtra, match=r"holdfast-agents\[mcp\]"):
         await hf.mcp("notes", command=["anything"])
 
 
