@@ -38,7 +38,7 @@ class WorkerRow(NamedTuple):
     principal: str | None = None  # who registered it
     metadata: str | None = None  # as JSON
     host: int | None = None  # in whose process it lives: None: its own; NOWHERE: in none that we know
-    absent: bool = False  # the sign of life that it says it shows is not there; the store has no column for that
+    absent: int = 0  # 1: the sign of life that it says it shows is not there
 
     @property
     def silent(self) -> bool:
@@ -51,7 +51,7 @@ class WorkerRow(NamedTuple):
             return self.boot_by is not None and self.boot_by <= self.now
         if self.status not in ("active", "draining") or (self.host == NOWHERE and self.leases):
             return False
-        return self.absent or self.heartbeat_at + self.ttl_us <= self.now
+        return bool(self.absent) or self.heartbeat_at + self.ttl_us <= self.now
 
 
 class StaleWorker(NamedTuple):

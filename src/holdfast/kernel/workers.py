@@ -235,7 +235,7 @@ async def list_workers(
         rows = await tx.many(WorkersSql.lives_of_worker, id=id, **page)
     else:
         rows = await tx.many(WorkersSql.list_workers, **page)
-    return [row._replace(absent=True, presence=0) if (row.host or row.seq) in absent else row for row in rows]
+    return [row._replace(absent=1, presence=0) if (row.host or row.seq) in absent else row for row in rows]
 
 
 HANGING = "hanging"  # the slots of threads in calls that were given up and have not returned

@@ -114,10 +114,11 @@ where seq = any(cast(:workers as bigint[])) or host = any(cast(:workers as bigin
 select seq, heartbeat_at from holdfast.worker where status in ('active', 'draining') and presence = 1 order by seq;
 
 -- part: worker
+-- Whether a worker is absent is not stored: who reads it asks for its sign of life, see `absent_workers`.
 select seq, id, name, hostname, pid, version, status, capabilities, queues, slots, active, presence, started_at,
     heartbeat_at, ttl_us, stopped_at, reason, holdfast.now_us() as now,
     (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases, code, lines, boot_by, idle_since, pool,
-    principal, metadata, host
+    principal, metadata, host, 0 as absent
 from holdfast.worker
 
 -- name: list_workers :many
