@@ -45,8 +45,12 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if "still waiting" in each.getMessage()]
 
 
-async def warned(caplog: pytest.LogCaptureFixture) -> str:
+async def warned(caplog: pytest.LogCaptureFixture, clock: Skipping | None = None) -> str:
+    """The warning, once it is there. `clock` moves until then: a stream may still be given events, and waits anew."""
+
     async def look() -> list[str]:
+        if clock is not None:
+            clock.skipped += PATIENCE
         return told(caplog)
 
     (said,) = await eventually(look)
@@ -110,9 +114,8 @@ async def test_whoever_waits_for_a_run_is_told_too(
         return bool(streams._slow._waits)
 
     await eventually(waits)
-    clock.skipped = PATIENCE
     assert f"run {run.id} after 3 s: there is no live worker; the job needs one that serves queue" in await warned(
-        caplog
+        caplog, clock
     )
     assert "agent:guide" in told(caplog)[0]
     async with working(hf):
