@@ -73,7 +73,7 @@ async def test_a_call_that_nothing_explains_is_noticed(tmp_path: Path) -> None:
         books = await close_books(hf, {"Delft": run, "Ghent": run}, witness, journal)
     assert books.rebought == 2
     assert any(problem.startswith("the run about Ghent is completed") for problem in books.problems)
-    assert "2 calls to the model have no explanation" in books.problems
+    assert "2 calls to the model without an explanation" in books.problems
 
 
 def test_what_comes_with_the_end_of_the_last_run_is_seen(tmp_path: Path) -> None:
