@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -26,8 +25,6 @@ from tests.support.postgres import Cluster
 from tests.support.schemas import objects_at, sqlite_path, tables_at
 
 SCHEMA = "holdfast"
-OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
-BEFOREHAND = re.compile(r"^(create index concurrently [^;]+);$", re.M)
 NOTE_LOCKS = """
 create temporary table noted on commit drop as
 select c.oid, max(l.mode) filter (where l.mode ~ 'Exclusive') as mode
@@ -245,23 +242,6 @@ async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: 
     run_by_hand(bare_url, dump(1, code, bare.dialect, SCHEMA))
     assert await version(bare) == code
     assert plan(code, code, bare.dialect) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dialect", ["postgres"])
-async def test_the_indexes_of_a_long_history_may_be_built_before_the_migration(bare: Database, bare_url: str) -> None:
-    """With the statements that docs/operating.md gives."""
-    await migrate.migrate(bare, SCHEMA, 5)
-    with psycopg.connect(bare_url, autocommit=True) as server:
-        for statement in BEFOREHAND.findall(OPERATING.read_text("utf-8")):
-            server.execute(statement)
-        names = "select count(*) from pg_index where indisvalid and indexrelid::regclass::text ~ '_blocked|_lane_ended'"
-        assert server.execute(names).fetchone() == (2,)
-    await migrate.migrate(bare, SCHEMA)
-    beforehand = tables_at(bare_url)
-    await migrate.migrate(bare, SCHEMA, 5)
-    await migrate.migrate(bare, SCHEMA)
-    assert tables_at(bare_url) == beforehand
 
 
 @pytest.mark.parametrize("dialect", ["postgres"])
