@@ -97,7 +97,7 @@ async def test_whoever_blocks_the_tables_is_named(postgres_url: str) -> None:
     async def named() -> str | None:
         hasty = {"HOLDFAST_LEASE_TTL": "4s", "HOLDFAST_HEARTBEAT": "1s"}
         said = await asyncio.to_thread(holdfast, "doctor", "--url", postgres_url, env=environment(**hasty))
-        return said.out if "sessions of Holdfast wait for a lock" in said.out else None
+        return said.out if "session of Holdfast waits for a lock" in said.out else None
 
     out = await eventually(named)
     assert "(forgotten psql, role postgres, idle in transaction)" in out
