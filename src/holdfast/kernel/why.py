@@ -82,7 +82,7 @@ class RecordedEnd(NamedTuple):
 
 
 async def why_ended(tx: Transaction, id: JobId, its: RecordedEnd) -> list[Reason]:
-    """How it ended, as a job's end is told. Retention may have removed its job, and with it attempts and traceback."""
+    """How it ended, in the same words as a job. Retention may have removed its job with the attempts and traceback."""
     job = await tx.one(WhySql.why_job, id=id)
     after = f", {its.outcome}" if its.outcome else _after(job) if job is not None else ""
     error = {**(_error_of(job) if job is not None else {}), "message": its.message, "type": its.error_type}
