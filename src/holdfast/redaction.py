@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from holdfast.errors import UsageError
@@ -29,25 +30,33 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OBJECT = re.compile(r'\{\s*"')
 _JSON = json.JSONDecoder(strict=False)
 _PATIENCE = 20  # how often a text is read without finding anything
+_SHORTEST = 6  # no text that holds a secret is shorter
 
-# What a secret looks like wherever it stands.
-_LOOKS = [
-    re.compile(pattern, re.DOTALL)
-    for pattern in (
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-        r"(?i:\bbearer)\s+[A-Za-z0-9._~+/=-]{8,}",
-        r"\b(?:sk|rk|pk)[-_](?=[A-Za-z0-9_-]*(?:\d|[A-Za-z0-9]{10}))[A-Za-z0-9_-]{8,}",
-        r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-        r"\bgh[pousr]_[A-Za-z0-9]{20,}",
-        r"\bgithub_pat_[A-Za-z0-9_]{20,}",
-        r"\bglpat-[A-Za-z0-9_-]{20,}",
-        r"\bnpm_[A-Za-z0-9]{36}",
-        r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
-        r"\bAIza[0-9A-Za-z_-]{35}",
-        r"\bSG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-        r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-        r"(?<=://)[^/\s:@\"'<>]*:[^/\s\"'<>]+(?=@)",
-        r"(?<=://)(?!\[redacted\])[^/\s:@\"'<>]{8,}(?=@)",
+# What a secret looks like wherever it stands, and what must be found in it besides. A group `kept` is no part of it.
+# Texts come from anybody, so each pattern must take time in proportion to the text: no character may be read again for
+# each place where a match could begin. tests/unit/test_hostile_text.py has the inputs that tell.
+_LOOKS: list[tuple[re.Pattern[str], re.Pattern[str] | None]] = [
+    (re.compile(pattern, re.DOTALL), re.compile(inside) if inside else None)
+    for pattern, inside in (
+        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", ""),
+        (r"(?i:\bbearer)\s+[A-Za-z0-9._~+/=-]{8,}", ""),
+        (r"\b(?:sk|rk|pk)[-_][A-Za-z0-9_-]{8,}", r"\d|[A-Za-z0-9]{10}"),
+        (r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", ""),
+        (r"\bgh[pousr]_[A-Za-z0-9]{20,}", ""),
+        (r"\bgithub_pat_[A-Za-z0-9_]{20,}", ""),
+        (r"\bglpat-[A-Za-z0-9_-]{20,}", ""),
+        (r"\bnpm_[A-Za-z0-9]{36}", ""),
+        (r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", ""),
+        (r"\bAIza[0-9A-Za-z_-]{35}", ""),
+        (r"\bSG\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}", ""),
+        # Tried only where letters and digits begin that two dots follow: so the first `eyJ` among them is the one.
+        (
+            r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]++\.[A-Za-z0-9_-]{8,}+\.)(?P<kept>(?:[A-Za-z0-9_-]*?-)??)"
+            r"eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+",
+            "",
+        ),
+        (r"(?<=://)[^/\s:@\"'<>]*:[^/\s\"'<>]+(?=@)", ""),
+        (r"(?<=://)(?!\[redacted\])[^/\s:@\"'<>]{8,}(?=@)", ""),
     )
 ]
 _NAME = rf"(?P<name>[\w-]{{0,40}}?(?:{'|'.join(sorted(_NAMES))})[\w-]{{0,40}})"
@@ -58,13 +67,14 @@ _NAMED = [
         r"\b(?P<before>(?P<name>(?:proxy-)?authorization)[\"']?\s*[:=]\s*[\"']?)"
         r"(?P<secret>(?:basic|bearer|digest|token|apikey|negotiate)\s+[^\s\"',;]+)",
         rf"(?P<before>[?&]{_NAME}=)(?P<secret>[^&#\s\"'<>]+)",
-        rf"(?P<before>(?P<quote>[\"']){_NAME}(?P=quote)\s*:\s*)(?P<secret>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')",
-        rf"(?P<before>(?P<quote>\\+\"){_NAME}(?P=quote)\s*:\s*(?P=quote))(?P<secret>[^\"\\]+)",
-        # Without quotes a digit tells a value from a word, as in prose and in programs.
-        rf"(?<![\w-])(?=[\w-]{{2,90}}\s?[:=])(?P<before>{_NAME}\s?[:=]\s?)"
-        r"(?P<secret>(?=[^\s\"'&,;#()\[\]{}<>\\]*\d)[^\s\"'&,;#()\[\]{}<>\\]{6,})",
+        rf"(?P<before>(?P<quote>[\"']){_NAME}(?P=quote)\s*:\s*)(?P<secret>\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+')",
+        rf"(?P<before>(?P<quote>\\{{1,15}}\"){_NAME}(?P=quote)\s*:\s*(?P=quote))(?P<secret>[^\"\\]+)",
     )
 ]
+# Without quotes a digit tells a value from a word, as in prose and in programs.
+_BARE_NAME = re.compile(rf"(?<![\w-])(?=[\w-]{{2,90}}\s?[:=]){_NAME}\s?[:=]\s?", re.IGNORECASE)
+_BARE_VALUE = re.compile(r"[^\s\"'&,;#()\[\]{}<>\\]{6,}+")
+_DIGIT = re.compile(r"\d")
 
 
 class Redactor:
@@ -77,9 +87,11 @@ class Redactor:
             extra = [re.compile(pattern, re.DOTALL) for pattern in patterns]
         except re.error as problem:
             raise UsageError(f"{problem.pattern!r} is not a regular expression: {problem}.") from problem
-        self._looks = _LOOKS + extra
+        self._looks = _LOOKS + [(pattern, None) for pattern in extra]
 
     def text(self, text: str) -> str:
+        if len(text) < _SHORTEST and len(self._looks) == len(_LOOKS):
+            return text
         left, end = [], 0
         for start, stop, value in _objects(text):
             left += [self._prose(text[end:start]), self._inside(text[start:stop], value)]
@@ -87,12 +99,32 @@ class Redactor:
         return "".join([*left, self._prose(text[end:])])
 
     def _prose(self, text: str) -> str:
-        for pattern in self._looks:
-            text, found = pattern.subn(REDACTED, text)
-            self.count += found
-        for pattern in _NAMED:
-            text = pattern.sub(self._behind_name, text)
-        return text
+        for pattern, inside in self._looks:
+            text = pattern.sub(partial(self._looking_so, inside), text)
+        for named in _NAMED:
+            text = named.sub(self._behind_name, text)
+        return self._behind_bare_names(text)
+
+    def _looking_so(self, inside: re.Pattern[str] | None, found: re.Match[str]) -> str:
+        if inside is not None and not inside.search(found[0]):
+            return found[0]
+        self.count += 1
+        return (found.groupdict().get("kept") or "") + REDACTED
+
+    def _behind_bare_names(self, text: str) -> str:
+        left, end, plain = [], 0, 0  # up to `plain` no value has a digit
+        at = _BARE_NAME.search(text)
+        while at is not None:
+            begin = at.end()
+            value = _BARE_VALUE.match(text, begin) if begin >= plain else None
+            if value is not None and not _DIGIT.search(text, begin, value.end()):
+                plain, value = value.end(), None
+            if value is not None and is_secret_name(at["name"], "arguments"):
+                self.count += 1
+                left += [text[end:begin], REDACTED]
+                begin = end = value.end()
+            at = _BARE_NAME.search(text, begin)
+        return "".join([*left, text[end:]]) if left else text
 
     def _behind_name(self, found: re.Match[str]) -> str:
         before, secret = found["before"], found["secret"]
@@ -103,7 +135,10 @@ class Redactor:
         return f"{before}{quote}{REDACTED}{quote}"
 
     def _inside(self, text: str, value: Any) -> str:
-        return self._kept(text, lambda: self.value(value, "arguments"))
+        try:
+            return self._kept(text, lambda: self.value(value, "arguments"))
+        except RecursionError:  # deeper than it can be written again
+            return self._prose(text)
 
     def maybe(self, text: str | None) -> str | None:
         return None if text is None else self.text(text)
@@ -122,19 +157,30 @@ class Redactor:
         return None if text is None else self.json(text, names)
 
     def value(self, value: Any, names: Names = "none") -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.value(each, names) for each in value]
-        if isinstance(value, dict):
-            return {self.text(name): self._field(name, each, names) for name, each in value.items()}
-        return value
+        """A copy without secrets, however deep the value is."""
+        whole = [value]
+        left: list[tuple[Any, Any, Names]] = [(whole, 0, names)]
+        while left:
+            holder, place, names = left.pop()
+            match holder[place]:
+                case str() as text:
+                    holder[place] = self.text(text)
+                case list() as items:
+                    holder[place] = copy = items.copy()
+                    left += [(copy, index, names) for index in range(len(copy))]
+                case dict() as fields:
+                    holder[place] = told = {}
+                    for name, each in fields.items():
+                        shown = self.text(name)
+                        told[shown] = REDACTED if self._is_secret(name, each, names) else each
+                        left.append((told, shown, _BELOW.get(name, names)))
+        return whole[0]
 
-    def _field(self, name: str, value: Any, names: Names) -> Any:
-        if is_secret_name(name, names) and value not in (None, "", REDACTED) and not isinstance(value, bool):
-            self.count += 1
-            return REDACTED
-        return self.value(value, _BELOW.get(name, names))
+    def _is_secret(self, name: str, value: Any, names: Names) -> bool:
+        if not is_secret_name(name, names) or value in (None, "", REDACTED) or isinstance(value, bool):
+            return False
+        self.count += 1
+        return True
 
 
 class Nothing(Redactor):
@@ -164,7 +210,7 @@ def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
         try:
             value, end = _JSON.raw_decode(text, found.start())
         except json.JSONDecodeError as problem:
-            left -= problem.pos - found.start()
+            left -= problem.pos - found.start() + problem.pos // 16  # the error counts the lines before it
             if left < 0:
                 return
             continue
