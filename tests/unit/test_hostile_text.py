@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose
 from holdfast.redaction import Redactor
 
 SHORT, RATIO, SLACK = 2_000, 16, 4
@@ -68,6 +69,28 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         ),
         ["a", "key=", "sk-", "eyJ-"],
     ),
+    "Markdown of a page": (
+        lambda text: [Prose().html(text) for _ in range(10)],
+        [
+            "[",
+            "[a](",
+            "![",
+            "[a][",
+            "**a ",
+            "*a_",
+            "_a_ *",
+            "``a`",
+            "> ",
+            "- ",
+            "  - a\n",
+            "|a|",
+            "<",
+            "<a ",
+            "&#",
+            "\\",
+            "[a]: b\n",
+        ],
+    ),
 }
 CASES = [pytest.param(name, unit, id=f"{name}: {unit!r}") for name, (_, units) in READERS.items() for unit in units]
 
@@ -97,6 +120,15 @@ def test_a_value_of_any_depth_is_redacted() -> None:
     while isinstance(redacted, list):
         (redacted,) = redacted
     assert redacted == "[redacted]"
+
+
+def test_markup_beyond_the_limit_of_a_message_or_a_page_is_shown_as_written() -> None:
+    text, long = "*a*" * (IN_MESSAGE // 2), "*<b>*" * IN_MESSAGE
+    assert "<em>" not in Prose().html(long)
+    assert "&lt;b&gt;" in Prose().html(long)
+    page = Prose()
+    shown = [page.html(text) for _ in range(ON_PAGE // IN_MESSAGE + 2)]
+    assert ["<em>" in each for each in shown] == [True] * (ON_PAGE // IN_MESSAGE) + [False, False]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+from collections.abc import Iterable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from fastapi import Depends, Header, Query
@@ -34,10 +36,13 @@ def answering(endpoint: Endpoint) -> Handler:
         telling = Telling(endpoint, options.get("seen"))
         status = success_of(endpoint)
         if isinstance(asked := options.get("page"), Paging):
-            page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode, first=endpoint.first)
+            page = await sizes.read_page(_reading(endpoint, options), asked, telling.encode_all, first=endpoint.first)
             return telling.response(page.text(), status)
         value = await endpoint.function(*args, **options)
-        return value if isinstance(value, Response) else telling.response(telling.encode(value), status)
+        if isinstance(value, Response):
+            return value
+        (text,) = await telling.encode_all([value])
+        return telling.response(text, status)
 
     return answer
 
@@ -61,7 +66,13 @@ class Telling:
         self._endpoint, self._seen = endpoint, seen
         self._cut = False
 
-    def encode(self, value: object) -> bytes:
+    async def encode_all(self, values: Iterable[object]) -> list[bytes]:
+        """Secrets are taken out beside the event loop: texts are long, and anybody writes them."""
+        if self._seen is not None and self._seen.principal.role == "viewer":
+            return await asyncio.to_thread(lambda: list(map(self._encode, values)))
+        return list(map(self._encode, values))
+
+    def _encode(self, value: object) -> bytes:
         told = told_to(self._seen, value)
         text = sizes.encoded(told)
         if len(text) <= sizes.ANSWER or (self._seen is not None and self._seen.whole):

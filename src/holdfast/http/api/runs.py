@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -243,7 +244,8 @@ async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
     now = await run.refresh()
     if now.state in ENDED or span:
         try:
-            ended = told_to(seen, await run.result(timeout=f"{span or _LONGEST_WAIT}us"))
+            result = await run.result(timeout=f"{span or _LONGEST_WAIT}us")
+            ended = await asyncio.to_thread(told_to, seen, result)
             return json_response(fitted(ended, lambda _: f"see GET {API}/runs/{run.id}?whole=true"))
         except ResultTimeout:
             now = await run.refresh()

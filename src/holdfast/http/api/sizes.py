@@ -7,7 +7,7 @@ too long is cut: its longest values end with a note that says where all of it is
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ _MOST_KEYS = 50  # of an object that keeps them all
 _LONGEST = (65_536, 4_096, 512)  # bytes of a value in a list of records, until they fit
 
 Read = Callable[[Paging], Awaitable[Page[Any]]]
-Encode = Callable[[object], bytes]
+Encode = Callable[[Iterable[object]], Awaitable[list[bytes]]]
 
 
 def encoded(told: object) -> bytes:
@@ -60,14 +60,14 @@ async def read_page(read: Read, asked: Paging, encode: Encode, *, first: int) ->
     page, step = FullPage(asked.after), min(asked.limit, first)
     while True:
         part = await read(Paging(page.next, step))
-        items = [encode(each) for each in part]
+        items = await encode(part)
         fitting = _fitting(items, page.room)
         if fitting == 0 and items and page.items:
             return page
         if fitting < len(items) > 1:
             page.total = part.total if page.total is None else page.total
             part = await read(Paging(page.next, max(1, fitting)))
-            items = [encode(each) for each in part]
+            items = await encode(part)
         page.take(part, items)
         left = asked.limit - len(page.items)
         looked = part.whole if isinstance(part, PartOfPage) else part.looked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -12,6 +13,7 @@ BEGIN = b"retry: 1000\n\n"
 STILL_HERE = b": still here\n\n"
 SERVER_STOPS = b": the server stops\nretry: 1000\n\n"
 _DATA = b"\ndata: "
+_SHORT = 4_096  # bytes
 
 
 def _compact(data: Any) -> str:
@@ -28,10 +30,17 @@ async def retold(frames: AsyncIterator[bytes], tell: Callable[[Any], Any]) -> As
     """The same frames with other data: what `tell` makes of it, the kind of the event as its `type`."""
     try:
         async for data in frames:
-            yield b"\n\n".join(_retold(each, tell) for each in data.split(b"\n\n"))
+            if len(data) < _SHORT:
+                yield _all_retold(data, tell)
+            else:  # beside the event loop: who wrote the text may have made it long
+                yield await asyncio.to_thread(_all_retold, data, tell)
     finally:
         if isinstance(frames, AsyncGenerator):
             await frames.aclose()
+
+
+def _all_retold(data: bytes, tell: Callable[[Any], Any]) -> bytes:
+    return b"\n\n".join(_retold(each, tell) for each in data.split(b"\n\n"))
 
 
 def _retold(one: bytes, tell: Callable[[Any], Any]) -> bytes:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
 from holdfast.http.pages.charts import gauge, share, stacked
-from holdfast.http.pages.markdown import as_html
+from holdfast.http.pages.markdown import Prose
 from holdfast.shown_text import escaped, escaped_lines, plural
 from holdfast.values import as_json
 from holdfast.values.times import iso
@@ -26,7 +26,7 @@ from holdfast.values.times import iso
 
 def render(template: str, values: dict[str, Any]) -> str:
     """The page. `values` has `url`, `now`, `may` and what the view says."""
-    return _environment().get_template(template).render(values)
+    return _environment().get_template(template).render({**values, "prose": Prose()})
 
 
 @cache
@@ -132,8 +132,10 @@ def error_lines(error: Any) -> str:
     return lines(error) if isinstance(error, str) else json_text(error)
 
 
-def _markdown(text: object) -> Markup:
-    return Markup(as_html(lines(text)))
+@pass_context
+def _markdown(context: Context, text: object) -> Markup:
+    prose: Prose = context["prose"]
+    return prose.html(lines(text))
 
 
 def _plain(text: object) -> str:

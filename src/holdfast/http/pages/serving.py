@@ -5,6 +5,7 @@ A problem is told to a browser as a page, and who is not known is sent to the lo
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Coroutine
@@ -146,12 +147,16 @@ async def _rendered(request: Request, gate: Gate, route: PageRoute, response: Re
     view = response.value
     if isinstance(view, Go):
         return RedirectResponse(links_of(request)(view.path, *view.parts, **view.query), 303)
-    seen = request.state.seen
-    if seen.principal.role == "viewer":
-        view = redacted(view)
     values = await values_for(request, gate, SERVED)
-    values |= {each.name: getattr(view, each.name) for each in fields(view)}
-    return html(render(route.template, values))
+    text = await asyncio.to_thread(_written, route.template, values, view, request.state.seen.principal.role)
+    return html(text)
+
+
+def _written(template: str, values: dict[str, Any], view: Any, role: str) -> str:
+    """The page, made beside the event loop: what it shows may be long."""
+    if role == "viewer":
+        view = redacted(view)
+    return render(template, values | {each.name: getattr(view, each.name) for each in fields(view)})
 
 
 def html(text: str, status: int = 200) -> Response:
