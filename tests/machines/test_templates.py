@@ -77,6 +77,8 @@ _PAIRED = "{% set a = (1, 1) %}" + "{% set a = (a, a) %}" * 40
 _ADDED = "{% set a = [1] * 900 %}{% set b = [1] * 900 %}{% set a = [a] %}{% set b = [b] %}" + (
     "{% set a = a + a %}{% set b = b + b %}" * 19
 )
+_LONG = "{% set a = [1] * 300000 %}"
+_ALIKE = "{% set a = ['x' * 999999 ~ 'y'] * 1000 %}{% set b = 'x' * 999999 ~ 'z' %}"
 
 ESCAPES = [
     "{{ ''.__class__.__mro__ }}",
@@ -156,6 +158,16 @@ ESCAPES = [
     _PAIRED + "{{ {a: 1} }}",
     _ADDED + "{{ a == b }}",
     "{% set a = [[1] * 900] %}{{ a * 1000000 == [[1] * 900] * 1000000 }}",
+    _LONG + "{% set b = [1] * 300000 %}" + "{{ a == b }}" * 150,
+    _LONG + "{{ 0 in a }}" * 150,
+    _LONG + "{{ 0 is in a }}" * 150,
+    _LONG + "{{ a[1:][0] }}" * 150,
+    _LONG + "{{ a.count(0) }}" * 150,
+    "{% set a = 'x' * 1000000 %}" + "{{ a[1:][0] }}" * 150 + "{{ a | list | length }}",
+    _ALIKE + "{{ b in a }}" * 150,
+    _ALIKE + "{{ b is in a }}" * 150,
+    _ALIKE + "{{ a.count(b) }}" * 150,
+    _ALIKE + "{% set c = (a + [b]) * 50 %}" + "{{ (c | max)[0] }}" * 150,
     "{% set a = [1] * 300000 %}{{ ([none] * 99999) | map('d', a, true) | list | length }}",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.machines.meter import TemplateError, measure
+from holdfast.machines.meter import METER, TemplateError, measure
 
 MOST_BITS = 4_096  # of a number that a template computes with
 _MOST_PLACES = 400  # more than any number has
@@ -34,6 +34,25 @@ def measured(value: Any) -> Any:
 def weight(value: Any) -> int:
     """How much there is to copy or compare."""
     return measure(value) if holds_others(value) else len(value)
+
+
+def compared(value: Any) -> Any:
+    """A value that is compared, searched or sorted, which may mean to read all of it."""
+    meter = METER.get()
+    if isinstance(value, str):
+        meter.use(1 + len(value) // 64)
+    elif isinstance(value, dict) or holds_others(value):
+        measure(value)
+    elif isinstance(value, list | tuple):
+        meter.use(1 + len(value) // 16 + sum(len(each) for each in value if isinstance(each, str)) // 64)
+    return value
+
+
+def sliced(value: Any) -> Any:
+    """A text or a list of which a part is copied."""
+    if isinstance(value, str | list | tuple):
+        METER.get().use(1 + len(value) // 64)
+    return value
 
 
 def holds_others(value: Any) -> bool:

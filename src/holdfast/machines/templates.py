@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import MissingExtra
 from holdfast.kernel import codec
-from holdfast.machines.bounded_filters import MOST_BITS, holds_others, measured, rounded, weight, whole_number
+from holdfast.machines.bounded_filters import MOST_BITS, compared, measured, rounded, sliced, weight, whole_number
 from holdfast.machines.meter import (
     DEEPEST,
     METER,
@@ -240,7 +240,7 @@ def _no_underscore(name: str, line: int) -> None:
 
 
 def _meter_loops(tree: nodes.Template) -> None:
-    """Let every loop count its iterations, `~` its characters, and a list or mapping what it holds."""
+    """Let every loop count its iterations, `~` its characters, and what is listed, compared or cut its size."""
     from jinja2 import nodes
 
     for loop in tree.find_all(nodes.For):
@@ -258,6 +258,12 @@ def _metered_node(node: Any) -> Any:
     if isinstance(node, nodes.Concat):
         parts = nodes.List(node.nodes, lineno=node.lineno)
         return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
+    if isinstance(node, nodes.Compare | nodes.Operand) and not isinstance(node.expr, nodes.Const):
+        node.expr = nodes.Filter(node.expr, "_compared", [], [], None, None, lineno=node.lineno)
+        return node
+    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        node.node = nodes.Filter(node.node, "_sliced", [], [], None, None, lineno=node.lineno)
+        return node
     made = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
     if not made or all(isinstance(each, nodes.Const) for each in node.iter_child_nodes()):
         return node
@@ -292,8 +298,6 @@ def _environment() -> ImmutableSandboxedEnvironment:
         def getitem(self, obj: Any, argument: Any) -> Any:
             if isinstance(obj, ChainableUndefined):
                 return obj
-            if isinstance(argument, slice) and isinstance(obj, str | list | tuple):
-                return obj[argument]
             if isinstance(obj, dict) and argument.__hash__ and argument in obj:
                 return obj[argument]
             if isinstance(obj, str | list | tuple) and isinstance(argument, int) and -len(obj) <= argument < len(obj):
@@ -326,8 +330,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
     kept = {name: _metered_filter(name, environment.filters[name]) for name in FILTERS - {*own}}
     environment.filters.clear()
     environment.filters.update(kept)
-    environment.filters.update(own, _metered=metered_items, _joined=_joined_texts, _measured=measured)
-    environment.tests = {name: test for name, test in environment.tests.items() if name in TESTS}
+    environment.filters.update(
+        own, _metered=metered_items, _joined=_joined_texts, _measured=measured, _compared=compared, _sliced=sliced
+    )
+    environment.tests = {name: _metered_test(test) for name, test in environment.tests.items() if name in TESTS}
     environment.globals.clear()
     environment.globals["range"] = _range
     return environment
@@ -345,8 +351,8 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         if isinstance(value, Iterator):  # of map or select: what is left of it is counted as it comes
             value = list(metered_items(value)) if name in _WALKED else metered_items(value)
             args = (*args[:passes], value, *args[passes + 1 :])
-        if name in _WALKED and holds_others(value):
-            measure(value)
+        if name in _WALKED:
+            compared(value)
         elif isinstance(value, list | dict | tuple) and name in _TEXTS | _ORDERED:
             size = measure(value)
             if name in _TEXTS:
@@ -356,8 +362,22 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     return metered
 
 
+def _metered_test(function: Any) -> Any:
+    from functools import wraps
+
+    @wraps(function)
+    def metered(*args: Any) -> Any:
+        return function(*map(compared, args))
+
+    return metered
+
+
 def _metered_call(obj: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     METER.get().use(1 + _extent(obj))
+    if method in ("count", "index"):
+        compared(obj)
+        for each in args:
+            compared(each)
     if method == "replace":
         return _replaced(obj, *args, **kwargs)
     found = getattr(obj, method)(*args, **kwargs)
