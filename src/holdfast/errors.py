@@ -286,6 +286,10 @@ class StoreCorrupt(Unavailable):
     retry: ClassVar[RetryAdvice] = "never"
 
 
+# The store itself is in trouble, whatever it was asked. No job is charged for it.
+STORE_TROUBLE = (StoreUnavailable, StoreBusy, StoreFull, StoreCorrupt)
+
+
 class QueryTooLong(Unavailable):
     """A query for the web took longer than the setting `web_patience` allows, and was ended."""
 

@@ -90,6 +90,17 @@ class Snooze(Exception):
         self.reason = reason
 
 
+class StoreTrouble(Snooze):
+    """The store failed the handler, which is not the job's fault: it comes back soon, and that costs no attempt.
+
+    Holdfast makes it of what a handler raises. Only a job that may start once is not run again for it.
+    """
+
+    def __init__(self, reason: str, trace: str = "") -> None:
+        super().__init__("1s", reason)
+        self.trace = trace
+
+
 Outcome = Done | TryAgain | Fail | Park | Settled | Cancel | Discard | Snooze
 
 if not TYPE_CHECKING:  # a type checker already says that there is no Retry here

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 
 from holdfast import Cancel, Discard, JobContext, LeaseLost, Snooze
 from holdfast import outcomes as out
-from holdfast.errors import UsageError
+from holdfast.errors import StoreBusy, StoreUnavailable, UsageError
 
 
 class Point(BaseModel):
@@ -218,3 +219,19 @@ async def keeps(ctx: JobContext) -> str:
 async def plain(n: int) -> int:
     """Not decorated here: a test does that."""
     return n + 1
+
+
+def stores_a_step(ctx: JobContext, folder: str) -> str:
+    """Begins a step, stores it when it is told to, and says when the store did not take it."""
+    try:
+        return ctx.step_sync("slow", _told_to_go_on, folder)
+    except (StoreBusy, StoreUnavailable):
+        (Path(folder) / "met").touch()
+        raise
+
+
+def _told_to_go_on(folder: str) -> str:
+    (Path(folder) / "begun").touch()
+    while not (Path(folder) / "go on").exists():
+        time.sleep(0.01)
+    return "stored"

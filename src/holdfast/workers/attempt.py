@@ -18,12 +18,12 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.clock import Ports
 from holdfast.durations import show
-from holdfast.errors import BadPayload, LeaseLost, NotUnderstood
+from holdfast.errors import STORE_TROUBLE, BadPayload, LeaseLost, NotUnderstood
 from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Lease
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, StoreTrouble, TryAgain
 from holdfast.settings import Settings
 from holdfast.tracebacks import message_of, traceback_of
 from holdfast.workers.context import JobContext, Parking
@@ -273,13 +273,13 @@ def meant_by(problem: BaseException) -> Outcome | None:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise problem
-        case BaseExceptionGroup():
-            return _parking_among(problem) or raised()
-        case Exception() | SystemExit() | KeyboardInterrupt():  # its own failure, which its policy retries
-            pass
+        case BaseExceptionGroup() if park := _parking_among(problem):
+            return park
+        case Exception() | BaseExceptionGroup() | SystemExit() | KeyboardInterrupt():
+            pass  # its own failure, which its policy retries, or that of the store
         case _:
             raise problem
-    return raised()
+    return _trouble(problem) or raised()
 
 
 async def call(
@@ -319,6 +319,27 @@ def _parking_among(group: BaseExceptionGroup[BaseException]) -> Park | None:
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first.park if isinstance(first, Parking) else None
+
+
+def _trouble(problem: BaseException) -> StoreTrouble | None:
+    """The outcome of a handler that the store failed, and did nothing else wrong."""
+    return StoreTrouble(message_of(problem), traceback_of(problem)) if _is_store_trouble(problem) else None
+
+
+def _is_store_trouble(problem: BaseException) -> bool:
+    """Is it an error of the store, or raised because of one? In a group, whatever is not merely waiting must be."""
+    seen: set[int] = set()
+    reason: BaseException | None = problem
+    while reason is not None and id(reason) not in seen:
+        seen.add(id(reason))
+        if isinstance(reason, STORE_TROUBLE):
+            return True
+        if isinstance(reason, BaseExceptionGroup):
+            failed = reason.split(Parking)[1]
+            if failed is not None and all(map(_is_store_trouble, failed.exceptions)):
+                return True
+        reason = reason.__cause__ or (None if reason.__suppress_context__ else reason.__context__)
+    return False
 
 
 def outcome_of(signature: Signature, value: Any) -> Outcome:

@@ -21,7 +21,7 @@ from holdfast.kernel.ownership import owner_of
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import State
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, StoreTrouble, TryAgain
 from holdfast.settings import Settings
 from holdfast.shown_text import plural, shown
 from holdfast.workers.definitions import Definition
@@ -47,6 +47,8 @@ def as_written(
     """What the store gets of an outcome. A result that it cannot hold is a failure; secrets are removed."""
     policy = definition.retry if definition else _NO_POLICY
     caps = definition.result_cap(settings) if definition else settings.result_cap, settings.error_cap
+    if isinstance(outcome, StoreTrouble) and definition is not None and definition.once:
+        outcome = TryAgain(error=outcome.reason, trace=outcome.trace)  # its handler may have done something
     if is_read_by_others(definition):
         outcome = without_secrets(outcome, settings.error_cap)
     try:

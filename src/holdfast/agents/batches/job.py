@@ -37,7 +37,7 @@ from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
 from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
-from holdfast.outcomes import Done, Outcome, Snooze
+from holdfast.outcomes import Done, Outcome, Snooze, StoreTrouble
 from holdfast.shown_text import plural, shown
 from holdfast.workers.context import JobContext
 
@@ -101,7 +101,7 @@ class _BatchJob:
         try:
             return await self._play()
         except Unavailable as problem:
-            return Snooze("1s", str(problem))
+            return StoreTrouble(str(problem))
         except (LeaseLost, NotUnderstood):
             raise
         except Exception:

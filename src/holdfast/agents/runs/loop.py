@@ -56,7 +56,7 @@ from holdfast.kernel.ids import derived_id, new_id
 from holdfast.kernel.rows import Lease
 from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, ModelFailure, Reply
 from holdfast.models.protocol import Wire
-from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze
+from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
 from holdfast.settings import Settings
 from holdfast.shown_text import shown
 from holdfast.workers.context import JobContext
@@ -108,7 +108,7 @@ class RunLoop:
         try:
             return await self._play(ctx)
         except Unavailable as problem:
-            return Snooze(f"{_STORE_PAUSE}s", str(problem))
+            return StoreTrouble(str(problem))
 
     async def _play(self, ctx: JobContext) -> Outcome:
         loaded = await ctx.database.transact(turns.load, ctx.lease.seq)

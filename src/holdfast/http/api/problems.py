@@ -16,16 +16,13 @@ from starlette.routing import Match, Route
 
 from holdfast.app import core_of
 from holdfast.errors import (
+    STORE_TROUBLE,
     HoldfastError,
     MissingExtra,
     NotFound,
     SchemaTooNew,
     SchemaTooOld,
-    StoreBusy,
-    StoreCorrupt,
-    StoreFull,
     StoreRefused,
-    StoreUnavailable,
     StoreUnfit,
     Unavailable,
     UsageError,
@@ -122,7 +119,7 @@ async def on_refusal(request: Request, problem: Exception) -> Response:
 
 def note_outage(request: Request, problem: HoldfastError) -> None:
     """If the store did not answer, the log says so once: the client asks again."""
-    if isinstance(problem, (StoreUnavailable, StoreBusy, StoreFull, StoreCorrupt)):
+    if isinstance(problem, STORE_TROUBLE):
         core_of(request.app.state.gate.hf).ports.try_again(problem)
 
 

@@ -16,7 +16,7 @@ from holdfast import durations, errors
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, HoldfastError, UsageError
 from holdfast.kernel.codec import clip, clip_middle
-from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
+from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, StoreTrouble, TryAgain
 from holdfast.redaction import MARGIN
 from holdfast.settings import Settings
 
@@ -58,7 +58,7 @@ def read_problem(frame: list[str]) -> HoldfastError:
     return kind.__new__(kind, message)
 
 
-def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:
+def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:  # noqa: PLR0911  one for each outcome
     """An outcome as JSON; None is a lost lease. The worker redacts its texts, and keeps `cap` bytes of each."""
     most = cap * MARGIN
 
@@ -80,6 +80,8 @@ def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:
             return {"cancel": text(outcome.reason)}
         case Discard():
             return {"discard": [text(outcome.reason), clip_middle(outcome.trace, most)]}
+        case StoreTrouble():
+            return {"store_trouble": [text(outcome.reason), clip_middle(outcome.trace, most)]}
         case Snooze():
             return {"snooze": [outcome.delay_us, text(outcome.reason)]}
         case Settled():
@@ -88,7 +90,7 @@ def write_outcome(outcome: Outcome | None, cap: int) -> dict[str, Any]:
             assert_never(outcome)
 
 
-def read_outcome(frame: Any) -> Outcome | None:
+def read_outcome(frame: Any) -> Outcome | None:  # noqa: PLR0911  one for each outcome
     match frame:
         case {"lost": True}:
             return None
@@ -106,6 +108,8 @@ def read_outcome(frame: Any) -> Outcome | None:
             discarded = Discard(reason)
             discarded.trace = trace
             return discarded
+        case {"store_trouble": [str(reason), str(trace)]}:
+            return StoreTrouble(reason, trace)
         case {"snooze": [int(delay_us), str(reason)]}:
             return Snooze(timedelta(microseconds=delay_us), reason)
         case _:
