@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,32 @@ async def test_agx_28_after_a_lost_connection_it_comes_back_and_delivers(serve: 
         (done,) = await finished(submitter, [id])
     assert (done["status"], done["attempt"]) == ("completed", 1)
     assert any(0.5 <= seconds <= 1 for seconds in clock.slept)
+
+
+@pytest.mark.parametrize("cut", ["while the job runs", "while it drains"])
+async def test_a_busy_worker_that_lost_its_connections_delivers_before_its_next_heartbeat(
+    server: RespServer, connect: Connect, tmp_path: Path, cut: str
+) -> None:
+    """It pulls nothing, and its next heartbeat is far away: the cut itself must bring it back."""
+    submitter, goes = await connect("submitter"), tmp_path / "goes"
+    waiting = {"task_number": 1, "command": "sh", "args": ["-c", f"until test -e {goes}; do sleep 0.05; done"]}
+    worker = made(server.port, max_jobs=1, heartbeat_seconds=3_600.0)
+    async with running(worker):
+        (id,) = await submitted(submitter, plan={"plan_id": "wait", "tasks": [waiting]})
+
+        async def started() -> bool:
+            return worker.active == [id] and (await status(submitter, id))["status"] == "running"
+
+        await eventually(started)
+        if cut == "while it drains":
+            worker.stop()
+            await asyncio.wait({worker._pulling})  # type: ignore[type-var]
+        for client, connection in [*server._connections.items()]:
+            if server.gateway.clients[client].who == "w1":
+                connection.close()
+        goes.touch()
+        (done,) = await finished(submitter, [id])
+    assert (done["status"], done["attempt"]) == ("completed", 1)
 
 
 async def test_a_new_process_hands_back_what_a_dead_one_of_its_name_held(server: RespServer, connect: Connect) -> None:

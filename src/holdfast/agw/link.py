@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from holdfast.resp.liveness import watch_peer
@@ -22,9 +23,13 @@ class GatewayRefusal(Exception):
 
 
 class GatewayAddress(NamedTuple):
+    """A host and a port, or a Unix socket. `ca`: a file with the certificates to trust, instead of the system's."""
+
     host: str
     port: int
     tls: bool = False
+    ca: Path | None = None
+    unix: Path | None = None
 
 
 class LinkPatience(NamedTuple):
@@ -37,28 +42,48 @@ class LinkPatience(NamedTuple):
 FOR_EVER = LinkPatience()
 
 
-class Link:
-    """One connection. Only one request is under way at a time."""
+class _Replies(asyncio.StreamReader):
+    """What the gateway sends; `ended` is set as soon as nothing more can come."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER
-    ) -> None:
+    def __init__(self) -> None:
+        super().__init__(limit=_LONGEST_LINE)
+        self.ended = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.ended.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.ended.set()
+
+
+class Link:
+    """One connection. Only one request is under way at a time. `lost` is set when it has ended, whoever ended it."""
+
+    def __init__(self, reader: _Replies, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER) -> None:
         self._reader, self._writer = reader, writer
         self._patience = patience
         self._turn = asyncio.Lock()
+        self.lost = reader.ended
 
     @classmethod
     async def open(cls, address: GatewayAddress, patience: LinkPatience = FOR_EVER) -> Link:
         """`OSError` when nobody is there, or does not take the connection in time."""
-        context = ssl.create_default_context() if address.tls else None
-        opening = asyncio.open_connection(address.host, address.port, ssl=context, limit=_LONGEST_LINE)
+        context = ssl.create_default_context(cafile=address.ca) if address.tls else None
+        loop, reader = asyncio.get_running_loop(), _Replies()
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
             async with asyncio.timeout(patience.connect):
-                reader, writer = await opening
+                if address.unix is not None:
+                    transport, _ = await loop.create_unix_connection(lambda: protocol, str(address.unix))
+                else:
+                    opening = loop.create_connection(lambda: protocol, address.host, address.port, ssl=context)
+                    transport, _ = await opening
         except TimeoutError:
             raise TimeoutError("the gateway took no connection in time") from None
-        watch_peer(writer.transport)
-        return cls(reader, writer, patience)
+        watch_peer(transport)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), patience)
 
     async def call(self, *arguments: str | bytes, waits: float = 0) -> Answer:
         """The reply to one request; `GatewayRefusal`, or `OSError` when the connection is gone.

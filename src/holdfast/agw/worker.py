@@ -143,18 +143,24 @@ class AgwWorker:
             await control.close()
 
     async def _beat_and_pull(self, control: Link, popping: Link) -> None:
-        """Pull until the worker stops, beat until somebody cancels; whichever fails first ends both."""
+        """Pull until the worker stops, beat until somebody cancels; whichever fails first ends both.
+
+        So does the loss of a connection, which a busy worker would else notice with its next heartbeat: until then it
+        could deliver nothing.
+        """
         beating = asyncio.create_task(self._beat(control))
         pulling = self._pulling = asyncio.create_task(self._pull(popping))
+        losing = [asyncio.create_task(_lost(link)) for link in (control, popping)]
         try:
-            await asyncio.wait({beating, pulling}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({beating, pulling, *losing}, return_when=asyncio.FIRST_COMPLETED)
             if pulling.done():
                 await pulling
-            await beating
+            ended, _ = await asyncio.wait({beating, *losing}, return_when=asyncio.FIRST_COMPLETED)
+            await ended.pop()
         finally:
-            for task in (beating, pulling):
+            for task in (beating, pulling, *losing):
                 task.cancel()
-            await asyncio.gather(beating, pulling, return_exceptions=True)
+            await asyncio.gather(beating, pulling, *losing, return_exceptions=True)
 
     async def _open(self) -> Link:
         link = await Link.open(self._options.address, self._options.patience)
@@ -326,6 +332,11 @@ class AgwWorker:
         if self._control is not None and self._registered.is_set():
             with contextlib.suppress(OSError, GatewayRefusal):
                 await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
+
+
+async def _lost(link: Link) -> None:
+    await link.lost.wait()
+    raise ConnectionResetError("the gateway closed the connection")
 
 
 def _read_job(popped: bytes) -> dict[str, Any] | None:
