@@ -64,6 +64,22 @@ async def test_a_job_is_taken_by_its_id_and_no_other(store: Store) -> None:
     assert other.id != second
 
 
+@pytest.mark.parametrize("limit_us", [2 * SECOND_US, 3 * TTL_US])
+async def test_no_lease_of_a_holder_that_is_not_ours_passes_the_time_limit_of_its_job(
+    store: Store, limit_us: int
+) -> None:
+    """Whether it is far below the time of a lease or far above, taken by its id or shared out."""
+    by_id = await taken(store, await store.worker(), await store.enqueue(timeout_us=limit_us))
+    await store.enqueue(timeout_us=limit_us)
+    shared = await store.do(claim_for, [claimer(await store.worker())])
+    assert by_id is not None
+    leases = [by_id, *shared]
+    assert [lease.lease_until - lease.claimed_at for lease in leases] == [min(TTL_US, limit_us)] * 2
+    renewals = [Renewal(*lease.held, 10 * TTL_US) for lease in leases]
+    renewed, lost = await store.do(renew_each, renewals, ceiling_us=HOUR_US)
+    assert ({row.lease_until - leases[0].claimed_at for row in renewed}, lost) == ({limit_us}, [])
+
+
 async def test_a_job_that_somebody_holds_is_not_taken_not_even_by_its_holder(store: Store) -> None:
     lease = await store.claimed()
     assert await taken(store, lease.worker, lease.id) is None

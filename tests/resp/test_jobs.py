@@ -13,11 +13,14 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.resp import keys
 from holdfast.resp.principals import KeyPrincipal, digest_of
+from holdfast.resp.renewal import LeaseRenewal
+from holdfast.resp.server import RespServer
 from tests.conftest import Place
 from tests.resp.conftest import Client, Connect, Serve
 from tests.resp.test_plans_and_actions import action
 from tests.resp.test_workers import SHORT, let_die, live_long, registered, worker
 from tests.support.apps import eventually
+from tests.support.past_kernel import query
 
 PLAN = {"plan_id": "sorting", "tasks": [{"task_number": 1, "command": "sort"}]}
 
@@ -131,6 +134,35 @@ async def test_agx_21_a_dead_workers_job_is_done_by_another(place: Place, serve:
     assert (await status(heir, id))["status"] == "completed"
 
 
+@pytest.mark.both
+@pytest.mark.parametrize("lease", ["popped", "renewed by its token"])
+async def test_a_silent_workers_lease_ends_with_the_worker(place: Place, connect: Connect, lease: str) -> None:
+    """Its connections are open, and its last lease would hold for much longer: nobody could use it."""
+    hung, heir = await registered(connect, "w1"), await registered(connect, "w2")
+    (id,) = await submitted(await connect("submitter"))
+    ((_, token, _),) = await hung("JOB.CLAIM", "ready")  # type: ignore[misc, str-unpack]
+    if lease == "renewed by its token":
+        assert await hung("JOB.RENEW", id, token, "3600000") == "OK"  # type: ignore[arg-type]
+    query(place, "update holdfast.worker set ttl_us = 1 where id = 'w1'")
+    job = await popped(heir, "60")
+    assert (job["job_id"], job["attempt"]) == (id, 2)
+
+
+async def test_a_server_keeps_a_lease_no_longer_than_its_worker_counts_as_alive(
+    place: Place, server: RespServer, connect: Connect
+) -> None:
+    client = await registered(connect)
+    await submitted(await connect("submitter"))
+    await popped(client)
+    query(place, "update holdfast.worker set heartbeat_at = heartbeat_at - 60000000")
+    query(place, "update holdfast.lease set lease_until = lease_until - 70000000")
+    await LeaseRenewal(server.gateway).keep()
+    ((beyond,),) = query(
+        place, "select l.lease_until - w.heartbeat_at - w.ttl_us from holdfast.lease l, holdfast.worker w"
+    )
+    assert -60_000_000 < beyond < 30_000_000  # each statement has a time of its own
+
+
 async def test_agx_22_only_the_claimant_reports(connect: Connect) -> None:
     client, stranger = await registered(connect, "w1"), await registered(connect, "w2")
     (id,) = await submitted(await connect("submitter"))
@@ -193,17 +225,14 @@ async def test_a_failed_job_is_retried_until_it_is_dead_and_then_by_hand(connect
     assert json.loads(await client.text("ACTION.STATUS", "a1"))["completed_jobs"] == 1
 
 
-async def test_agx_24_a_job_over_its_time_is_taken_away_and_dead_in_the_end(serve: Serve, connect: Connect) -> None:
-    server = await serve(dead_after=SHORT * 3)
-    client = await registered(connect, "w1", port=server.port)
-    (id,) = await submitted(await connect("submitter", server.port), timeout_secs=1, max_attempts=2)
-    beats = asyncio.create_task(beating(await connect("w1", server.port), "w1"))
+@pytest.mark.both
+async def test_agx_24_a_job_over_its_time_is_taken_away_and_dead_in_the_end(connect: Connect) -> None:
+    """A limit far below the time after which a silent worker is dead: the lease would hold for long."""
+    client = await registered(connect, "w1")
+    (id,) = await submitted(await connect("submitter"), timeout_secs=1, max_attempts=2)
+    beats = asyncio.create_task(beating(await connect("w1"), "w1"))
     for attempt in (1, 2):
-        job = None
-        while job is None:
-            answer = await client("BRPOP", "queue:ready", "1")
-            job = json.loads(answer) if isinstance(answer, bytes) else None
-        assert job["attempt"] == attempt
+        assert (await popped(client, "60"))["attempt"] == attempt
 
     async def dead() -> bool:
         return bool((await status(client, id))["status"] == "dead")
@@ -211,6 +240,34 @@ async def test_agx_24_a_job_over_its_time_is_taken_away_and_dead_in_the_end(serv
     await eventually(dead)
     await eventually(lambda: flagged(client, id))
     beats.cancel()
+
+
+@pytest.mark.both
+@pytest.mark.parametrize(("seconds", "lease_ms"), [(1, 1_000), (3_600, 90_000)])
+async def test_agx_24_no_lease_is_longer_than_its_job_may_run(connect: Connect, seconds: int, lease_ms: int) -> None:
+    client = await registered(connect)
+    await submitted(await connect("submitter"), timeout_secs=seconds)
+    ((_, _, lease),) = await client("JOB.CLAIM", "ready")  # type: ignore[misc, str-unpack]
+    assert lease == lease_ms
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("renewed_by", ["heartbeat", "token", "server"])
+async def test_agx_24_no_renewal_passes_the_time_of_the_job(
+    place: Place, server: RespServer, connect: Connect, renewed_by: str
+) -> None:
+    """A limit far above the time after which a silent worker is dead: nearly all of it is over."""
+    client = await registered(connect)
+    (id,) = await submitted(await connect("submitter"), timeout_secs=3_600)
+    ((_, token, _),) = await client("JOB.CLAIM", "ready")  # type: ignore[misc, str-unpack]
+    query(place, "update holdfast.lease set claimed_at = claimed_at - 3580000000, lease_until = lease_until - 85000000")
+    if renewed_by == "heartbeat":
+        assert await client("WORKER.HEARTBEAT", "w1") == "OK"
+    elif renewed_by == "token":
+        assert await client("JOB.RENEW", id, token, "600000") == "OK"  # type: ignore[arg-type]
+    else:
+        await LeaseRenewal(server.gateway).keep()
+    assert query(place, "select lease_until - claimed_at from holdfast.lease") == [(3_600_000_000,)]
 
 
 async def flagged(client: Client, id: str) -> bool:

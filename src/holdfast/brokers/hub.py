@@ -328,7 +328,7 @@ class Hub:
         if owner is None:  # it was given up, and has another number now
             self._endings.put(lease, release(lease))
             return None
-        kept = KeptLease(lease, sent_at, self._fence(owner, sent_at, sent_at, owner.ttl_us), owner)
+        kept = KeptLease(lease, sent_at, self._fence(owner, lease, sent_at, sent_at, owner.ttl_us), owner)
         self._keep(kept)
         return kept
 
@@ -372,9 +372,10 @@ class Hub:
 
     # Heartbeats and hints
 
-    def _fence(self, owner: Member, sent_at: float, claimed_at: float, ttl_us: int) -> float:
+    def _fence(self, owner: Member, lease: Lease, sent_at: float, claimed_at: float, ttl_us: int) -> float:
         """When a lease counts as lost. Who renews by hand may do so until its very end."""
-        until = min(sent_at + ttl_us / 1e6, claimed_at + self._ceiling_us / 1e6)
+        longest_us = min(self._ceiling_us, lease.timeout_us or self._ceiling_us)
+        until = min(sent_at + ttl_us / 1e6, claimed_at + longest_us / 1e6)
         return until - min(self.settings.fence_margin.total_seconds(), ttl_us / 4e6) * owner.renews
 
     async def _tick(self) -> None:
@@ -419,7 +420,7 @@ class Hub:
 
     def _on_renewed(self, kept: KeptLease, row: Renewed, sent_at: float, ttl_us: int) -> None:
         kept.until = row.lease_until
-        kept.fence_at = max(kept.fence_at, self._fence(kept.owner, sent_at, kept.claimed_at, ttl_us))
+        kept.fence_at = max(kept.fence_at, self._fence(kept.owner, kept.lease, sent_at, kept.claimed_at, ttl_us))
         kept.cancel_requested = row.cancel_requested_at is not None
 
     def _mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:

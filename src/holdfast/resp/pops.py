@@ -277,9 +277,8 @@ class Pops:
                 waiter.served = False
         for waiter, ask, leases in zip(waiters, asks, claimed.leases, strict=True):
             if leases:
-                seconds = min(self._ttl_us, claimed.left_us[ask.epoch]) / _US
-                sure = asked_at + min(_SURE * seconds, _LONGEST_SURE)
-                self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, sure) for lease in leases])
+                left_us = claimed.left_us[ask.epoch]
+                self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, asked_at, left_us) for lease in leases])
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         left = [waiter for waiter in waiters if not waiter.answer.done()]
         for waiter in left:
@@ -372,7 +371,10 @@ def _ask(waiter: PopWaiter, routes: Mapping[Takes, frozenset[int]]) -> ClaimAsk:
     return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns), waiter.tenant)
 
 
-def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], sure_until: float) -> Popped:
+def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> Popped:
+    """`left_us`: for how long its holder counts as alive if it stays silent."""
+    seconds = min(lease.lease_until - lease.claimed_at, left_us) / _US
+    sure_until = asked_at + min(_SURE * seconds, _LONGEST_SURE)
     element = jobs.raw_bytes(json.loads(lease.payload)) if lease.kind == jobs.RAW else None
     public = names.get(lease.id) or plans.public_id(lease.id)
     return Popped(lease, public, epoch.incarnation, element, sure_until)

@@ -47,15 +47,12 @@ class LeaseRenewal:
 
 
 async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
-    """Renew what a live worker was sent, each until its job's time is over. Which of them it holds still."""
+    """Renew what a live worker was sent, but not beyond its own time. Which of them it holds still."""
     alive = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
     if [row.epoch for row in alive] != [epoch]:
         return set()
-    now = alive[0].now
+    now, left_us = alive[0].now, alive[0].left_us
     leases = [each for each in await leases_of(tx, epoch.worker, limit=MOST) if each.lease.held in delivered]
-    left = {each.lease.held: each.claimed_at + (each.timeout_us or NEVER_US) - now for each in leases}
     soon = [each.lease.held for each in leases if each.lease_until - now < ttl_us * 2 // 3]
-    await renew_each(
-        tx, [Renewal(*held, min(ttl_us, left[held])) for held in soon if left[held] > 0], ceiling_us=NEVER_US
-    )
+    await renew_each(tx, [Renewal(*held, min(ttl_us, left_us)) for held in soon], ceiling_us=NEVER_US)
     return {each.lease.held for each in leases}

@@ -181,10 +181,19 @@ class LiveHolder(NamedTuple):
     incarnation: str
     metadata: str | None
     now: int
+    left_us: int  # for which it counts as alive if it stays silent
 
     @property
     def epoch(self) -> Epoch:
         return Epoch(self.seq, self.incarnation)
+
+
+class SilentHolder(NamedTuple):
+    """A worker that holds something, and counts as dead."""
+
+    seq: int
+    status: str
+    heartbeat_at: int
 
 
 class HeldLease(NamedTuple):

@@ -25,6 +25,7 @@ from holdfast.resp.rows import (
     QueuePlace,
     RecentJob,
     RespKeyRow,
+    SilentHolder,
     StandingLease,
     TakenAway,
     ValueRow,
@@ -88,6 +89,7 @@ class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     lock_holders: Many[Holder]
     count_held: Many[HeldCount]
     live_holders: Many[LiveHolder]
+    silent_holders: Many[SilentHolder]
     held_leases: Many[HeldLease]
     taken_away: Many[TakenAway]
     standing_leases: Many[StandingLease]

@@ -14,6 +14,7 @@ from holdfast.errors import Unavailable
 from holdfast.kernel import leases, waiting, workers
 from holdfast.kernel.broker_rows import NOWHERE
 from holdfast.resp import keyspace
+from holdfast.resp import workers as resp_workers
 from holdfast.resp.gateway import RespGateway
 
 log = logging.getLogger("holdfast.resp")
@@ -49,7 +50,9 @@ class Upkeep:
         transact, chance, pops = self._gateway.transact, self._gateway.core.ports.random, self._gateway.pops
         sight = await transact(workers.look, NOWHERE, pops.served())
         if sight.silent:
-            await transact(workers.lose_workers, gone=(), reason="no heartbeat in its ttl", until=sight.now)
+            await transact(workers.lose_workers, gone=(), reason=resp_workers.SILENT, until=sight.now)
+        if sight.leased:
+            await transact(resp_workers.give_up_silent, limit=_LIMIT, chance=chance, until=sight.now)
         if sight.leased and await transact(leases.lapsed, until=sight.now):
             await transact(leases.expire, gone=(), limit=_LIMIT, backoff_us=0, chance=chance, until=sight.now)
         if sight.next_due is not None and sight.next_due <= sight.now:

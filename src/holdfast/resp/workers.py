@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from typing import Any, NamedTuple
@@ -18,11 +19,11 @@ from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.leases import beat_many, renew_each
+from holdfast.kernel.leases import beat_many, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
-from holdfast.kernel.workers import Registration, list_workers, unregister
+from holdfast.kernel.workers import Registration, list_workers, lose_workers, unregister
 from holdfast.resp.plans import KIND, public_id
 from holdfast.resp.principals import KeyPrincipal
 from holdfast.resp.rows import Epoch, HeldLease, WorkerEpoch
@@ -30,6 +31,7 @@ from holdfast.resp.statements import HoldersSql
 
 MOST = 10_000
 NEVER_US = 315_360_000_000_000
+SILENT = "no heartbeat in its ttl"
 PLANS_ONLY = "takes:plans"  # of a worker that leaves jobs without a plan to others
 
 
@@ -180,9 +182,8 @@ async def beat_all(
     workers = [epoch.worker for epoch in epochs]
     leases = await tx.many(HoldersSql.held_leases, workers=workers)
     known = [each for each in leases if _knows(each, delivered)]
-    left = {each.held: each.claimed_at + (each.timeout_us or NEVER_US) - each.now for each in known}
     active = Counter(each.worker for each in known)
-    overtime = [(each.worker, each.id) for each in known if left[each.held] <= 0]
+    overtime = [(each.worker, each.id) for each in known if each.claimed_at + (each.timeout_us or NEVER_US) <= each.now]
     gone = {held for held in delivered if held.worker in workers} - {each.held for each in leases}
     for worker, job in [*overtime, *await _taken_away(tx, gone)]:
         said = told.setdefault(worker, {})
@@ -202,7 +203,7 @@ async def beat_all(
         ],
     )
     beaten = frozenset(row.seq for row in alive)
-    renewals = [Renewal(*held, min(ttl_us, time)) for held, time in left.items() if time > 0 and held.worker in beaten]
+    renewals = [Renewal(*each.held, ttl_us) for each in known if each.worker in beaten]
     await renew_each(tx, renewals, ceiling_us=NEVER_US)
     return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
 
@@ -221,6 +222,19 @@ def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
         return True
     told = json.loads(lease.progress) if lease.progress else {}
     return told.get("attempt") == attempt_of(lease.attempts, lease.rescues)
+
+
+async def give_up_silent(tx: Transaction, *, limit: int, chance: random.Random, until: int) -> bool:
+    """Give up workers that were silent until then, and take back what they hold, however long their leases still are;
+    whether there were any. A worker that is heard of meanwhile stays."""
+    silent = await tx.many(HoldersSql.silent_holders, until=until)
+    if not silent:
+        return False
+    live = [row for row in silent if row.status in ("active", "draining")]
+    beats = [row.heartbeat_at for row in live]
+    await lose_workers(tx, gone=[row.seq for row in live], last_beats=beats, reason=SILENT, until=until)
+    await expire(tx, gone=[row.seq for row in silent], limit=limit, backoff_us=0, chance=chance, until=until)
+    return True
 
 
 async def leave(tx: Transaction, id: str, epoch: Epoch | None, *, force: bool) -> None:

@@ -47,7 +47,7 @@ where f.key < w.n and coalesce((select r.queue from holdfast.route r where r.id 
 
 -- name: take_for :many on postgres
 -- Takes jobs that are locked, each for its own holder, as `take` does for one. A holder that drains or was given up
--- gets nothing.
+-- gets nothing. No lease is longer than its job may run: nobody else ends the attempt of a holder that is not ours.
 with asked as materialized (
     select t.worker, t.ttl_us, j.route, @place(j)
     from rows(:takings) as t (seq bigint, worker bigint, ttl_us bigint)
@@ -65,7 +65,8 @@ with asked as materialized (
     returning *
 ), claimed as materialized (
     select j.*, t.attempts, t.rescues, t.token + 1 as token, (select c.epoch from holdfast.cluster c) as epoch,
-        a.worker, a.ttl_us, holdfast.now_us() as claimed_at, holdfast.now_us() + a.ttl_us as lease_until
+        a.worker, a.ttl_us, holdfast.now_us() as claimed_at,
+        holdfast.now_us() + least(a.ttl_us, coalesce(j.timeout_us, a.ttl_us)) as lease_until
     from taken t
     join asked a on a.seq = t.seq
     cross join lateral (select k.* from holdfast.job k where k.seq = t.seq offset 0) as j
@@ -83,7 +84,8 @@ from claimed;
 insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
     parent, lane, ttl_us)
 select j.seq, value ->> :takings.worker, (select c.epoch from holdfast.cluster c), r.token + 1,
-    holdfast.now_us() + (value ->> :takings.ttl_us), holdfast.now_us(), j.route, r.attempts, r.rescues, j.kind, j.queue,
+    holdfast.now_us() + min(value ->> :takings.ttl_us, coalesce(j.timeout_us, value ->> :takings.ttl_us)),
+    holdfast.now_us(), j.route, r.attempts, r.rescues, j.kind, j.queue,
     j.parent, j.lane, value ->> :takings.ttl_us
 from json_each(:takings)
 cross join holdfast.job j on j.seq = value ->> :takings.seq

@@ -39,7 +39,8 @@ where l.seq = h.seq and l.worker = h.worker and l.epoch = h.epoch and l.token = 
 returning :columns;
 
 -- name: renew_each :many
--- As `renew`, each lease for a time of its own, which the lease keeps: see `shorten_leases`.
+-- As `renew`, each lease for a time of its own, which the lease keeps: see `shorten_leases`. A holder that is not ours
+-- does not end its attempts in time, so no renewal passes the time limit of the job.
 with kept as materialized (
     select k.seq as held, h.ttl_us
     from rows(:renewals) as h (seq bigint, worker bigint, epoch bigint, token bigint, ttl_us bigint)
@@ -52,7 +53,8 @@ with kept as materialized (
 )
 update holdfast.lease as l
 set lease_until = greatest(case when cast(:leap_us as bigint) < 0 then 0 else l.lease_until end,
-    least(holdfast.now_us() + kept.ttl_us, l.claimed_at + :ceiling_us)),
+    least(holdfast.now_us() + kept.ttl_us, l.claimed_at + :ceiling_us, l.claimed_at
+        + coalesce((select j.timeout_us from holdfast.job j where j.seq = l.seq), :ceiling_us))),
     ttl_us = greatest(coalesce(l.ttl_us, 0), least(kept.ttl_us, l.claimed_at + :ceiling_us - holdfast.now_us()))
 from kept where l.seq = kept.held
 returning :columns;

@@ -107,7 +107,7 @@ async def renew(call: CommandCall) -> Reply:
     renewed: list[Popped] = []
 
     async def act(tx: Transaction, owned: OwnedLease, epoch: Epoch) -> Reply:
-        if await renew_one(tx, Renewal(*owned.lease.held, ttl_us), ceiling_us=_ceiling(owned)) is None:
+        if await renew_one(tx, Renewal(*owned.lease.held, ttl_us), ceiling_us=workers.NEVER_US) is None:
             raise LeaseLost(owned.id, owned.lease.fence)
         renewed[:] = [Popped(owned.lease, call.text(0, "a job id"), epoch.incarnation)]
         return OK
@@ -115,10 +115,6 @@ async def renew(call: CommandCall) -> Reply:
     reply = await _held(call, act)
     call.gateway.pops.deliver(renewed, call.client)
     return reply
-
-
-def _ceiling(owned: OwnedLease) -> int:
-    return owned.timeout_us or workers.NEVER_US
 
 
 async def complete(call: CommandCall) -> Reply:

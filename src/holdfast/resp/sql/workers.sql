@@ -24,10 +24,20 @@ group by l.worker;
 -- name: live_holders :many
 -- Those of these who are alive, and what they have told about themselves if somebody asks for it: it may be long.
 select w.seq, w.incarnation, case when w.seq = any(cast(:told as bigint[])) then w.metadata end as metadata,
-    holdfast.now_us() as now
+    holdfast.now_us() as now, w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status in ('active', 'draining')
     and w.heartbeat_at + w.ttl_us > holdfast.now_us();
+
+-- name: silent_holders :many
+-- Registered workers that hold something although their time is over: no call of theirs is taken any more, so nobody
+-- can end what they hold. Also those that were given up while somebody else had locked a job of theirs. For :until see
+-- `find_lapsed`.
+select w.seq, w.status, w.heartbeat_at
+from (select distinct l.worker from holdfast.lease l) as h join holdfast.worker w on w.seq = h.worker
+where w.host = 0 and w.metadata ->> 'registration' is not null and (w.status not in ('active', 'draining')
+    or (w.heartbeat_at + w.ttl_us <= holdfast.now_us() and w.heartbeat_at + w.ttl_us <= cast(:until as bigint)))
+order by w.seq;
 
 -- name: held_leases :many
 -- What these hold, and what they have reported about it.
