@@ -212,6 +212,24 @@ async def test_a_browser_logs_in_with_a_token_or_a_link(hf: Holdfast) -> None:
     assert (await browser.get("/")).status == 401
 
 
+async def test_a_right_token_or_link_comes_in_however_many_wrong_ones_its_address_has_shown(hf: Holdfast) -> None:
+    """A proxy is one address for everybody behind it."""
+    made, link = await hf.access.tokens.create("ann"), await hf.access.logins.link(Principal("bob", "admin"))
+    client, same = Client(web(hf)), {"sec-fetch-site": "same-origin"}
+    for _ in range(12):
+        await client.get(f"{API}/runs")
+    wrong = [
+        await client.get(f"{API}/runs"),
+        await client.get("/login", link="wrong"),
+        await client.call("POST", "/login", {"token": "hft_wrong"}, headers=same),
+    ]
+    assert {answer.status for answer in wrong} == {429}
+    assert (await client.call("POST", "/login", {"token": made.secret}, headers=same)).status == 204
+    assert (await client.get("/login", link=link)).status == 303
+    shown = {"authorization": f"Bearer {made.secret}"}
+    assert (await client.call("GET", f"{API}/system", headers=shown)).status == 200
+
+
 async def test_it_is_mounted_under_any_path_and_needs_no_lifespan(hf: Holdfast) -> None:
     made = await hf.access.tokens.create("ann")
     host = Starlette(routes=[Mount("/a/b", web(hf))])

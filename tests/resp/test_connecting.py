@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.resp import keys, principals
@@ -18,7 +20,8 @@ from holdfast.resp.options import DEAD_AFTER, RespOptions
 from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
 from holdfast.resp.table import TABLE
-from tests.resp.conftest import KEYS, Connect, Raw, Serve, request
+from holdfast.resp.throttle import DELAY
+from tests.resp.conftest import KEYS, Client, Connect, Raw, Serve, request
 from tests.support.apps import eventually
 
 OpenRaw = Callable[[], Awaitable[Raw]]
@@ -66,15 +69,38 @@ def test_agx_02_what_is_compared_says_nothing_about_a_prefix() -> None:
 
 
 async def test_agx_02_six_wrong_keys_in_a_minute_are_throttled(connect: Connect) -> None:
+    """A guess after them waits, costs its connection, and does not say whether it was wrong."""
     client = await connect(None)
     for _ in range(5):
         assert await client("AUTH", "0" * 64) == "-ERR Invalid authentication key"
     refused = "-ERR Too many authentication failures; try again in a minute"
-    assert await client("AUTH", KEYS["w1"]) == refused
-    with pytest.raises(ConnectionError):
-        await client("AUTH", KEYS["w1"])
-    other = await connect(None)
-    assert await other("AUTH", KEYS["w1"]) == refused
+    for _ in range(2):
+        began = asyncio.get_running_loop().time()
+        assert await client("AUTH", "0" * 64) == refused
+        assert asyncio.get_running_loop().time() - began >= 0.9 * DELAY
+        with pytest.raises(ConnectionError):
+            await client("AUTH", "0" * 64)
+        client = await connect(None)
+
+
+async def test_a_right_key_comes_in_however_many_wrong_ones_its_address_has_shown(hf: Holdfast, serve: Serve) -> None:
+    """A proxy and the nodes of a cluster are one address for everybody behind them."""
+    await add_key(hf, "stored")
+    server = await serve(shared=shared("a key that all of us have"))
+    links = [await Link.open(GatewayAddress("127.0.0.1", server.port)) for _ in range(24)]
+    clients = [Client(link) for link in links]
+    for _ in range(5):
+        await clients[0]("AUTH", "0" * 64)
+    guesses = [asyncio.create_task(each("AUTH", "1" * 64)) for each in clients[:20]]
+    right = [KEYS["w1"]], [SECRET], ["worker-7", "a key that all of us have"]
+    for client, words in zip(clients[20:], right, strict=False):
+        assert await client("AUTH", *words) == "OK"
+        assert await client("PING") == "PONG"
+    assert isinstance(await clients[23]("HELLO", "2", "AUTH", "default", KEYS["w2"]), list)
+    assert await clients[23]("PING") == "PONG"
+    assert {await each for each in guesses} == {"-ERR Too many authentication failures; try again in a minute"}
+    for client in clients:
+        await client.close()
 
 
 async def test_one_key_cannot_use_up_the_calls_of_another(connect: Connect) -> None:
@@ -330,6 +356,31 @@ async def test_multi_queues_and_exec_calls_in_order(connect: Connect) -> None:
     await client("MULTI")
     assert await client("NO.SUCH") == "-ERR unknown command 'NO.SUCH'"
     assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
+
+
+@pytest.mark.parametrize("words", [("AUTH", SECRET), ("HELLO", "3", "AUTH", "default", SECRET), ("RESET",)])
+async def test_nothing_that_was_queued_under_one_key_is_called_under_another(
+    hf: Holdfast, connect: Connect, words: tuple[str, ...]
+) -> None:
+    await add_key(hf, "reader", commands=("GET",))
+    client = await connect("w1")
+    await client("MULTI")
+    assert await client("SET", "a", "1") == "QUEUED"
+    assert await client(*words) == "-ERR Command not allowed inside a transaction"
+    assert await client("EXEC") == "-EXECABORT Transaction discarded because of previous errors."
+    assert await client("GET", "a") is None
+
+
+async def test_exec_asks_again_what_the_key_may_call(hf: Holdfast, server: RespServer, connect: Connect) -> None:
+    client = await connect("w1")
+    await client("MULTI")
+    for words in (("SET", "a", "1"), ("PING",)):
+        assert await client(*words) == "QUEUED"
+    (there,) = server.gateway.clients.values()
+    assert there.principal is not None
+    there.principal = replace(there.principal, commands=("GET",))
+    assert await client("EXEC") == ["-NOPERM this key may not call SET", "PONG"]
+    assert await client("GET", "a") is None
 
 
 async def test_multi_stores_no_more_bytes_than_one_request_may_have(connect: Connect) -> None:

@@ -33,7 +33,12 @@ class Logins(View):
         return secret
 
     async def use(self, link: str) -> str | None:
-        """The secret of a session for who follows the link; None when it was used, or is too old."""
+        """The secret of a session for who follows the link; None when it was used, or is too old.
+
+        What is no link changes nothing, and does not wait for those who write.
+        """
+        if await self._ask(find_link, hashed(link)) is None:
+            return None
         secret = secrets.token_urlsafe(32)
         found = await self._ask(use_link, hashed(link), hashed(secret))
         return secret if found else None
@@ -82,6 +87,11 @@ def _principal(row: LoginRow) -> Principal:
 async def add_login(tx: Transaction, row: dict[str, object]) -> None:
     await tx.run(LoginsSql.prune_logins)
     await tx.run(LoginsSql.add_login, **row)
+
+
+@reading
+async def find_link(tx: Transaction, link: str) -> LoginRow | None:
+    return await tx.one(LoginsSql.find_link, hash=link)
 
 
 async def use_link(tx: Transaction, link: str, session: str) -> bool:

@@ -28,6 +28,7 @@ class TokensSql(Statements, package=_PACKAGE, file="tokens.sql", types=_SCOPES):
 
 class LoginsSql(Statements, package=_PACKAGE, file="logins.sql", types=_SCOPES):
     add_login: Exec
+    find_link: One[LoginRow]
     use_link: One[LoginRow]
     find_login: One[LoginRow]
     live_logins: Many[LoginRow]

@@ -22,7 +22,8 @@ from holdfast.shown_text import plural
 log = logging.getLogger("holdfast.resp")
 
 NOAUTH = Failure("NOAUTH Authentication required")
-_IN_MULTI = {"EXEC", "DISCARD", "MULTI", "WATCH", "QUIT", "RESET"}  # what MULTI does not queue
+_IN_MULTI = {"EXEC", "DISCARD", "MULTI", "WATCH", "QUIT"}  # what MULTI does not queue
+_NOT_IN_MULTI = {"AUTH", "HELLO", "RESET"}  # what was queued under one key is not called under another
 _MOST_QUEUED = 1_024
 _POINTER = 8  # bytes that an argument takes besides its own
 _REFUSALS = 32  # commands before a key was shown, after which the connection is closed
@@ -41,6 +42,9 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
         client.refused = client.queued is not None
         return problem
     assert command is not None
+    if client.queued is not None and name in _NOT_IN_MULTI:
+        client.refused = True
+        return Failure("Command not allowed inside a transaction")
     if client.queued is not None and name not in _IN_MULTI:
         client.queued_size += sum(_POINTER + len(each) for each in request)
         if len(client.queued) >= _MOST_QUEUED or client.queued_size > AFTER_AUTH.request:
@@ -127,13 +131,20 @@ def _problem(command: Command | None, name: str, count: int, client: Client, gat
         return Failure(command.wrong_number)
     if client.principal is None or command.always:
         return None
-    if not client.principal.may_call(command.name):
-        gateway.counts["refused"] += 1
-        return Failure(f"this key may not call {command.name}", "NOPERM")
+    if (problem := _forbidden(command, client, gateway)) is not None:
+        return problem
     if command.rate is not None and not gateway.rates.allows(client.who, command.name, command.rate):
         limit = plural(command.rate, "call")
         return Failure(f"{command.name} is limited to {limit} a minute for each key; try again later")
     return None
+
+
+def _forbidden(command: Command, client: Client, gateway: RespGateway) -> Failure | None:
+    """Why the key of this connection may not call it, if it may not."""
+    if command.always or (client.principal is not None and client.principal.may_call(command.name)):
+        return None
+    gateway.counts["refused"] += 1
+    return Failure(f"this key may not call {command.name}", "NOPERM")
 
 
 async def _execute(client: Client, gateway: RespGateway) -> Reply:
@@ -146,9 +157,15 @@ async def _execute(client: Client, gateway: RespGateway) -> Reply:
         return Failure("Transaction discarded because of previous errors.", "EXECABORT")
     client.executing = True
     try:
-        return [await answer(TABLE[request[0].decode().upper()], request, client, gateway) for request in queued]
+        return [await _call_queued(request, client, gateway) for request in queued]
     finally:
         client.executing = False
+
+
+async def _call_queued(request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
+    """What the key may call is asked again: it decides when something is done, not when it was queued."""
+    command = TABLE[request[0].decode().upper()]
+    return _forbidden(command, client, gateway) or await answer(command, request, client, gateway)
 
 
 def _shown(name: str) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from holdfast.clock import Clock
 
-FAILURES = 5  # wrong keys that one address may show in a minute
+FAILURES = 5  # wrong keys that one address may show in a minute before their answers are delayed
+DELAY = 1.0  # seconds
 _MINUTE = 60.0
 _ADDRESSES = 10_000  # that are remembered, the latest ones
+_AT_ONCE = 4  # keys of barred addresses that are judged at the same time
 
 
 class FailedKeys:
-    """Who has shown wrong keys in the last minute."""
+    """Who has shown wrong keys in the last minute. Their keys are judged too, but only a few at once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._judging = asyncio.Semaphore(_AT_ONCE)
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def turn(self, address: str) -> AbstractAsyncContextManager[None]:
+        """Around the judgement of a key: those who guess do not keep the store from everybody else."""
+        return self._judging if self.is_barred(address) else nullcontext()
 
     def is_barred(self, address: str) -> bool:
         times = self._failures.get(address)

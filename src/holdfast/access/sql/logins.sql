@@ -5,6 +5,9 @@ insert into holdfast.login (hash, kind, name, role, tenant, scopes, token, creat
 values (:hash, :kind, :name, :role, :tenant, :scopes, :token, holdfast.now_us(), holdfast.now_us(),
     holdfast.now_us() + :lasts_us);
 
+-- name: find_link :one
+select :columns from holdfast.login where hash = :hash and kind = 'link' and expires_at > holdfast.now_us();
+
 -- name: use_link :one
 -- Once: the row is gone afterwards.
 delete from holdfast.login where hash = :hash and kind = 'link' and expires_at > holdfast.now_us()

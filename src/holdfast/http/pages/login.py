@@ -28,25 +28,26 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
         link = request.query_params.get("link")
         if link is None and wants_page(request):
             return _asking(request, gate)
-        gate.logins.take(address_of(request))
         session = await gate.hf.access.logins.use((link or "")[:_LONGEST])
         if session is not None:
             return _with_cookie(request, _onward(request, None), session)
+        gate.logins.take(address_of(request))  # of those that are wrong alone: many share an address
         if wants_page(request):
             return _asking(request, gate, _USED)
         raise unknown()
 
     async def log_in(request: Request) -> Response:
         """`POST /login` with `{"token": …}`, or from the page."""
-        gate.logins.take(address_of(request))
         gate.check_origin(request)
         by_form = request.headers.get("content-type", "").startswith(_FORM)
         said = dict(await filled(request)) if by_form else await _json(request)
         secret = said.get("token")
         principal = await gate.hf.access.tokens.principal(secret.strip()) if isinstance(secret, str) else None
         if principal is not None:
+            gate.rate.take(principal.name)
             onward = _onward(request, said.get("next")) if by_form else Response(status_code=204)
             return _with_cookie(request, onward, await gate.hf.access.logins.begin(principal))
+        gate.logins.take(address_of(request))
         if by_form:
             return _asking(request, gate, _WRONG)
         raise unknown()

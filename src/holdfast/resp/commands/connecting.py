@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from holdfast.distribution import VERSION
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
+from holdfast.resp.throttle import DELAY
 
 _REDIS_VERSION = "7.0.0"  # whose commands clients may expect
 _STOCK = ("redis-py", "go-redis", "ioredis", "redis-rs", "lettuce", "jedis")
@@ -18,19 +21,30 @@ async def auth(call: CommandCall) -> Reply:
 
 async def _authenticate(call: CommandCall, key: bytes, name: str | None) -> None:
     gateway, client = call.gateway, call.client
-    if gateway.failed_keys.is_barred(client.address):
-        client.leaving = True
-        raise CallRefused("Too many authentication failures; try again in a minute")
     if not key:
         raise CallRefused("AUTH key cannot be empty")
-    principal = await gateway.principal_of(key, name)
+    async with gateway.failed_keys.turn(client.address):
+        principal = await gateway.principal_of(key, name)
     if principal is None:
-        gateway.failed_keys.note(client.address)
-        gateway.counts["wrong keys"] += 1
-        raise CallRefused("Invalid authentication key")
+        await _refuse_key(call)
     if client.principal not in (None, principal):
         _forget_worker(call)
     client.principal = principal
+
+
+async def _refuse_key(call: CommandCall) -> NoReturn:
+    """The key was judged first: many share an address, and the wrong keys of one must not bar the right keys of others.
+
+    Who has shown too many waits for each answer, and then needs another connection.
+    """
+    gateway, client = call.gateway, call.client
+    gateway.counts["wrong keys"] += 1
+    if gateway.failed_keys.is_barred(client.address):
+        client.leaving = True
+        await gateway.clock.sleep(DELAY)
+        raise CallRefused("Too many authentication failures; try again in a minute")
+    gateway.failed_keys.note(client.address)
+    raise CallRefused("Invalid authentication key")
 
 
 def _forget_worker(call: CommandCall) -> None:
