@@ -287,11 +287,25 @@ async def test_agx_25_a_worker_without_the_tool_never_gets_the_job(connect: Conn
     assert (await popped(able))["job_id"] == id
 
 
-async def test_tags_are_pools_of_workers(connect: Connect) -> None:
-    plain = await registered(connect, "w1", "sort")
-    (id,) = await submitted(await connect("submitter"), tags={"gpu": "true"})
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("true", "true"),
+        (True, True),
+        (True, "true"),
+        ("false", False),
+        (2, 2.0),
+        (None, None),
+        ([1], [1]),
+        ("a b", "a b"),
+    ],
+)
+async def test_tags_are_pools_of_workers(connect: Connect, said: object, wanted: object) -> None:
+    """A worker says what it is in the same form in which an action asks for it."""
+    plain = await registered(connect, "w1", "sort", tags={"gpu": "no"})
+    (id,) = await submitted(await connect("submitter"), tags={"gpu": wanted})
     assert await plain("BRPOP", "queue:ready", "0.2") is None
-    assert (await popped(await registered(connect, "w2", "sort", tags={"gpu": "true"})))["job_id"] == id
+    assert (await popped(await registered(connect, "w2", "sort", tags={"gpu": said})))["job_id"] == id
 
 
 async def test_agx_26_a_worker_has_no_more_jobs_than_it_may(connect: Connect) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.resp.call import CallRefused, CommandCall
 from holdfast.resp.keyspace import SpacedKey, whole_number
+from holdfast.resp.plans import tag_capabilities
 
 QUEUE = b"queue:"
 VIEWS = (b"worker:", b"workers:", b"capability:", b"job:", b"plan:", b"action:", QUEUE)
@@ -89,3 +90,9 @@ def page(call: CommandCall, at: int, *, most: int = 100, default: int = 50) -> t
 
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
+
+
+def tags_of(value: object, invalid: str) -> tuple[str, ...]:
+    if not isinstance(value, dict):
+        raise CallRefused(f"{invalid}: tags is an object")
+    return tag_capabilities(value)

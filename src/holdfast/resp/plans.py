@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import StoreRefused
@@ -55,6 +55,18 @@ class NewAction(NamedTuple):
     priority: int = 100
     timeout_us: int = JOB_TIMEOUT_US
     max_attempts: int = MAX_ATTEMPTS
+
+
+def tag_capabilities(tags: Mapping[str, object]) -> tuple[str, ...]:
+    """Tags in one form, whether a worker has them or an action asks for them: a text as it is, any other value as its
+    JSON. So `true` and "true" are the same."""
+    return tuple(sorted(f"tag:{name}={_tag(value)}" for name, value in tags.items()))
+
+
+def _tag(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def public_id(job: JobId) -> str:

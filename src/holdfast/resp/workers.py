@@ -48,14 +48,14 @@ class Described(NamedTuple):
     tools: tuple[str, ...]
     units: tuple[str, ...]
     slots: int
-    tags: tuple[tuple[str, str], ...]
+    tags: tuple[str, ...]
     said: dict[str, Any]
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         tools = {f"tool:{name}" for name in (*self.tools, *self.units)}
         tools |= {PLANS_ONLY} if self.said.get("takes") == "plans" else set()
-        return tuple(sorted({f"job:{KIND}", f"worker:{self.id}", *tools, *(f"tag:{k}={v}" for k, v in self.tags)}))
+        return tuple(sorted({f"job:{KIND}", f"worker:{self.id}", *tools, *self.tags}))
 
 
 async def register(

@@ -40,7 +40,7 @@ class NewActionBody(Body):
     inputs: Annotated[list[Any], Field(min_length=1, max_length=MOST_INPUTS)]
     id: _Id | None = None
     queue: Annotated[str, Field(min_length=1, max_length=200)] = stored.QUEUE
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: dict[str, Any] = Field(default_factory=dict)
     priority: Annotated[int, Field(ge=0, le=1_000)] = 100
     timeout_secs: Annotated[int, Field(ge=1, le=86_400)] = 3_600
     max_attempts: Annotated[int, Field(ge=1, le=100)] = MAX_ATTEMPTS
@@ -137,7 +137,7 @@ async def submit_action(seen: Sight, new: NewActionBody) -> dict[str, Any]:
         inputs=new.inputs,
         jobs=[new_id(ports) for _ in new.inputs],
         queue=new.queue,
-        tags=tuple(f"tag:{name}={tag}" for name, tag in sorted(new.tags.items())),
+        tags=stored.tag_capabilities(new.tags),
         priority=new.priority,
         timeout_us=new.timeout_secs * 1_000_000,
         max_attempts=new.max_attempts,

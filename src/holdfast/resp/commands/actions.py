@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans
-from holdfast.resp.arguments import json_object, page, queue_of, space_of
+from holdfast.resp.arguments import json_object, page, queue_of, space_of, tags_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import PLAN_ID
 from holdfast.resp.plans import MOST_INPUTS, NewAction
@@ -36,20 +36,13 @@ async def submit(call: CommandCall) -> Reply:
         inputs=inputs,
         jobs=[new_id(call.gateway.core.ports) for _ in inputs],
         queue=queue_of(call, f"queue:{body.get('queue', plans.QUEUE)}".encode()),
-        tags=_tags(body.get("tags", {})),
+        tags=tags_of(body.get("tags", {}), "Invalid action"),
         priority=_whole(body, "priority", 100, 0, 1_000),
         timeout_us=_whole(body, "timeout_secs", 3_600, 1, 86_400) * 1_000_000,
         max_attempts=_whole(body, "max_attempts", plans.MAX_ATTEMPTS, 1, 100),
     )
     row = await call.gateway.transact(plans.submit_action, space_of(call), new)
     return Simple(f"OK action_id={row.id} jobs_created={row.inputs}")
-
-
-def _tags(value: object) -> tuple[str, ...]:
-    """What the worker must be tagged with: it is one of that pool."""
-    if not isinstance(value, dict) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-        raise CallRefused("Invalid action: tags is an object of texts")
-    return tuple(f"tag:{name}={tag}" for name, tag in sorted(value.items()))
 
 
 def _whole(body: dict[str, Any], name: str, default: int, least: int, most: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans, workers
-from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of
+from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of, tags_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
@@ -58,12 +58,9 @@ def read_worker(body: dict[str, Any]) -> Described:
     slots = body.get("max_concurrent_jobs", 1)
     if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= _MOST_SLOTS:
         raise CallRefused(f"{_INVALID}: max_concurrent_jobs is a whole number of 1 to {_MOST_SLOTS}")
-    tags = body.get("tags", {})
-    if not isinstance(tags, dict) or not all(isinstance(each, str) for each in tags):
-        raise CallRefused(f"{_INVALID}: tags is an object")
+    tags = tags_of(body.get("tags", {}), _INVALID)
     tools, units = _capabilities(body.get("capabilities"))
-    named = tuple(sorted((key, value if isinstance(value, str) else json.dumps(value)) for key, value in tags.items()))
-    return Described(id, body["hostname"], body["agw_version"], tools, units, slots, named, body)
+    return Described(id, body["hostname"], body["agw_version"], tools, units, slots, tags, body)
 
 
 def _capabilities(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
