@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +153,29 @@ async def test_agx_05_an_unknown_command_is_named_and_the_connection_survives(co
     assert await client("NO.SUCH", "a") == "-ERR unknown command 'NO.SUCH'"
     assert await client(b"\xff\r\n" * 100) == f"-ERR unknown command '{'�??' * 21}�'"
     assert await client("PING") == "PONG"
+
+
+FOREIGN = Path(__file__).parent / "foreign"  # what such programs sent to a gateway, up to what it refused
+
+
+@pytest.mark.parametrize(
+    ("file", "library"),
+    [
+        ("celery_worker", "Celery"),
+        ("celery_send", "Celery"),
+        ("rq_worker", "RQ"),
+        ("rq_send", "RQ"),
+        ("bullmq_add", "BullMQ"),
+        ("bullmq_worker", "BullMQ"),
+    ],
+)
+async def test_who_takes_the_gateway_for_a_redis_is_told_what_it_is(raw: OpenRaw, file: str, library: str) -> None:
+    client = await raw()
+    await client.send((FOREIGN / f"{file}.resp").read_bytes() + request("ECHO", "the end"))
+    answer = await client.until(b"the end\r\n")
+    assert (
+        f": this is Holdfast's gateway for workers, not a Redis for {library}; see docs/resp.md\r\n".encode() in answer
+    )
 
 
 async def test_an_error_reaches_a_client_that_is_still_sending(raw: OpenRaw) -> None:

@@ -28,6 +28,13 @@ _MOST_QUEUED = 1_024
 _POINTER = 8  # bytes that an argument takes besides its own
 _REFUSALS = 32  # commands before a key was shown, after which the connection is closed
 _SHOWN = 64
+_FOREIGN = (  # how keys begin that the first refused command of such a library names
+    (b"_kombu.", "Celery"),
+    (b"unacked", "Celery"),
+    (b"celery", "Celery"),
+    (b"rq:", "RQ"),
+    (b"bull:", "BullMQ"),
+)
 
 
 async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -> Reply:
@@ -37,7 +44,7 @@ async def dispatch(request: list[bytes], client: Client, gateway: RespGateway) -
         _count_refusal(client)
         return NOAUTH
     gateway.counts["commands"] += 1
-    problem = _problem(command, name, len(request) - 1, client, gateway)
+    problem = _problem(command, request, client, gateway)
     if problem is not None:
         client.refused = client.queued is not None
         return problem
@@ -84,7 +91,7 @@ def is_together(first: list[bytes], other: list[bytes], client: Client) -> bool:
 async def dispatch_together(requests: list[list[bytes]], client: Client, gateway: RespGateway) -> list[Reply]:
     """The replies to requests of which each may be answered together with the first, in their order."""
     command = TABLE[requests[0][0].decode("utf-8", "replace").upper()]
-    problems = (_problem(command, command.name, len(each) - 1, client, gateway) for each in requests)
+    problems = (_problem(command, each, client, gateway) for each in requests)
     if command.many is None or command.rate is not None or any(problems):
         return await asyncio.gather(*(dispatch(each, client, gateway) for each in requests))
     gateway.counts["commands"] += len(requests)
@@ -123,11 +130,11 @@ def _failure(command: Command, problem: Exception, gateway: RespGateway) -> Fail
             return Failure("Internal error")
 
 
-def _problem(command: Command | None, name: str, count: int, client: Client, gateway: RespGateway) -> Failure | None:
+def _problem(command: Command | None, request: list[bytes], client: Client, gateway: RespGateway) -> Failure | None:
     if command is None:
         gateway.counts["refused"] += 1
-        return Failure(f"unknown command '{_shown(name)}'")
-    if not command.takes(count):
+        return _unknown(request)
+    if not command.takes(len(request) - 1):
         return Failure(command.wrong_number)
     if client.principal is None or command.always:
         return None
@@ -137,6 +144,15 @@ def _problem(command: Command | None, name: str, count: int, client: Client, gat
         limit = plural(command.rate, "call")
         return Failure(f"{command.name} is limited to {limit} a minute for each key; try again later")
     return None
+
+
+def _unknown(request: list[bytes]) -> Failure:
+    """Somebody may have taken this for a Redis: who uses a known library learns it from the first error."""
+    said = f"unknown command '{_shown(request[0].decode('utf-8', 'replace').upper())}'"
+    used = next((library for key in request[1:6] for begin, library in _FOREIGN if key.startswith(begin)), None)
+    if used is None:
+        return Failure(said)
+    return Failure(f"{said}: this is Holdfast's gateway for workers, not a Redis for {used}; see docs/resp.md")
 
 
 def _forbidden(command: Command, client: Client, gateway: RespGateway) -> Failure | None:
