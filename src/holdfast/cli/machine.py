@@ -31,7 +31,7 @@ from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_hooks, named_pair
 from holdfast.machines.orders import KIND, LAYER, QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
-from holdfast.machines.run import play_here, read_input, role_of
+from holdfast.machines.run import play_here, read_input, role_of, take_back
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values.jobs import JobRecord
 from holdfast.workers.role import Role
@@ -162,7 +162,8 @@ def resume(ctx: click.Context, /, id: str, file: str | None, url: str | None, **
     """Continue an execution here, from its last checkpoint, with the machine that it began with.
 
     One that failed or was cancelled continues as a new execution, in the state in which it failed. With --new, the
-    execution continues with what the file says now, and the old one is cancelled. One that a worker runs is refused.
+    execution continues with what the file says now, and the old one is cancelled. One that a living process runs is
+    refused; one whose process was killed continues at once.
     With --app, it has the hooks, agents and tools of the program.
     """
     app_for(url)  # there must be a database
@@ -206,6 +207,7 @@ async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any
     role = role_of(core, bundle, row.queue)
     if file is None and row.state not in ("failed", "cancelled"):
         return ExecutionHandle(core, job), role
+    await take_back(core, job)
     again = await resume_execution(core, job, None if file is None else bundle, row.queue)
     if file is not None:
         click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)

@@ -20,7 +20,11 @@ from typing import Any, NoReturn
 from holdfast.agents.core import AgentsCore
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, RunFailed, UsageError
+from holdfast.kernel.ids import JobId
+from holdfast.kernel.queries import now
+from holdfast.kernel.rows import JobRow
 from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.workers import present_workers
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.bundle import Bundle
 from holdfast.machines.family import waits_for_others
@@ -34,7 +38,9 @@ from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 
 _LOOK = 0.2
+_NOBODY = 2**31 - 2  # no worker has this number: it is absent wherever the store can tell who is
 _HELPER = Role(until="empty")
+_SWEEPER = Role(until="empty", queues=("no queue",))
 WAITS = 75  # come back later, as in sysexits.h
 
 
@@ -168,7 +174,7 @@ async def play_here(
 ) -> int:
     """Be a worker until the execution has ended, or waits for what does not happen here.
 
-    `alone`: refuse when another process has it.
+    `alone`: refuse when another process has it, and lives.
     """
     layer = next(layer for layer in core.registry.layers if isinstance(layer, MachineLayer))
     stop = _Stop(layer)
@@ -187,7 +193,7 @@ async def _to_the_end(
         row = await core.runtime().find(execution.id)
         if row.state in TERMINAL or await core.runtime().transact(waits_for_others, execution.id):
             break
-        if row.state == State.RUNNING and alone:
+        if row.state == State.RUNNING and alone and await _is_played(core, row):
             raise UsageError(f"execution {execution.id} is running in another process. It continues there.")
         if looked or row.state == State.RUNNING:  # another process has it, or what it waits for
             await core.ports.clock.sleep(_LOOK)
@@ -202,6 +208,38 @@ async def _to_the_end(
         return WAITS
     sys.stdout.write(json.dumps(await execution.result(), ensure_ascii=False) + "\n")
     return 0
+
+
+async def take_back(core: AgentsCore, id: JobId) -> None:
+    """Let nobody have an execution any more whose process was killed, without playing it here."""
+    row = await core.runtime().find(id)
+    while row.state == State.RUNNING and not await _is_played(core, row):
+        await core.make_worker(_SWEEPER).run()
+        row = await core.runtime().find(id)
+
+
+async def _is_played(core: AgentsCore, first: JobRow) -> bool:
+    """Whether a process that lives has this execution. One that was killed shows no presence any more.
+
+    For a while after a connect, and behind a pooler, the store cannot tell that. Then the lease says it: who lives
+    renews it, and that of a dead process ends.
+    """
+    runtime, row, told = core.runtime(), first, False
+    while row.state == State.RUNNING and row.worker is not None and row.lease_until is not None:
+        if await runtime.transact(now) >= row.lease_until:
+            return False
+        if row.worker in {worker for worker, _ in await runtime.transact(present_workers)}:
+            absent = await runtime.database.presence.absent((row.worker, _NOBODY))
+            if _NOBODY in absent:
+                return row.worker not in absent
+        if (row.epoch, row.token, row.lease_until) != (first.epoch, first.token, first.lease_until):
+            return True
+        if not told:
+            sys.stderr.write(f"holdfast: waiting to see whether the process that has execution {row.id} lives\n")
+            told = True
+        await core.ports.clock.sleep(_LOOK)
+        row = await runtime.find(first.id)
+    return False
 
 
 class _Stop:
