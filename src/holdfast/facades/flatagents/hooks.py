@@ -19,7 +19,12 @@ from typing import Any, cast
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents.config import BackendConfig, Backends, config_from, config_of, create_backends
 from holdfast.facades.flatagents.environment import environment_config
-from holdfast.facades.flatagents.launching import SHIPPED_HOOKS, SubprocessInvoker, importable_name
+from holdfast.facades.flatagents.launching import (
+    SHIPPED_HOOKS,
+    SubprocessInvoker,
+    importable_name,
+    invoking,
+)
 from holdfast.facades.flatagents.presence import OwnWorkers
 from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
 from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
@@ -122,7 +127,7 @@ class MachineHooks(PlainHooks):
 
     def admission(self, pool_id: str, most: int) -> LaunchLimit:
         """No more workers of a pool than `most`, and than there is work for."""
-        if type(self).on_launched is MachineHooks.on_launched:
+        if type(self).on_launched is MachineHooks.on_launched and invoking.get() is None:
             _ = self.invoker  # what no process could find is refused before anything is stored
         work = work_of(self.work_backend.pool(pool_id))
         live = tuple(worker.worker_id for worker in live_workers(self.registration_backend, pool_id))
@@ -134,8 +139,9 @@ class MachineHooks(PlainHooks):
         return [each.worker_id for each in found if each is not None and each.status in ("terminated", "lost")]
 
     def on_launched(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
-        """Start a process for each; one that is missing is started by the next tick."""
-        self.invoker.play(execution_ids, queue, url)
+        """Start a process for each; one that is missing is started by the next tick. What a trigger of the type in_loop
+        has started launches into its own process."""
+        (invoking.get() or self.invoker).play(execution_ids, queue, url)
 
     @property
     def invoker(self) -> SubprocessInvoker:

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from holdfast.agents.core import AgentsCore
 from holdfast.clock import Ports
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.flatagents.environment import child_environment
-from holdfast.kernel.ids import new_id
+from holdfast.kernel.ids import JobId, new_id
+from holdfast.kernel.states import TERMINAL
+from holdfast.machines.api import Machine, start_execution
+from holdfast.machines.family import waits_for_others
+from holdfast.machines.orders import OWN_PROCESS, first_order
 from holdfast.machines.run import WAITS
+from holdfast.workers.role import Role
+from holdfast.workers.worker import Worker
 
 log = logging.getLogger("holdfast.flatagents")
 
 SHIPPED_HOOKS = "holdfast.facades.flatagents:DistributedWorkerHooks"
 FOLDERS = (".", "config")
 _RUN = "holdfast.machines.run"
+_LOOK = 0.2  # seconds until an execution that others hold is looked at again
 
 
 class SubprocessInvoker:
@@ -90,6 +101,113 @@ def _ended(process: subprocess.Popen[bytes], said: Sequence[str]) -> None:
     if code not in (0, 1, WAITS):
         called = shlex.join(["python", "-m", _RUN, *said])
         log.warning("process %d has ended with %d; to see why, run it yourself: %s", process.pid, code, called)
+
+
+class InLoopInvoker:
+    """Plays machines in this process, beside what else an event loop of it does: nobody waits for them.
+
+    That is the loop in which it was made, or if there was none or it has ended, the one of calls that are not awaited.
+    What these machines launch is played there too.
+    """
+
+    def __init__(self, core: AgentsCore) -> None:
+        self._core = core
+        self._loop = _running_loop()
+        self._starting: set[Future[None]] = set()
+        self._asked: dict[str, set[str]] = {}  # the executions of each queue that are played
+        self._tasks: dict[asyncio.Task[None], asyncio.AbstractEventLoop] = {}
+        self._workers: dict[asyncio.Task[None], Worker] = {}
+        core.closing.append(self._close)
+
+    def launch(self, machine: Machine[Any], input: Mapping[str, Any], queue: str, metadata: Mapping[str, Any]) -> str:
+        """Enqueue a machine and play it; returns the id of its execution. From any thread."""
+        id = new_id(self._core.ports)
+        order = first_order(machine.bundle, input)
+
+        async def starting() -> None:
+            await start_execution(self._core, order, queue, execution_id=id, metadata=metadata)
+            self._begin([id], queue)
+
+        self._run(starting())
+        return str(id)
+
+    def play(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
+        """Play these executions, which are stored already; from any thread. `url` is that of the app."""
+        ids = tuple(execution_ids)
+
+        async def starting() -> None:
+            self._begin(ids, queue)
+
+        self._run(starting())
+
+    def _run(self, starting: Coroutine[Any, Any, None]) -> None:
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop = self._loop = _running_loop() or self._core.call(_this_loop())
+        future = asyncio.run_coroutine_threadsafe(starting, loop)
+        self._starting.add(future)
+        future.add_done_callback(self._starting.discard)
+
+    async def finished(self) -> None:
+        """Wait until nothing is played any more."""
+        while awaited := [*map(asyncio.wrap_future, self._starting), *self._tasks]:
+            await asyncio.wait(awaited)
+
+    def _begin(self, ids: Sequence[str], queue: str) -> None:
+        """One worker plays all of a queue."""
+        if queue in self._asked:
+            self._asked[queue].update(ids)
+            return
+        self._asked[queue] = set(ids)
+        task = asyncio.create_task(self._play(queue), name=f"machines of {queue}")
+        self._tasks[task] = asyncio.get_running_loop()
+        task.add_done_callback(self._tasks.pop)
+
+    async def _play(self, queue: str) -> None:
+        invoking.set(self)
+        role = Role(until="empty", queues=(queue,), capabilities=(OWN_PROCESS,))
+        task, left = asyncio.current_task(), self._asked[queue]
+        assert task is not None
+        try:
+            while left:
+                worker = self._workers[task] = self._core.make_worker(role)
+                await worker.run()
+                left -= {id for id in left if await self._is_over(id)}
+                if left:
+                    await self._core.ports.clock.sleep(_LOOK)
+        except HoldfastError as problem:
+            log.warning("machines of %s are not played any more, until the next tick: %s", queue, problem)
+        finally:
+            self._asked.pop(queue)
+            self._workers.pop(task, None)
+
+    async def _is_over(self, id: str) -> bool:
+        """It has ended, or waits for what does not happen here."""
+        row = await self._core.runtime().find(JobId(id))
+        return row.state in TERMINAL or await self._core.runtime().transact(waits_for_others, row.id)
+
+    async def _close(self) -> None:
+        """The running loop closes the app: what is played there is handed back when its time to drain is over."""
+        here = asyncio.get_running_loop()
+        tasks = [task for task, loop in self._tasks.items() if loop is here]
+        await asyncio.gather(*(self._workers[task].stop() for task in tasks if task in self._workers))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+invoking: ContextVar[InLoopInvoker | None] = ContextVar("holdfast_flatagents_in_loop", default=None)  # plays this code
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def _this_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
 
 
 def found_machine(name: str) -> str:

@@ -2,15 +2,17 @@
 
 An execution is named by its trigger and the moment that it stands for, so a tick that comes twice runs nothing twice.
 What `work_added` triggers is enqueued in the transaction of the push; the process that plays it is started after that,
-and by the next tick if it never came.
+and by the next tick if it never came. A trigger of the type in_loop starts none: its machine, and those that it
+launches, are played in the process of the push, beside what else that does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.errors import HoldfastError, RunFailed, StoreRefused, UsageError
 from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks, stale_after
 from holdfast.facades.flatagents.item_rows import QUEUE, size
+from holdfast.facades.flatagents.launching import InLoopInvoker, invoking
 from holdfast.facades.flatagents.records import WorkerFilter
 from holdfast.facades.flatagents.work import HoldfastWorkBackend
 from holdfast.kernel.ids import derived_id
@@ -38,7 +41,9 @@ from holdfast.validation import did_you_mean
 
 WORK_ADDED = "work_added"
 TRIGGERED = f"{OWN_QUEUES}flatagents-triggered"  # the queue of what pushes trigger
+IN_LOOP = f"{OWN_QUEUES}flatagents-in-loop"  # and of that which is played in the process of the push
 TYPES = ("cron", "subprocess", "in_loop", "webhook", "lambda")
+_TAKES = {"schedule": ("cron",), "on": ("subprocess", "in_loop")}  # the types that read a key
 _FIELDS = ("name", "type", "machine", "schedule", "on", "input")
 _BOOT_US = 30_000_000  # so long a process that was started may take to appear
 _WINDOWS_US = (60_000_000, 3_600_000_000, 86_400_000_000)  # a tick makes up for a time it missed, for a day
@@ -85,7 +90,11 @@ def read_triggers(path: str | Path) -> list[Trigger]:
     ]
     if wrong:
         raise UsageError("\n".join(f"{path}: {problem}" for problem in wrong))
-    return [Trigger(**{**each, "input": each.get("input") or {}}) for each in listed]
+    return [Trigger(**{**each, "type": _type_of(each), "input": each.get("input") or {}}) for each in listed]
+
+
+def _type_of(given: Mapping[str, Any]) -> str:
+    return str(given.get("type", "cron")).replace("-", "_")
 
 
 def _problems(number: int, given: Any) -> list[str]:
@@ -94,13 +103,16 @@ def _problems(number: int, given: Any) -> list[str]:
     named = f"trigger {given.get('name', number)!r}"
     wrong = [f"{named}: {key!r} is no key.{did_you_mean(key, _FIELDS)}" for key in given if key not in _FIELDS]
     wrong += [f"{named} has no {key!r}." for key in ("name", "type", "machine") if not given.get(key)]
-    sort = str(given.get("type", "cron")).replace("-", "_")
+    sort = _type_of(given)
     if sort not in TYPES:
         wrong.append(f"{named}: its type is one of {', '.join(TYPES)}, not {sort!r}.{did_you_mean(sort, TYPES)}")
     if sort == "cron" and not given.get("schedule"):
         wrong.append(f"{named} has no 'schedule'.")
     if sort == "subprocess" and not given.get("on"):
         wrong.append(f"{named} has no 'on': say which event starts it, {WORK_ADDED!r}.")
+    for key, types in _TAKES.items():
+        if given.get(key) and sort in TYPES and sort not in types:
+            wrong.append(f"{named}: {key!r} is for the type {' or '.join(types)}, not {sort}.")
     if not isinstance(given.get("input") or {}, dict):
         wrong.append(f"{named}: its input is no mapping.")
     if given.get("on") not in (None, WORK_ADDED):
@@ -132,6 +144,7 @@ class Triggers:
         self._hooks = hooks or DistributedWorkerHooks()
         self._bound = dict(machines or {})
         self._machines: dict[str, Machine[Any]] = {}  # by trigger
+        self._here: InLoopInvoker | None = None  # plays in this process
 
     async def tick(self) -> list[str]:
         """Run what is due, here, and start the processes that are missing; returns the executions that ran.
@@ -147,8 +160,11 @@ class Triggers:
                 started += await self._enqueue(trigger, trigger.input, f"{at}")
             elif trigger.on == WORK_ADDED:
                 started += await self._repair(trigger, moment)
-        failed = [problem for each in started if (problem := await self._played(each)) is not None]
-        await self._restart(moment - _BOOT_US)
+        with self._single_process():
+            failed = [problem for each in started if (problem := await self._played(each)) is not None]
+            await self._restart(moment - _BOOT_US)
+        if self._here is not None:
+            await self._here.finished()
         if failed:
             raise TickFailed([str(execution.id) for execution in started], failed)
         return [str(execution.id) for execution in started]
@@ -173,9 +189,25 @@ class Triggers:
         if found is None:
             raise UsageError(f"there is no trigger {name!r}.{did_you_mean(name, [each.name for each in self.listed])}")
         started = await self._enqueue(found, {**found.input, **(body or {})}, key or "")
-        for execution in started:
-            await play_here(core_of(self._app), execution)
+        with self._single_process(found.type == "in_loop"):
+            for execution in started:
+                await play_here(core_of(self._app), execution)
         return str(started[0].id) if started else ""
+
+    @contextlib.contextmanager
+    def _single_process(self, chosen: bool | None = None) -> Iterator[None]:
+        """What is launched meanwhile is played in this process: if that is `chosen`, or else if the triggers of
+        `work_added` are all of the type in_loop."""
+        types = {each.type for each in self.listed if each.on == WORK_ADDED}
+        token = invoking.set(self._in_loop() if chosen or (chosen is None and types == {"in_loop"}) else None)
+        try:
+            yield
+        finally:
+            invoking.reset(token)
+
+    def _in_loop(self) -> InLoopInvoker:
+        self._here = self._here or InLoopInvoker(core_of(self._app))
+        return self._here
 
     def watch(self, work: HoldfastWorkBackend) -> None:
         """Fire `on: work_added` for what is pushed through this backend, from now on. It must be in the app's database:
@@ -185,24 +217,35 @@ class Triggers:
                 f"{type(work).__name__} fires no triggers: let cron tick, or call work_added after a push."
             )
         work.watcher = self
+        if any(each.type == "in_loop" for each in self.listed):
+            self._in_loop()
 
     def fired(self, pool_id: str, item_id: str) -> list[tuple[NewJob, Route]]:
         """The executions that an item triggers, for the transaction in which it is pushed."""
         made = []
         for trigger in self._of_work(pool_id):
             order = first_order(self._machine(trigger).bundle, {**trigger.input, "pool_id": pool_id})
-            way = Way(TRIGGERED, metadata=json.dumps({MARK: trigger.name}))
+            queue = IN_LOOP if trigger.type == "in_loop" else TRIGGERED
+            way = Way(queue, metadata=json.dumps({MARK: trigger.name}))
             made.append(new_job(derived_id("trigger", trigger.name, item_id), order, way, self._app.settings))
         return made
 
-    def start(self, ids: Sequence[str], url: str) -> None:
-        """Start a process for each of these executions, which are stored."""
-        self._hooks.on_launched(ids, TRIGGERED, url)
+    def start(self, jobs: Sequence[NewJob], url: str) -> None:
+        """Start a process for each of these executions, which are stored, or play it in this one."""
+        apart, here = ([str(job.id) for job in jobs if job.queue == queue] for queue in (TRIGGERED, IN_LOOP))
+        if apart:
+            self._hooks.on_launched(apart, TRIGGERED, url)
+        if here:
+            self._in_loop().play(here, IN_LOOP, url)
 
     def work_added(self, pool_id: str) -> None:
         """For a backend of your own, after its push: start a process for each trigger that wants to know."""
         for trigger in self._of_work(pool_id):
-            self._hooks.invoker.launch(self._file(trigger), {**trigger.input, "pool_id": pool_id})
+            input = {**trigger.input, "pool_id": pool_id}
+            if trigger.type == "in_loop":
+                self._in_loop().launch(self._machine(trigger), input, IN_LOOP, {MARK: trigger.name})
+            else:
+                self._hooks.invoker.launch(self._file(trigger), input)
 
     def _of_work(self, pool_id: str) -> list[Trigger]:
         """The triggers of a pool's `work_added`: those that name no pool, and those that name this one."""
@@ -230,13 +273,15 @@ class Triggers:
         started one, or the process itself has. Those whose workers have ended are cancelled."""
         core = core_of(self._app)
         known = await core.runtime().transact(list_queues)
-        for queue in [row.name for row in known if row.name.startswith((LAUNCHED, TRIGGERED))]:
+        for queue in [row.name for row in known if row.name.startswith((LAUNCHED, TRIGGERED, IN_LOOP))]:
             rows = await core.runtime().transact(launched, queue)
             gone, silent = await asyncio.to_thread(self._absent, [str(row.id) for row in rows])
             await core.runtime().transact(give_up, [row for row in rows if row.id in gone])
             missed = [row for row in rows if row.state == State.PENDING or row.id in silent]
             ids = [str(row.id) for row in missed if row.created_at < before and row.id not in gone]
-            if ids:
+            if ids and queue == IN_LOOP:
+                self._in_loop().play(ids, queue, core.settings.url)
+            elif ids:
                 self._hooks.on_launched(ids, queue, core.settings.url)
 
     def _absent(self, ids: Sequence[str]) -> tuple[set[str], set[str]]:

@@ -38,7 +38,7 @@ class PushWatcher(Protocol):
     def fired(self, pool_id: str, item_id: str) -> Sequence[tuple[NewJob, Route]]:
         """Jobs that are enqueued with the item, in its transaction."""
 
-    def start(self, ids: Sequence[str], url: str) -> None:
+    def start(self, jobs: Sequence[NewJob], url: str) -> None:
         """They are stored in this database, and the item with them."""
 
 
@@ -84,7 +84,7 @@ class HoldfastWorkPool:
         fired = [] if watcher is None else watcher.fired(self.name, str(job.id))
         await self._store.transact(rows.push, [job], rows.route_of(self.name), fired)
         if watcher is not None and fired:
-            watcher.start([str(each.id) for each, _ in fired], self._store.url)
+            watcher.start([job for job, _ in fired], self._store.url)
         return str(job.id)
 
     def _new(self, item: Any, tries: int) -> NewJob:
