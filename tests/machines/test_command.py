@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.agents.core import AgentsCore
 from holdfast.cli.machine import command
 from holdfast.clock import Ports, SystemClock
-from holdfast.errors import NotFound, UsageError
+from holdfast.errors import NotFound, RunFailed, UsageError
 from holdfast.machines import run
 from holdfast.machines.api import Machines
 from holdfast.settings import Settings
@@ -80,6 +80,79 @@ def test_check_says_what_is_wrong_and_exits_with_one(tmp_path: Path) -> None:
     (first, *_) = json.loads(typed("check", bad, "--json").stdout)
     assert (first["line"], first["warning"]) == (5, False)
     assert typed("check", tmp_path / "none.yml").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "again", "said"),
+    [
+        ("launch: m, transitions: [{to: done}]", "", "m.yml:7:21: 'm' always starts 'm', so this would never end"),
+        ("machine: [m], transitions: [{to: done}]", "", "m.yml:7:23: 'm' always starts 'm', so"),
+        (
+            "launch: again, transitions: [{to: done}]",
+            "launch: m, transitions: [{to: done}]",
+            "m.yml:7:21: 'm' always starts 'again', which starts 'm', so this would never end",
+        ),
+        ("transitions: [{to: next, condition: input.n}, {to: next}]", "", "m.yml:8:20: 'm' always starts 'm'"),
+        ("transitions: [{to: next, condition: input.n}, {to: done}]", "", None),
+        ("launch: again, transitions: [{to: done}]", "on_error: done, launch: m, transitions: [{to: done}]", None),
+        ('foreach: "{{ input.all }}", launch: m, transitions: [{to: done}]', "", None),
+        ("wait_for: go, transitions: [{to: next}]", "", None),
+    ],
+)
+def test_check_finds_machines_that_always_start_themselves(
+    write: WriteMachine, start: str, again: str, said: str | None
+) -> None:
+    end = "\ndone: {type: final}"
+    write("again", f"start: {{{again or 'type: final'}}}{end if again else ''}")
+    following = "\nnext: {launch: m, transitions: [{to: done}]}" if "to: next" in start else ""
+    answer = typed("check", write("m", f"start: {{{start}}}{following}{end}"))
+    assert (said or "nothing wrong") in answer.stdout
+    assert answer.exit_code == (0 if said is None else 1)
+
+
+FAILING = """
+start: {action: first, transitions: [{to: wrong}]}
+wrong:
+  action: second
+  output_to_context: {n: "{{ output.n / input.by }}"}
+  transitions: [{to: done, condition: "context.n > 0"}]
+done: {type: final}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"by": 0}', "division by zero (in state 'wrong', FILE:8:5)"),
+        ('{"by": -1}', "has a condition that holds. (in state 'wrong', FILE:8:5)"),
+        ('{"by": "x"}', "(in state 'wrong', FILE:8:5)"),
+        ('{"fail": "first"}', "the ink is out (in state 'start', FILE:7:5)"),
+    ],
+)
+def test_an_error_at_run_time_names_the_file_the_line_and_the_state(
+    url: str, write: WriteMachine, tmp_path: Path, given: str, said: str
+) -> None:
+    file = write("m", FAILING, data='context: {fails: "{{ input.fail | default(0) }}"}')
+    (tmp_path / "failing_hooks.py").write_text(
+        "def acts(action, context):\n    if action == context['fails']:\n        raise OSError('the ink is out')\n"
+        "    return {'n': 1}\n"
+    )
+    with pytest.raises(RunFailed) as problem:
+        typed("run", file, "--input", given, "--hooks", "failing_hooks:acts", "--url", url)
+    assert said.replace("FILE", str(file)) in str(problem.value)
+    error = json.loads(typed("show", execution_of(url), "--url", url, "--json").stdout)["error"]
+    line, state = (7, "start") if "first" in given else (8, "wrong")
+    assert f"File \"{file}\", line {line}, in state '{state}' of machine 'm'" in error["trace"]
+    assert ("in acts" in error["trace"]) == ("first" in given), "the line of the hooks that raised it"
+
+
+def test_an_error_in_a_machine_that_another_runs_names_both(url: str, write: WriteMachine) -> None:
+    below = write("below", 'start: {type: final, output: {n: "{{ 1 / input.n }}"}}')
+    above = write("above", "start: {machine: below, input: {n: 0}, transitions: [{to: done}]}\ndone: {type: final}")
+    with pytest.raises(RunFailed, match=r"division by zero \(in state 'start', .*above.yml:7:5\)") as problem:
+        typed("run", above, "--url", url)
+    (trace,) = problem.value.__notes__
+    assert trace.index(f'File "{above}", line 7') < trace.index(f'File "{below}", line 7')
 
 
 def test_an_execution_is_found_by_the_name_that_it_was_started_with(url: str, write: WriteMachine) -> None:

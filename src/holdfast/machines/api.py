@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast import validation
 from holdfast.agents.core import AgentsCore
-from holdfast.errors import IdempotencyConflict, NotFound, UsageError
+from holdfast.errors import IdempotencyConflict, NotFound, RunFailed, UsageError
 from holdfast.jobs import Job
 from holdfast.kernel import codec, queries
 from holdfast.kernel.cancel import cancel_these
@@ -32,6 +33,7 @@ from holdfast.machines.profiles import model_of
 from holdfast.machines.stepping import MachineEvent, MachinePlace
 from holdfast.machines.triggers import DeclaredTrigger
 from holdfast.settings import Settings
+from holdfast.shown_text import shown_text
 from holdfast.validation import did_you_mean
 
 T = TypeVar("T")
@@ -180,13 +182,30 @@ class ExecutionHandle(Job[T]):
 
     async def result(self, *, timeout: Any = None) -> T:
         """The output of its final state. `RunFailed` when it failed or was cancelled."""
-        value = await super().result(timeout=timeout)
+        try:
+            value = await super().result(timeout=timeout)
+        except RunFailed as problem:
+            raise await self._located(problem) from None
         if self._output is None:
             return value
         from pydantic import TypeAdapter
 
         made: T = TypeAdapter(self._output).validate_python(value)
         return made
+
+    async def _located(self, problem: RunFailed) -> RunFailed:
+        """The failure, and in which state of which file it was."""
+        with contextlib.suppress(NotFound):  # retention may have removed what was stored of it
+            order, bundle = await stored_order(self._core, self.id)
+            place = await self.place()
+            if place is not None and place.failure is not None:
+                at = f"state {place.state!r}, {bundle.machines[order.machine].states[place.state].at}"
+                words = shown_text(f"{problem.error} (in {at})")
+                failure = RunFailed(self.id, problem.state, problem.error, problem.type, shown=words)
+                for note in getattr(problem, "__notes__", ()):
+                    failure.add_note(note)
+                return failure
+        return problem
 
     async def place(self) -> MachinePlace | None:
         """Where the machine is by its last checkpoint; None: it has not begun."""

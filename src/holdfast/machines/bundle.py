@@ -12,9 +12,10 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
+from holdfast.machines.check import certain_calls, check_ends
 from holdfast.machines.graph import MachineGraph
 from holdfast.machines.load import load
-from holdfast.machines.problems import Findings
+from holdfast.machines.problems import Findings, Position
 
 Find = Callable[[MachineGraph, str], MachineGraph | None]  # what a machine means by a name
 _MOST = 200  # machines of one bundle
@@ -45,6 +46,11 @@ class Bundle:
                     left.append(to)
         kept = {name: machine for name, machine in self.machines.items() if name in reached}
         return Bundle(main, kept, {key: to for key, to in self.links.items() if key[0] in reached})
+
+    def called_always(self, machine: str) -> dict[str, Position]:
+        """What each execution of a machine runs or launches, whatever its input is, with where that is said."""
+        called = certain_calls(self.machines[machine])
+        return {self.links[machine, name]: at for name, at in called.items() if (machine, name) in self.links}
 
     def recurs(self, machine: str) -> bool:
         """Whether what a machine runs or launches can come to run or launch that machine again."""
@@ -82,7 +88,9 @@ def gather(main: MachineGraph, find: Find, found: Findings, *, needed: bool = Tr
         if len(machines) > _MOST:
             found.add(next(iter(main.states.values())).at, f"this machine can run more than {_MOST} others.")
             break
-    return Bundle(main.name, machines, links)
+    made = Bundle(main.name, machines, links)
+    check_ends(machines, made.called_always, found)
+    return made
 
 
 def unpack(stored: Mapping[str, Any]) -> Bundle:

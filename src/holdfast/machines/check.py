@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.machines.expressions import Expression
@@ -80,6 +80,62 @@ def _check_reached(machine: MachineGraph, found: Findings) -> None:
             found.add(state.at, f"{name!r} can never be reached from {machine.initial!r}.")
     if not any(machine.states[name].is_final for name in reached):
         found.add(machine.states[machine.initial].at, "no final state can be reached, so the machine would never end.")
+
+
+def certain_calls(machine: MachineGraph) -> dict[str, Position]:
+    """What a machine runs or launches each time: in states that every way to an end leads through.
+
+    A list may be empty, a signal may never come, and an error may lead elsewhere, so they are conditions too.
+    """
+    found: dict[str, Position] = {}
+    for state in machine.states.values():
+        certain = state.foreach is None and not state.on_error and not _ends_without(machine, state)
+        for call in (*state.calls, *state.launches) if certain else ():
+            found.setdefault(call.name, call.at)
+    return found
+
+
+def _ends_without(machine: MachineGraph, avoided: Stage) -> bool:
+    """Whether it may end, or wait for a signal, without coming to a state."""
+    seen, left = {avoided.name}, [machine.initial]
+    while left:
+        state = machine.states.get(name := left.pop())
+        if name in seen or state is None:
+            continue
+        if state.is_final or state.wait_for is not None:
+            return True
+        seen.add(name)
+        left += state.targets()
+    return False
+
+
+def check_ends(machines: Iterable[str], called: Callable[[str], Mapping[str, Position]], found: Findings) -> None:
+    """A machine that always runs or launches itself, or does so by way of others, never comes to an end."""
+    always = {name: called(name) for name in machines}
+    told: set[str] = set()
+    for name in always:
+        way = _way_back(always, name)
+        if way and not told & set(way):
+            told |= set(way)
+            others = "".join(f", which starts {each!r}" for each in way[1:])
+            found.add(
+                always[name][way[0]],
+                f"{name!r} always starts {way[0]!r}{others}, so this would never end: make a way that does not.",
+            )
+
+
+def _way_back(always: Mapping[str, Mapping[str, Position]], name: str) -> list[str]:
+    """From a machine to itself, by those that are always started: their names, the last is its own."""
+    ways = [[each] for each in always[name]]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop(0)
+        if way[-1] == name:
+            return way
+        if way[-1] not in seen:
+            seen.add(way[-1])
+            ways += [[*way, each] for each in always.get(way[-1], ())]
+    return []
 
 
 def _check_fields(machine: MachineGraph, found: Findings) -> None:

@@ -65,6 +65,7 @@ def record(before: MachinePlace | None, moved: Stepped) -> dict[str, Any]:
     stored |= {name: value for name, value in optional.items() if value is not None}
     if to.failure is not None:
         stored["failure"] = {"classes": list(to.failure.classes), "message": to.failure.message}
+        stored["failure"] |= {"trace": to.failure.trace} if to.failure.trace else {}
     return stored
 
 
@@ -82,7 +83,7 @@ def replayed(before: MachinePlace | None, stored: Mapping[str, Any]) -> MachineP
         context=context,
         output=stored.get("output"),
         result=stored.get("result"),
-        failure=None if failure is None else StateFailure(tuple(failure["classes"]), failure["message"]),
+        failure=None if failure is None else StateFailure(**{**failure, "classes": tuple(failure["classes"])}),
         over=stored.get("over", False),
     )
 

@@ -53,6 +53,7 @@ from holdfast.machines.stepping import (
     failure_of,
 )
 from holdfast.outcomes import Cancel, Discard, Fail, Park, Settled, Snooze
+from holdfast.tracebacks import LIMIT, traceback_of, without_middle
 from holdfast.workers.context import JobContext, Parking
 
 MOST_DEPTH = 50  # machines that run each other, one inside the other
@@ -152,8 +153,14 @@ class Playing:
         while not place.has_ended:
             place = await self._moved_on(place, await self._recover(await self._move(place)))
         if place.failure is not None:
-            return Fail(place.failure.message, place.failure.type)
+            return Fail(place.failure.message, place.failure.type, self._trace(place, place.failure))
         return place.result
+
+    def _trace(self, place: MachinePlace, failure: StateFailure) -> str:
+        """In which state it failed, and what raised it there."""
+        at = self._machine.states[place.state].at
+        line = f'  File "{at.file}", line {at.line}, in state {place.state!r} of machine {self._machine.name!r}\n'
+        return without_middle(line + failure.trace, LIMIT)
 
     async def _load(self) -> MachinePlace | None:
         """Where the last checkpoint led."""
@@ -467,7 +474,7 @@ async def _of_the_program(timeout: float | None) -> AsyncIterator[None]:
     except (LeaseLost, Unavailable, Cancel, Discard, Snooze):
         raise
     except Exception as problem:
-        raise EffectFailed(failure_of(problem)) from problem
+        raise EffectFailed(replace(failure_of(problem), trace=traceback_of(problem))) from problem
 
 
 def _plain(value: Any) -> Any:

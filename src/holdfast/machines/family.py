@@ -47,12 +47,13 @@ class Outcome:
     error_type: str = ""
     error: str = ""
     classes: tuple[str, ...] = ()
+    trace: str = ""
 
     @property
     def failure(self) -> StateFailure:
         """Of a child that did not succeed, as on_error sees it."""
         classes = self.classes or (self.error_type,)
-        return StateFailure(tuple(dict.fromkeys((*classes, "ChildFailed", "Exception"))), self.error)
+        return StateFailure(tuple(dict.fromkeys((*classes, "ChildFailed", "Exception"))), self.error, self.trace)
 
 
 def child_ids(ctx: JobContext, what: str, count: int) -> list[JobId]:
@@ -118,7 +119,8 @@ def _outcome(row: ChildRow | None) -> Outcome | None:
         return Outcome(row.id, True, codec.decode(row.result))
     error = codec.decode(row.error) or {}
     kind = str(error.get("type", "")) if row.state == State.FAILED else "Cancelled"
-    return Outcome(row.id, False, None, kind or "Error", str(error.get("message", row.state)))
+    message, trace = str(error.get("message", row.state)), str(error.get("trace") or "")
+    return Outcome(row.id, False, None, kind or "Error", message, trace=trace)
 
 
 async def with_classes(database: Database, outcome: Outcome) -> Outcome:

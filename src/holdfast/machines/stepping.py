@@ -47,6 +47,7 @@ class StateFailure:
 
     classes: tuple[str, ...]
     message: str
+    trace: str = ""  # where the program raised it, or where in another machine it was
 
     @property
     def type(self) -> str:
