@@ -61,6 +61,7 @@ from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool, PoolOptions, policy_from
 from holdfast.queues import Queue
 from holdfast.renamed import Renamed
+from holdfast.resp.layer import RespLayer
 from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
 from holdfast.resp.server import RespServer
 from holdfast.settings import DEFAULT_URL, Settings
@@ -93,6 +94,7 @@ class Holdfast(Renamed):
         self._declarations = Declarations(core)
         self._mcp = McpTools(core)
         self._machines = Machines(core)
+        core.registry.plug_in(RespLayer())
         self.jobs = Jobs(core)
         self.queues = Queues(core)
         self.schedules = Schedules(core)

@@ -115,6 +115,17 @@ async def prune(tx: Transaction, *, limit: int) -> int:
     return len(expired)
 
 
+async def erase(tx: Transaction, space: str, *, limit: int) -> int:
+    """Remove some of what a space has; how many keys."""
+    found = await tx.many(KeyspaceSql.keys_in, space=space, limit=limit)
+    for each in found:
+        name = SpacedKey(*each)
+        await tx.one(KeyspaceSql.lock_value, **_named(name))
+        await tx.run(KeyspaceSql.remove_parts, **_named(name))
+        await tx.run(KeyspaceSql.remove_value, **_named(name))
+    return len(found)
+
+
 # Strings.
 
 

@@ -281,6 +281,32 @@ async def retry_job(tx: Transaction, tenant: str, public: str, new: JobId) -> No
     await tx.run(PlansSql.replace_job, id=public, job=new)
 
 
+async def prune_actions(tx: Transaction, after: tuple[str, str], *, look: int) -> tuple[str, str] | None:
+    """Look at the next actions, and remove those whose jobs retention has removed; None at the end.
+
+    An action goes as a whole, so that it never seems to have had fewer inputs than it had.
+    """
+    found = await tx.many(PlansSql.actions_after, tenant=after[0], id=after[1], limit=look)
+    for each in found:
+        which = {"tenant": each.tenant, "action": each.id}
+        if not each.spent:
+            continue
+        await tx.many(PlansSql.lock_action_jobs, **which)
+        kept = await tx.one(PlansSql.count_kept_jobs, **which)  # a statement later: one of them may have been retried
+        if kept is not None and not kept.jobs:
+            await tx.run(PlansSql.remove_action_jobs, **which)
+            await tx.run(PlansSql.remove_action, **which)
+    return (found[-1].tenant, found[-1].id) if len(found) == look else None
+
+
+async def erase(tx: Transaction, tenant: str, *, limit: int) -> int:
+    """Remove some of a tenant's plans, actions and the public ids of their jobs; how many rows."""
+    for statement in (PlansSql.erase_jobs, PlansSql.erase_actions, PlansSql.erase_plans):
+        if gone := await tx.many(statement, tenant=tenant, limit=limit):
+            return len(gone)
+    return 0
+
+
 def stored_plan(row: PlanRow) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(row.body)
     return body

@@ -105,6 +105,16 @@ class ActionCount(NamedTuple):
     jobs: int
 
 
+class ActionPlace(NamedTuple):
+    tenant: str
+    id: str
+    spent: int  # whether retention has removed all of its jobs
+
+
+class JobCount(NamedTuple):
+    jobs: int
+
+
 class RecentJob(NamedTuple):
     id: str
     plan: str

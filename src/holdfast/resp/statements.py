@@ -7,11 +7,13 @@ from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.resp.rows import (
     ActionCount,
     ActionJob,
+    ActionPlace,
     ActionRow,
     Extent,
     HeldCount,
     HeldLease,
     Holder,
+    JobCount,
     KeyName,
     LiveHolder,
     PartRow,
@@ -52,6 +54,7 @@ class KeyspaceSql(Statements, file="keyspace.sql", package=_PACKAGE):
     remove_parts: Exec
     list_keys: Many[ValueRow]
     expired_keys: Many[KeyName]
+    keys_in: Many[KeyName]
     find_part: One[PartRow]
     put_part: Exec
     remove_part: One[PartRow]
@@ -82,6 +85,14 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
     count_action_jobs: Many[ActionCount]
     recent_jobs: Many[PlanJobRow]
     recent_states: Many[RecentJob]
+    actions_after: Many[ActionPlace]
+    lock_action_jobs: Many[PlanJobRow]
+    count_kept_jobs: One[JobCount]
+    remove_action_jobs: Exec
+    remove_action: Exec
+    erase_jobs: Many[PlanName]
+    erase_actions: Many[PlanName]
+    erase_plans: Many[PlanName]
 
 
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):

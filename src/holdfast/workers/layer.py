@@ -51,6 +51,11 @@ class Layer(Owner, Protocol):
         """The kinds that a worker here does not offer, each with what is missing."""
         return {}
 
+    async def erase(self, tx: Transaction, tenant: str) -> int:
+        """A tenant is erased: remove some of what is this tenant's in tables of the layer's own; how many rows. Called
+        after the tenant's jobs are gone, until there is nothing."""
+        return 0
+
     async def started(self, capabilities: Collection[str]) -> None:
         """A worker has started with these capabilities: make ready what its first attempts would wait for. Nobody waits
         for this, and what it raises is logged."""

@@ -444,12 +444,15 @@ class Tenant(Rulings):
         """Remove everything of this tenant: what is open is cancelled first; returns how many of each are gone.
 
         Its sessions go with their messages, runs, events and inquiries, its jobs with their results and errors, its
-        keys, its agents and its schedules. What it cost stays counted, by day and model; its budgets and
+        keys, its agents and its schedules, and its plans, actions and plain data in the gateway. What it cost stays
+        counted, by day and model; its budgets and
         the audit stay. Stop its programs first. It may be killed at any time, and called again; a worker that still
         runs something has `within` to stop. `progress` is called with what is gone so far.
         """
         runtime = self._app.runtime()
-        return await Eraser(runtime, self.id, durations.microseconds(within), progress).erase()
+        return await Eraser(
+            runtime, self._app.registry.layers, self.id, durations.microseconds(within), progress
+        ).erase()
 
     async def retention(
         self,

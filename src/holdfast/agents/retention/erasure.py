@@ -26,6 +26,7 @@ from holdfast.kernel.lanes import forget_empty
 from holdfast.kernel.schedules import delete_schedule
 from holdfast.runtime import Runtime
 from holdfast.shown_text import plural
+from holdfast.workers.layer import Layer
 
 _REASON = "its tenant is erased"
 _LOOK = 2_000  # jobs that one transaction looks at
@@ -45,6 +46,7 @@ class Erased(NamedTuple):
     keys: int = 0
     agents: int = 0
     schedules: int = 0
+    rows: int = 0  # of what else the layers store: plans, actions and plain data of the gateway
 
 
 Progress = Callable[[Erased], None]
@@ -53,9 +55,12 @@ Progress = Callable[[Erased], None]
 class Eraser:
     """Erases one tenant."""
 
-    def __init__(self, runtime: Runtime, tenant: str, within_us: int, progress: Progress | None) -> None:
+    def __init__(
+        self, runtime: Runtime, layers: Sequence[Layer], tenant: str, within_us: int, progress: Progress | None
+    ) -> None:
         """`within_us`: for how long it waits for workers to end what they run."""
         self._runtime = runtime
+        self._layers = layers
         self._database = runtime.database
         self._tenant = tenant
         self._within_us = within_us
@@ -89,6 +94,7 @@ class Eraser:
             self._count(keys=len(gone))
         self._count(keys=len(gone))
         await self._erase_agents()
+        await self._erase_rows()
         return not still_open and not await self._came_after(newest)
 
     async def _came_after(self, newest: int) -> bool:
@@ -167,6 +173,12 @@ class Eraser:
         """One that others call goes after them; one that is used by another tenant stays."""
         while gone := await self._database.transact(remove_agents, self._tenant):
             self._count(agents=gone)
+
+    async def _erase_rows(self) -> None:
+        """What layers store beside jobs."""
+        for layer in self._layers:
+            while rows := await self._database.transact(layer.erase, self._tenant):
+                self._count(rows=rows)
 
 
 @reading

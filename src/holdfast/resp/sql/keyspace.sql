@@ -33,6 +33,10 @@ order by place, key limit :limit;
 -- name: expired_keys :many
 select space, key from holdfast.resp_value where expires_at <= holdfast.now_us() order by expires_at limit :limit;
 
+-- name: keys_in :many
+-- The next keys of a space, in the order in which their rows are locked; also what has expired.
+select space, key from holdfast.resp_value where space = :space order by key limit :limit;
+
 -- name: find_part :one
 select :columns from holdfast.resp_part where space = :space and key = :key and part = :part;
 

@@ -99,3 +99,39 @@ from (
 ) as p
 left join holdfast.job_now j on j.id = p.job
 order by p.created_at desc, p.action, p.place desc;
+
+-- name: actions_after :many
+-- The next actions in the order of their ids, and which of them retention has left no job of.
+select a.tenant, a.id, case when not exists (
+    select 1 from holdfast.plan_job p join holdfast.job j on j.id = p.job where p.tenant = a.tenant and p.action = a.id)
+    then 1 else 0 end as spent
+from holdfast.action a where (a.tenant, a.id) > (:tenant, :id) order by a.tenant, a.id limit :limit;
+
+-- name: lock_action_jobs :many
+-- Against a job of it that is retried meanwhile.
+select :columns from holdfast.plan_job where tenant = :tenant and action = :action order by id for update;
+
+-- name: count_kept_jobs :one
+select count(*) as jobs from holdfast.plan_job p join holdfast.job j on j.id = p.job
+where p.tenant = :tenant and p.action = :action;
+
+-- name: remove_action_jobs :exec
+delete from holdfast.plan_job where tenant = :tenant and action = :action;
+
+-- name: remove_action :exec
+delete from holdfast.action where tenant = :tenant and id = :action;
+
+-- name: erase_jobs :many
+delete from holdfast.plan_job where id in (
+    select p.id from holdfast.plan_job p where p.tenant = :tenant order by p.id limit :limit)
+returning id;
+
+-- name: erase_actions :many
+delete from holdfast.action where tenant = :tenant and id in (
+    select a.id from holdfast.action a where a.tenant = :tenant order by a.id limit :limit)
+returning id;
+
+-- name: erase_plans :many
+delete from holdfast.plan where tenant = :tenant and id in (
+    select p.id from holdfast.plan p where p.tenant = :tenant order by p.id limit :limit)
+returning id;
