@@ -90,8 +90,11 @@ class Hub:
         settings: Settings,
         ports: Ports,
         *,
+        name: str = "brokers",
         lifeline: Lifeline | None = None,
     ) -> None:
+        """`name`: what lists of workers call it."""
+        self._name = name
         self._registry = registry
         self._database = database
         self.settings = settings
@@ -185,7 +188,7 @@ class Hub:
                 kept.settled.exception()  # perhaps nobody waits for it
 
     async def _register(self) -> None:
-        who = registration(self.id, Role(name="brokers"), (), 0)._replace(code=self._code)
+        who = registration(self.id, Role(name=self._name), (), 0)._replace(code=self._code)
         await self._member.register(who, [], presence_changed=self._lifeline.poke)
 
     # Brokers

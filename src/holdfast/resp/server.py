@@ -38,6 +38,7 @@ class RespServer:
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._upkeep: Upkeep | None = None
         self.gateway = RespGateway(core, options)
 
     @property
@@ -51,13 +52,19 @@ class RespServer:
         await self._refuse_without_keys()
         self._server = await self._listen()
         pops, loop = self.gateway.pops, asyncio.get_running_loop()
+        self._upkeep = upkeep = Upkeep(self.gateway)
+        try:
+            await upkeep.begin()
+        except BaseException:
+            self._server.close()
+            raise
         await pops.begin()
         running = {
             "resp-keys": self._watch_keys(),
             "resp-pops": pops.run(),
             "resp-beats": pops.beat_always(),
             "resp-keeping": LeaseRenewal(self.gateway).run(),
-            "resp-upkeep": Upkeep(self.gateway).run(),
+            "resp-upkeep": upkeep.run(),
         }
         self._tasks = [loop.create_task(each, name=name) for name, each in running.items()]
         return self
@@ -78,6 +85,8 @@ class RespServer:
             await connection.finished()
         await self.gateway.pops.close()
         await self.gateway.endings.close()
+        assert self._upkeep is not None
+        await self._upkeep.close()
         await self._server.wait_closed()
 
     async def _listen(self) -> asyncio.Server:
