@@ -272,6 +272,16 @@ async def test_each_lease_is_renewed_for_a_time_of_its_own(store: Store) -> None
     assert lost == [one.held]
 
 
+async def test_a_broker_renews_under_its_own_token_alone(store: Store) -> None:
+    lease = await store.claimed()
+    others = [lease.held._replace(token=9), lease.held._replace(epoch=9), lease.held._replace(worker=lease.worker + 1)]
+    for held in others:
+        renewed, lost = await store.do(renew_each, [Renewal(*held, 2 * TTL_US)], ceiling_us=HOUR_US)
+        assert (renewed, lost) == ([], [held])
+    ((until,),) = await store.query(f"select lease_until from holdfast.lease where seq = {lease.seq}")
+    assert until == lease.lease_until
+
+
 async def test_a_renewal_by_hand_waits_for_whoever_changes_the_lease(store: Store) -> None:
     lease = await store.claimed()
     renewal = Renewal(*lease.held, 2 * TTL_US)

@@ -502,6 +502,22 @@ async def test_nobody_overtakes_within_a_lane_but_by_priority(store: Store) -> N
     assert order == [urgent, blocked, late]
 
 
+async def test_a_newcomer_waits_behind_who_is_blocked_when_the_rate_has_room_again(store: Store) -> None:
+    """Between the moment at which the lane opens and the sweep that opens it."""
+    await enqueue_in(store, interval_us=SECOND)
+    await take(store)
+    blocked = await enqueue_in(store, interval_us=SECOND)
+    assert await take(store) == []
+    await store.advance("1s")
+    newcomer = await enqueue_in(store, interval_us=SECOND)
+    assert await take(store) == []
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store)] == [blocked]
+    await store.advance("1s")
+    await store.do(open_lanes, limit=10)
+    assert [lease.id for lease in await take(store)] == [newcomer]
+
+
 async def test_starts_are_spaced_by_the_rate(store: Store) -> None:
     ids = [await enqueue_in(store, interval_us=SECOND) for _ in range(4)]
     began = store.clock.us

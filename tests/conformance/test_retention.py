@@ -8,7 +8,7 @@ from holdfast.errors import NotFound
 from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import Keep, Pruner, remove
 from holdfast.kernel.rows import Lease, Term
 from holdfast.kernel.waiting import report_progress, store_step, wake
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
@@ -79,6 +79,26 @@ async def test_what_lives_stays_however_old(store: Store) -> None:
     await store.end(running, Fail())
     await store.advance("1s")
     assert await prune(store, Keep(0, 0)) == [1]
+
+
+async def test_a_parent_stays_while_a_child_of_it_lives(store: Store) -> None:
+    parent = await store.claimed()
+    await store.launch(parent)
+    await store.end(parent, Done())
+    await store.advance("1s")
+    assert await prune(store, Keep(0, 0)) == []
+    assert await store.do(remove, [parent.seq]) == 0
+    (child,) = await store.claim(await store.worker(), kind="child")
+    await store.end(child, Done())
+    await store.advance("1s")
+    assert await prune(store, Keep(0, 0)) == [1, 1]
+
+
+async def test_what_has_not_ended_is_not_removed_though_it_was_named(store: Store) -> None:
+    lease = await store.claimed()
+    assert await store.do(remove, [lease.seq]) == 0
+    assert await store.end(lease, Done())
+    assert await store.do(remove, [lease.seq]) == 1
 
 
 async def test_no_more_are_kept_than_the_number_says(store: Store) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from holdfast.errors import DuplicateWorker
 from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.leases import beat
+from holdfast.kernel.leases import OwnRow, beat
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.workers import (
     Registration,
     advertise_presence,
@@ -134,6 +136,18 @@ async def test_replacing_a_namesake_judges_nobody_else(store: Store) -> None:
     assert (rows[old].status, rows[silent].status) == ("lost", "active")
 
 
+async def test_a_namesake_that_has_beaten_since_it_was_found_silent_keeps_its_id(store: Store) -> None:
+    seq = await sign_on(store, someone(store))
+    await store.advance("61s")
+    assert await heartbeat(store, seq)
+
+    async def replace(tx: Transaction) -> None:
+        await tx.run(WorkersSql.replace_worker, seq=seq, gone=0)
+
+    await store.do(replace)
+    assert (await everyone(store))[seq].status == "active"
+
+
 async def test_a_stopped_namesake_is_no_hindrance(store: Store) -> None:
     old = await sign_on(store, someone(store))
     await store.do(unregister, old, reason="drained")
@@ -149,6 +163,29 @@ async def test_a_heartbeat_shows_life_and_load(store: Store) -> None:
     assert await store.do(lose_workers, gone=[], reason="silent") == 0
     row = (await everyone(store))[seq]
     assert (row.heartbeat_at, row.active) == (store.clock.us - 50_000_000, 7)
+
+
+async def test_a_store_that_does_not_know_the_last_heartbeat_gives_its_worker_up(store: Store) -> None:
+    """It was restored to an older state, and the number of this worker may belong to another by now."""
+    seq = await sign_on(store, someone(store))
+    limits = {"ttl_us": TTL_US, "ceiling_us": TTL_US}
+    assert await heartbeat(store, seq)
+    lost_beat = OwnRow(last_beat=store.clock.us + 5_000_000)
+    await store.advance("30s")
+    heard = await store.do(beat, seq, 0, [], me=lost_beat, **limits)
+    assert (heard.registered, (await everyone(store))[seq].heartbeat_at) == (False, store.clock.us - 30_000_000)
+    heard = await store.do(beat, seq, 0, [], me=OwnRow(last_beat=store.clock.us - 30_000_000), **limits)
+    assert heard.registered
+
+
+async def test_a_heartbeat_is_of_one_incarnation(store: Store) -> None:
+    who = someone(store)
+    seq = await sign_on(store, who)
+    await store.advance("30s")
+    limits = {"ttl_us": TTL_US, "ceiling_us": TTL_US}
+    assert not (await store.do(beat, seq, 0, [], me=OwnRow(new_id(store.ports)), **limits)).registered
+    assert (await everyone(store))[seq].heartbeat_at == store.clock.us - 30_000_000
+    assert (await store.do(beat, seq, 0, [], me=OwnRow(who.incarnation), **limits)).registered
 
 
 async def test_draining_is_one_way(store: Store) -> None:

@@ -27,6 +27,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, Self
 
+from tests.support.planted import plant_what_the_environment_names
+
 ROOT = Path(__file__).parents[2]
 LONGEST_REQUEST = 1 << 20
 
@@ -304,6 +306,7 @@ def _run(words: Sequence[str]) -> None:
 def main(file: str, *preload: str) -> None:
     for module in preload:
         importlib.import_module(module)
+    plant_what_the_environment_names()
     gc.freeze()  # what is shared stays shared
     if request := serve(socket.socket(fileno=int(file))):
         leave(run(request.words))

@@ -1,0 +1,16 @@
+"""All planted bugs, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import kernel, workers
+from tests.mutants.planting import Mutant
+
+MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for part in (kernel, workers) for mutant in part.MUTANTS}
+
+
+def find(name: str) -> Mutant:
+    if name not in MUTANTS:
+        raise LookupError(f"there is no planted bug {name!r}; python -m tests.mutants --list has them all")
+    return MUTANTS[name]
