@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from holdfast import Holdfast
 from holdfast.agents.rows import NewBlock, NewMessage
 from holdfast.agents.statements import MessagesSql
 from holdfast.app import core_of
+from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import call, say
 from tests.conftest import Place
 from tests.support.agents import scripted
-from tests.support.apps import eventually
+from tests.support.apps import MakeApp, eventually
 from tests.support.past_kernel import query
 
 LARGE = "A" * 100_000
@@ -75,6 +78,19 @@ async def test_a_block_is_not_lost_to_a_session_that_is_deleted_meanwhile(hf: Ho
     delete.set()
     await asyncio.gather(naming, deleting)
     assert query(place, "select count(*) from holdfast.block b join holdfast.blob l on l.hash = b.blob") == [(1,)]
+
+
+async def test_a_session_with_an_open_run_is_not_deleted(make_app: MakeApp) -> None:
+    hf = make_app(embedded=False)
+    agent = hf.agent("a", model=scripted(hf, say("done")))
+    run = await agent.enqueue("Go", session="s")
+    with pytest.raises(UsageError, match="has an active run"):
+        await (await hf.session("s")).delete()
+    assert (await run.refresh()).state == "pending"
+    await run.cancel()
+    await (await hf.session("s")).delete()
+    with pytest.raises(NotFound):
+        await run.refresh()
 
 
 async def test_a_key_of_a_deleted_run_is_free_again(hf: Holdfast) -> None:

@@ -10,17 +10,18 @@ from holdfast.agents.batches import steps
 from holdfast.agents.batches.gather import defer
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.commit import Conclusion
+from holdfast.agents.runs.commit import Answer, Conclusion, Decision
 from holdfast.agents.runs.decision import run_inquiry
 from holdfast.agents.runs.end import answer_open_calls
-from holdfast.agents.runs.turns import ask_person, begin, conclude
+from holdfast.agents.runs.turns import ask_person, begin, commit, conclude
 from holdfast.agents.states import CALL, RUN, CallState, CallVerb, InquiryState, RunState, RunVerb
+from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.rows import Lease
 from holdfast.models.batches import BatchLine
 from holdfast.outcomes import Done, Fail
-from tests.support.lives import HOUR_US, INTENT, PROMPT, REFUSALS, Apply, OneRun
+from tests.support.lives import HOUR_US, INTENT, PROMPT, REFUSALS, SPENT, Apply, OneRun
 
 
 async def apply_begin(one: OneRun) -> object:
@@ -207,3 +208,19 @@ async def test_a_verb_does_to_a_call_what_the_table_says_or_nothing(
 
 def test_every_verb_of_runs_has_its_operation() -> None:
     assert set(RUN_VERBS) == set(RunVerb)
+
+
+async def test_an_answer_that_another_attempt_has_stored_is_no_repeat(one: OneRun) -> None:
+    """A worker that was frozen has asked too. What it brings is refused, not taken for its own earlier call."""
+    await one.make()
+    frozen, stale = one.lease, await one.play()
+    lease = await one.renewed()
+    heir = await one.play(lease)
+    assert await one.do(begin, heir, PROMPT, INTENT) == "begun"
+    answer = Answer("scripted:", [{"type": "text", "text": "Done."}], "end_turn", SPENT, "request")
+    decision = Decision(conclusion=Conclusion("answered", "Done."))
+    assert await one.do(commit, heir, answer, decision) == "ended"
+    assert await one.do(commit, heir, answer, decision) == "ended", "its own earlier call"
+    assert stale.lease == frozen
+    with pytest.raises(LeaseLost):
+        await one.do(commit, stale, answer, decision)

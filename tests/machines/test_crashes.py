@@ -135,6 +135,30 @@ async def repeated_nothing(hf: Holdfast, labs: Labs, write: WriteMachine) -> Non
         await labs.close_lab(lab)
 
 
+async def test_a_checkpoint_in_parts_is_there_with_all_of_them_or_not_at_all(
+    hf: Holdfast, labs: Labs, write: WriteMachine
+) -> None:
+    states = """
+        start:
+          foreach: "{{ range(12) }}"
+          action: it
+          output_to_context: {all: "{{ output }}"}
+          transitions: [{to: done}]
+        done: {type: final, output: {count: "{{ context.all | length }}", last: "{{ context.all[11].text[-3:] }}"}}
+        """
+    large = {"text": '"é' * (hf.settings.result_cap // 10) + "end"}
+    machine = hf.machine(write("m", states), hooks=lambda action, context: large)
+    items = 13  # the first checkpoint, and what each item has put out
+    for nth in range(items + 1, items + 4):
+        lab = await labs.use(hf)
+        execution = await machine.enqueue()
+        lab.crash(after="store_step", nth=nth)
+        await lab.drain()
+        assert len(lab.crashes) == 1
+        assert await execution.result() == {"count": 12, "last": "end"}
+        await labs.close_lab(lab)
+
+
 ANY = """
 start:
   machine: [slow, quick, bad]

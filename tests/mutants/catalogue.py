@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants import kernel, workers
+from tests.mutants import agents, facades, http, kernel, machines, resp, workers
 from tests.mutants.planting import Mutant
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for part in (kernel, workers) for mutant in part.MUTANTS}
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant for part in (kernel, workers, agents, machines, resp, http, facades) for mutant in part.MUTANTS
+}
 
 
 def find(name: str) -> Mutant:

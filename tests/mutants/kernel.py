@@ -389,6 +389,7 @@ KEYS: Final = (
         (
             Words("replace", "and k.token = 0", on="postgres"),
             Words("replace", "and token = 0"),
+            Code("holdfast.kernel.enqueue:enqueue_unique", "holder.token == 0 and"),
         ),
         ("conformance/test_transitions.py::test_what_was_claimed_once_is_not_replaced",),
     ),

@@ -10,6 +10,8 @@ import pytest
 
 from holdfast.agw.link import GatewayAddress, Link, read_reply
 from holdfast.resp.principals import shared
+from holdfast.resp.renewal import keep
+from holdfast.resp.rows import Epoch
 from holdfast.resp.server import RespServer
 from tests.resp.conftest import Client, Connect, Serve, request
 from tests.resp.test_jobs import submitted
@@ -236,3 +238,30 @@ async def test_what_ended_elsewhere_is_forgotten(serve: Serve, connect: Connect)
     assert await (await connect("w1", there.port))("JOB.UPDATE", id, '{"status": "completed"}') == "OK"
     assert await client("WORKER.HEARTBEAT", "w1") == "OK"
     assert len(here.gateway.pops.delivered) == 0
+
+
+async def test_what_was_sent_is_sure_for_no_longer_than_its_lease(serve: Serve, connect: Connect) -> None:
+    """Until then it is ended without a question: whoever holds it must still have it then, however silent."""
+    for number, (seconds, most) in enumerate(((4.0, 4.0), (90.0, 10.0))):
+        server = await serve(dead_after=timedelta(seconds=seconds))
+        client = await registered(connect, f"w{number}", port=server.port)
+        (id,) = await submitted(await connect("submitter", server.port), f"a{number}")
+        begun = server.gateway.clock.monotonic()
+        assert isinstance(await client("BRPOP", "queue:ready", "0"), bytes)
+        sent = server.gateway.pops.delivered.find(f"w{number}", id)
+        assert sent is not None
+        assert begun < sent.sure_until < server.gateway.clock.monotonic() + most
+
+
+async def test_a_lease_is_renewed_for_the_registration_that_it_was_sent_to(serve: Serve, connect: Connect) -> None:
+    """After a restore the number of a registration may be another's, and so may the token."""
+    server = await serve()
+    client = await registered(connect, "w1", port=server.port)
+    (id,) = await submitted(await connect("submitter", server.port))
+    assert isinstance(await client("BRPOP", "queue:ready", "0"), bytes)
+    sent = server.gateway.pops.delivered.find("w1", id)
+    assert sent is not None
+    mine, held = sent.epoch, sent.lease.held
+    before = Epoch(mine.worker, "a registration that the restored store has forgotten")
+    assert await server.gateway.transact(keep, before, [held], ttl_us=60_000_000) == set()
+    assert await server.gateway.transact(keep, mine, [held], ttl_us=60_000_000) == {held}

@@ -24,6 +24,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers import postgres_vacuum
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_names import named, program
+from holdfast.kernel.drivers.postgres_pool import ConnectionPool
 from holdfast.kernel.queries import list_jobs
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -374,3 +375,26 @@ async def test_a_refused_transaction_behind_a_pooler_is_rolled_back(postgres_url
             assert (connection.get_server_pid(), connection.is_in_transaction()) == (before, False)
     finally:
         await database.close()
+
+
+async def test_a_connection_is_not_used_again_when_its_call_was_cancelled(postgres_url: str) -> None:
+    """The server may be about to begin a transaction, and whoever had it next would be part of that."""
+    pool = ConnectionPool(lambda: asyncpg.connect(postgres_url), 1, 60)
+
+    async def ask(holding: asyncio.Event) -> None:
+        async with pool.line():
+            holding.set()
+            await asyncio.Event().wait()
+
+    async with pool.line() as line:
+        first = line.connection
+    holding = asyncio.Event()
+    asking = asyncio.create_task(ask(holding))
+    await holding.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    async with pool.line() as line:
+        assert line.connection is not first
+        assert await line.connection.fetchval("select 1") == 1
+    assert first.is_closed()
+    await pool.close()

@@ -19,7 +19,7 @@ from holdfast.workers.sweeper import Sweeper
 from tests.conftest import MakeStore
 from tests.support.apps import eventually, outcomes, settings_with, working
 from tests.support.proxy import Proxy
-from tests.support.stores import TTL_US, Store
+from tests.support.stores import TTL_US, SharedDatabase, Store, postgres_store
 
 HOLDS = "select pid from pg_locks where locktype = 'advisory' and objsubid = 2 and granted and objid = {}"
 
@@ -108,3 +108,12 @@ async def cut_presence(url: str, worker: int) -> None:
         await connection.execute(f"select pg_terminate_backend({pid})")
     finally:
         await connection.close()
+
+
+async def test_nobody_is_judged_by_presence_right_after_the_server_has_started(shared_database: SharedDatabase) -> None:
+    """The restart has cut everybody, and those who live need a moment to come back."""
+    for quiet, absent in (("3650d", False), ("0s", True)):
+        shared_database.empty()
+        async with postgres_store(shared_database.url, shared_database.url, presence_quiet=quiet) as store:
+            worker = await store.worker()
+            assert await store.database.presence.absent([worker]) == ({worker} if absent else set())

@@ -16,9 +16,10 @@ from holdfast.app import core_of
 from holdfast.clock import SystemClock
 from holdfast.kernel.leases import Beat
 from holdfast.values.times import moment
-from holdfast.workers.lifeline import Pulse
+from holdfast.workers.lifeline import Pulse, ThreadLifeline
 from holdfast.workers.worker import Worker
 from tests.support.apps import MakeApp, attempts, eventually, in_state, outcomes, working
+from tests.support.stores import TTL_US, Store
 
 SHORT: dict[str, Any] = {"lease_ttl": "2s", "heartbeat": "500ms", "fence_margin": "500ms", "tick": "50ms"}
 
@@ -183,3 +184,28 @@ async def test_a_worker_that_renews_keeps_its_lease(make_app: MakeApp) -> None:
         let_go.set()
         assert await job.result() == "one attempt"
     assert await outcomes(app, job.id) == ["succeeded"]
+
+
+async def test_a_lease_is_renewed_from_when_the_heartbeat_was_begun(store: Store) -> None:
+    """The store may have renewed the lease as soon as it was asked, however late the answer comes."""
+    worker = await store.worker()
+    lease = await store.claimed(worker)
+    heard: list[tuple[float, Beat]] = []
+    answered = asyncio.Event()
+
+    def compose() -> Pulse:
+        store.clock.us += 5_000_000  # so long it takes until the answer is here
+        return Pulse(worker, 1, [lease.held], TTL_US, 10 * TTL_US)
+
+    def hear(sent_at: float, answer: Beat) -> None:
+        heard.append((sent_at, answer))
+        answered.set()
+
+    lifeline = ThreadLifeline(store.database, store.ports, interval=3600)
+    await lifeline.open()
+    begun = store.clock.monotonic()
+    lifeline.start(compose, hear)
+    await answered.wait()
+    await lifeline.stop()
+    ((sent_at, answer),) = heard
+    assert ([row.seq for row in answer.renewed], sent_at) == ([lease.seq], begun)

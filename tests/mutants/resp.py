@@ -1,0 +1,174 @@
+"""Planted bugs of the Redis-protocol gateway, and of the worker for Unix tools."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.planting import Code, Mutant, Swap
+
+GATEWAY: Final = (
+    Mutant(
+        "wrong keys without end",
+        "an address may try as many keys as it likes",
+        (Swap("holdfast.resp.throttle:FAILURES", 1_000),),
+        ("resp/test_connecting.py::test_agx_02_six_wrong_keys_in_a_minute_are_throttled",),
+        ("AGX-02",),
+    ),
+    Mutant(
+        "answer before AUTH",
+        "a client that has shown no key is answered",
+        (Code("holdfast.resp.dispatch:dispatch", "if client.principal is None and (", "if False and ("),),
+        ("resp/test_connecting.py::test_agx_01_nothing_is_answered_before_auth",),
+        ("AGX-01",),
+    ),
+    Mutant(
+        "identity from the message",
+        "who reports about a job is who the message says",
+        (
+            Code(
+                "holdfast.resp.jobs:update",
+                "if claimed is not None and claimed != who.worker:",
+                "if False:",
+            ),
+        ),
+        ("resp/test_jobs.py::test_agx_22_only_the_claimant_reports",),
+        ("AGX-22",),
+    ),
+    Mutant(
+        "id of another principal",
+        "a key registers a worker under any id",
+        (
+            Code(
+                "holdfast.resp.principals:KeyPrincipal.may_register", "return ANY in self.workers or", "return True or"
+            ),
+        ),
+        ("resp/test_workers.py::test_a_key_may_be_given_more_ids",),
+        ("AGX-08",),
+    ),
+    Mutant(
+        "job of another tenant",
+        "a key of one tenant reads the job of another",
+        (Code("holdfast.resp.jobs:find", "if job.tenant == tenant else None", ""),),
+        ("resp/test_tenants.py::test_what_belongs_to_another_tenant_does_not_exist",),
+    ),
+    Mutant(
+        "queue of another key",
+        "a key of one queue pops from another",
+        (Code("holdfast.resp.arguments:queue_of", "if not call.client.principal.may_use(queue):", "if False:"),),
+        ("resp/test_jobs.py::test_a_key_of_one_queue_sees_and_verifies_on_no_other",),
+    ),
+    Mutant(
+        "command that the key may not call",
+        "a key that is limited to some commands calls others",
+        (Code("holdfast.resp.dispatch:_problem", "if not client.principal.may_call(command.name):", "if False:"),),
+        ("resp/test_connecting.py::test_a_key_may_be_limited_to_some_commands",),
+    ),
+    Mutant(
+        "lease trusted too long",
+        "an end is written without a question although the lease may be over",
+        (
+            Code(
+                "holdfast.resp.pops:Pops._serve",
+                "min(_SURE * seconds, _LONGEST_SURE)",
+                "min(_SURE * seconds, _LONGEST_SURE) + 30",
+            ),
+        ),
+        ("resp/test_cost.py::test_what_was_sent_is_sure_for_no_longer_than_its_lease",),
+    ),
+    Mutant(
+        "renewal that ignores the epoch",
+        "a server renews for a registration what an earlier one of its number was sent",
+        (Code("holdfast.resp.renewal:keep", "if [row.epoch for row in alive] != [epoch]:", "if not alive:"),),
+        ("resp/test_cost.py::test_a_lease_is_renewed_for_the_registration_that_it_was_sent_to",),
+    ),
+    Mutant(
+        "more jobs than a worker may have",
+        "what a worker holds is not counted",
+        (Code("holdfast.resp.claims:claim_asked", "holder.slots - held.get(holder.seq, 0)", "holder.slots"),),
+        ("resp/test_jobs.py::test_agx_26_a_worker_has_no_more_jobs_than_it_may",),
+        ("AGX-26",),
+    ),
+    Mutant(
+        "changed plan accepted",
+        "another plan under the id of one that is there is taken for the same",
+        (Code("holdfast.resp.plans:submit_plan", "there is not None and there.digest != digest", "False"),),
+        ("resp/test_plans_and_actions.py::test_agx_15_the_same_plan_again_is_fine_and_another_is_refused",),
+        ("AGX-15",),
+    ),
+    Mutant(
+        "illegal transition accepted",
+        "a report of a state that does not follow is taken",
+        (Code("holdfast.resp.jobs:update", 'if status not in MOVES["running"]:', "if False:"),),
+        ("resp/test_jobs.py::test_agx_23_transitions_are_checked_and_a_repeated_end_is_fine",),
+        ("AGX-23",),
+    ),
+)
+
+AGW: Final = (
+    Mutant(
+        "command out of the allowlist",
+        "a plan runs a program that the worker was not given",
+        (
+            Code(
+                "holdfast.agw.tools:UnixTools.path_of",
+                "path = self.paths.get(command)",
+                "path = self.paths.get(command) or shutil.which(command)",
+            ),
+        ),
+        ("resp/test_plans_run.py::test_agx_33_a_command_that_is_not_allowed_stops_the_plan_before_it_begins",),
+        ("AGX-33",),
+    ),
+    Mutant(
+        "value of the input unchecked",
+        "what an input puts into an argument is not looked at",
+        (Code("holdfast.resp.plan:UnixTask.arguments", "_check_argument(each,", "str((each,"),),
+        ("resp/test_plans_run.py::test_agx_33_values_from_the_input_are_checked_and_fail_the_job_alone",),
+        ("AGX-33",),
+    ),
+    Mutant(
+        "process group left alive",
+        "a task whose time is over is not told to end",
+        (
+            Code("holdfast.agw.processes:_terminate", "_signal(process, signal.SIGTERM)", "return"),
+            Code("holdfast.agw.processes:_settle", "_signal(process, signal.SIGQUIT)", "return"),
+        ),
+        ("resp/test_plans_run.py::test_agx_31_a_timeout_ends_the_whole_process_group",),
+        ("AGX-31",),
+    ),
+    Mutant(
+        "plan that goes on after a failure",
+        "the tasks behind one that failed are run",
+        (Code("holdfast.agw.execution:execute", "if ran.exit_code != 0:", "if ran.exit_code > 255:"),),
+        ("resp/test_plans_run.py::test_agx_30_a_task_that_fails_stops_the_rest",),
+        ("AGX-30",),
+    ),
+    Mutant(
+        "output without a cap",
+        "whatever a tool writes is kept",
+        (Code("holdfast.agw.processes:_Kept.add", "room = self._cap - len(self.data)", "room = 1 << 40"),),
+        ("resp/test_plans_run.py::test_agx_34_output_over_the_cap_is_cut_with_a_flag",),
+        ("AGX-34",),
+    ),
+    Mutant(
+        "environment of the worker for tools",
+        "a tool finds what is in the environment of its worker",
+        (Code("holdfast.agw.processes:_environment", "return {", "return {**os.environ,"),),
+        ("resp/test_plans_run.py::test_a_tool_sees_nothing_of_ours",),
+    ),
+    Mutant(
+        "jobs kept by who left",
+        "a drain that takes too long does not hand its jobs back",
+        (Code("holdfast.agw.worker:AgwWorker._drain", '*(["FORCE"] if left else [])', "*[]"),),
+        ("resp/test_agw.py::test_agx_35_a_drain_that_takes_too_long_hands_the_job_back",),
+        ("AGX-35",),
+    ),
+    Mutant(
+        "reconnect without a growing pause",
+        "a worker whose gateway is away asks as often after an hour as after a second",
+        (Code("holdfast.agw.worker:AgwWorker._serve", "pause = min(pause * 2, LAST_PAUSE)", "pass"),),
+        ("resp/test_agw.py::test_agx_28_while_the_gateway_is_away_it_waits_longer_and_longer",),
+        ("AGX-28",),
+    ),
+)
+
+MUTANTS: Final = (*GATEWAY, *AGW)
