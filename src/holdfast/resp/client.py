@@ -28,6 +28,8 @@ class Client:
     refused: bool = False  # something since MULTI could not be queued
     worker: str | None = None  # the worker that this connection has registered
     epoch: Epoch | None = None  # the epoch that it began by that
+    published: bool = False  # it registered with SET or PING, as the published AGW does; pops reply bare ids
+    unread: Popped | None = None  # what such a worker was told to run, until it reads the plan
     undelivered: list[Popped] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
     executing: bool = False  # inside of EXEC, where nothing waits
     refusals: int = 0  # commands before AUTH
@@ -45,8 +47,16 @@ class Client:
     def who(self) -> str:
         return self.principal.name if self.principal is not None else ""
 
+    def unstarted(self) -> list[Popped]:
+        """What was claimed for this client, and cannot have begun."""
+        unread = [] if self.unread is None or self.unread in self.undelivered else [self.unread]
+        return [*self.undelivered, *unread]
+
+    def forget_worker(self) -> None:
+        self.worker, self.epoch, self.published = None, None, False
+
     def reset(self, pop_form: PopForm) -> None:
         """As if it had just connected."""
         self.protocol, self.principal, self.name, self.pop_form = 2, None, "", pop_form
         self.queued, self.refused = None, False
-        self.worker, self.epoch = None, None
+        self.forget_worker()

@@ -125,8 +125,7 @@ class RespConnection(asyncio.BufferedProtocol):
             self._gateway.counts["bad frames"] += 1
             self._write(transport, Failure(f"Protocol error: {bad}"))
         finally:
-            if self.client.undelivered:  # what was claimed for a reply that nobody gets
-                self._gateway.pops.give_back(self.client.undelivered)
+            self._gateway.pops.give_back(self.client.unstarted())  # what was claimed for a reply that nobody reads
         self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:

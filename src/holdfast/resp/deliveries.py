@@ -82,6 +82,10 @@ class Deliveries:
         found = self._named.get((worker, _digest(element)), ())
         return next((self._held[held].sent for held in found if held not in self.ending), None)
 
+    def over(self, client: int) -> list[Held]:
+        """What went out over this connection."""
+        return [*self._clients.get(client, ())]
+
     def of(self, workers: Iterable[str]) -> frozenset[Held]:
         """What went out to these workers over connections that still live."""
         return frozenset[Held]().union(*(self._owned.get(worker, ()) for worker in workers))

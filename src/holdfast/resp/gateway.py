@@ -100,9 +100,14 @@ class RespGateway:
             return None
         if name is None or name == "default":
             return shared
-        if not WORKER_ID.fullmatch(name) or name in await self._named():
+        return await self.named_by_shared(name)
+
+    async def named_by_shared(self, worker: str) -> KeyPrincipal | None:
+        """Who shows the shared key and says that it is this worker; None if that has a key of its own."""
+        shared = self.options.shared
+        if shared is None or not WORKER_ID.fullmatch(worker) or worker in await self._named():
             return None
-        return KeyPrincipal(name, shared.digest, (name,))
+        return KeyPrincipal(worker, shared.digest, (worker,))
 
     async def _named(self) -> set[str]:
         """Who has a key of their own: a shared key does not stand for them."""

@@ -6,6 +6,7 @@ Who reports is decided by the connection. The lease decides whether it may: a la
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import random
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from holdfast.resp.times import shown_time
 RAW = "resp.data"
 RESULT_CAP = 12 << 20
 ERROR_CAP = 16_384
+_SHOWN = 1_000  # characters of what a worker wrote to stderr, where it names no error
 _AT_ONCE = timedelta(0)
 _REPORTED = {"completed": ("succeeded",), "failed": ("retried", "failed")}
 _CHANCE = random.Random(0)  # retries have no delay, so nothing is rolled
@@ -138,8 +140,12 @@ async def _end(tx: Transaction, lease: Lease, status: str, said: dict[str, Any])
         await end(tx, lease, Done(said))
         return
     await report_progress(tx, lease, codec.encode(said, what="a report", cap=RESULT_CAP))
-    message = str(said.get("error") or "the worker says that it failed")
+    message = str(said.get("error") or _end_of(said.get("stderr")) or "the worker says that it failed")
     await end(tx, lease, TryAgain(_AT_ONCE, message, "agx_failed", ""))
+
+
+def _end_of(text: object) -> str:
+    return text.strip()[-_SHOWN:] if isinstance(text, str) else ""
 
 
 async def end(tx: Transaction, lease: Lease, outcome: Outcome) -> None:
@@ -147,6 +153,12 @@ async def end(tx: Transaction, lease: Lease, outcome: Outcome) -> None:
     parents = [lease.parent] if lease.parent is not None else []
     if not await complete_and_settle(tx, [ending_of(lease, outcome)], parents):
         raise LeaseLost(lease.id, lease.fence)
+
+
+async def give_up(tx: Transaction, lease: Lease, why: str) -> None:
+    """End an attempt of which no result will come; nothing if its lease was lost already."""
+    with contextlib.suppress(LeaseLost):
+        await end(tx, lease, TryAgain(_AT_ONCE, why, "agx_lost", ""))
 
 
 def ending_of(lease: Lease, outcome: Outcome) -> Ending:
@@ -183,6 +195,34 @@ async def describe(tx: Transaction, public: str, tenant: str) -> dict[str, Any] 
     """A job's status, as JOB.STATUS shows it; None if this tenant has no such job."""
     known = await find(tx, public, tenant)
     return None if known is None else _described(known, await _holder(tx, known.job))
+
+
+@reading
+async def describe_whole(tx: Transaction, public: str, tenant: str) -> dict[str, Any] | None:
+    """As `describe`, and what is to be run: JOB.GET, and the key job:<id>."""
+    known = await find(tx, public, tenant)
+    if known is None:
+        return None
+    described = _described(known, await _holder(tx, known.job))
+    if known.job.kind != KIND:
+        return described
+    payload = json.loads(known.job.payload)
+    made = {"plan_id": payload["plan"]["plan_id"], "input": payload["input"], "plan": payload["plan"]}
+    return {**described, **made}
+
+
+@reading
+async def find_output(tx: Transaction, public: str, tenant: str, stream: str) -> str | None:
+    """What a job wrote to stdout or stderr, as its worker has said it: of each task, one after the other."""
+    known = await find(tx, public, tenant)
+    if known is None:
+        return None
+    said = json.loads(known.job.result or known.job.progress or "null")
+    tasks = said.get("task_results") if isinstance(said, dict) else None
+    if isinstance(tasks, list):
+        return "".join(str(each.get(stream) or "") for each in tasks if isinstance(each, dict))
+    text = said.get(stream) if isinstance(said, dict) else None
+    return text if isinstance(text, str) else None
 
 
 @reading

@@ -1,12 +1,14 @@
 """Plans: templates of Unix commands, checked once and never changed. Pure.
 
-A task's number is its place, and it reads only what an earlier task wrote. So a plan is a line, never a circle.
+A task's number is its place, and it reads only what an earlier task wrote. So a plan is a line, never a circle. Other
+fields of a plan are kept and change nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from holdfast.errors import UsageError
@@ -18,6 +20,7 @@ DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 300, 3_600
 _PLACEHOLDER = re.compile(r"\{\{\s*input\.([A-Za-z0-9_-]+)\s*\}\}")
 _ANY_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
 _OF_PLAN = {"plan_id", "plan_description", "tasks"}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OF_TASK = {"task_number", "command", "args", "timeout_secs", "input_from_task"}
 
 
@@ -48,6 +51,7 @@ class UnixPlan(NamedTuple):
     id: str
     description: str
     tasks: tuple[UnixTask, ...]
+    others: Mapping[str, Any] = _NOTHING  # fields of the plan that say nothing about what runs
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -55,7 +59,7 @@ class UnixPlan(NamedTuple):
         return tuple(sorted({task.command for task in self.tasks}))
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as it is stored and sent, with every default written out."""
+        """What runs, with every default written out."""
         tasks: list[dict[str, Any]] = [
             {
                 "task_number": task.number,
@@ -68,10 +72,14 @@ class UnixPlan(NamedTuple):
         ]
         return {"plan_id": self.id, "plan_description": self.description, "tasks": tasks}
 
+    def as_submitted(self) -> dict[str, Any]:
+        """The plan as it is stored and shown."""
+        return {**self.others, **self.as_json()}
+
 
 def read_plan(value: object) -> UnixPlan:
     """The plan that this JSON is; `BadPlan` says what is wrong with it."""
-    body = _object(value, "a plan", _OF_PLAN)
+    body = _object(value, "a plan", None)
     id = body.get("plan_id")
     if not isinstance(id, str) or not PLAN_ID.fullmatch(id):
         raise BadPlan("plan_id has 1 to 64 letters, digits, dots, hyphens and underscores")
@@ -81,7 +89,8 @@ def read_plan(value: object) -> UnixPlan:
     tasks = body.get("tasks")
     if not isinstance(tasks, list) or not 1 <= len(tasks) <= MOST_TASKS:
         raise BadPlan(f"tasks is a list of 1 to {MOST_TASKS} tasks")
-    return UnixPlan(id, description, tuple(_task(each, number) for number, each in enumerate(tasks, 1)))
+    others = {name: said for name, said in body.items() if name not in _OF_PLAN}
+    return UnixPlan(id, description, tuple(_task(each, number) for number, each in enumerate(tasks, 1)), others)
 
 
 def _task(value: object, number: int) -> UnixTask:
@@ -137,10 +146,10 @@ def _field(input: object, name: str) -> str:
             raise BadInput(f"field {name!r} of the input is neither text nor a number")
 
 
-def _object(value: object, what: str, known: set[str]) -> Mapping[str, Any]:
+def _object(value: object, what: str, known: set[str] | None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadPlan(f"{what} is a JSON object")
-    if unknown := sorted(set(value) - known):
+    if known is not None and (unknown := sorted(set(value) - known)):
         raise BadPlan(f"{what} has an unknown field {unknown[0][:40]!r}")
     return value
 

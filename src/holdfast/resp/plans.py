@@ -82,9 +82,9 @@ def kernel_id(public: str) -> JobId | None:
 
 
 async def submit_plan(tx: Transaction, tenant: str, plan: UnixPlan) -> bool:
-    """Store a plan; False if this very plan is there already, `Exists` if another one has its id."""
-    body = codec.encode(plan.as_json(), what="a plan", cap=INPUT_CAP)
-    digest = codec.digest(body)
+    """Store a plan; False if a plan that runs the same is there already, `Exists` if another one has its id."""
+    body = codec.encode(plan.as_submitted(), what="a plan", cap=INPUT_CAP)
+    digest = codec.digest(codec.encode(plan.as_json(), what="a plan", cap=INPUT_CAP))
     if await tx.one(PlansSql.add_plan, tenant=tenant, id=plan.id, body=body, digest=digest) is not None:
         return True
     there = await tx.one(PlansSql.find_plan, tenant=tenant, id=plan.id)

@@ -18,7 +18,7 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue as enqueue_jobs
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Lease, NewJob, Route
+from holdfast.kernel.rows import Held, Lease, NewJob, Route
 from holdfast.kernel.workers import list_routes
 from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
@@ -62,19 +62,50 @@ async def pop_many(calls: Sequence[CommandCall]) -> list[Reply]:
         if not some:
             break
         popped += some
-    return [*map(_as_popped, popped), *[None] * (len(calls) - len(popped))]
+    return [*(_as_popped(call, each) for each in popped), *[None] * (len(calls) - len(popped))]
 
 
-def _as_popped(popped: Popped) -> bytes:
-    return jobs.popped(popped.lease, popped.public) if popped.element is None else popped.element
+def _as_popped(call: CommandCall, popped: Popped) -> bytes:
+    if popped.element is not None:
+        return popped.element
+    return popped.public.encode() if call.client.published else jobs.popped(popped.lease, popped.public)
 
 
 async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -> tuple[bytes | None, bytes]:
     """A job as its pop replies it, and the key it came from."""
-    popped = await claim(call, _queues(call, keys), 1, seconds)
+    queues, client = _queues(call, keys), call.client
+    popped = await _popped_before(call) if client.published else []
+    popped = popped or await claim(call, queues, 1, seconds)
     if not popped:
         return None, b""
-    return _as_popped(popped[0]), QUEUE + popped[0].lease.queue.encode()
+    client.unread = popped[0] if client.published else None
+    return _as_popped(call, popped[0]), QUEUE + popped[0].lease.queue.encode()
+
+
+async def _popped_before(call: CommandCall) -> list[Popped]:
+    """What the published worker was told to run, if it has not read the plan: it drops a reply that comes while it
+    beats, and pops again. If it has, and reported nothing, there is no result: it does one job after the other."""
+    client, pops = call.client, call.gateway.pops
+    sent, unread = pops.delivered.over(client.id), client.unread
+    if not sent:
+        return []
+    stands = await call.gateway.transact(_leave_unreported, _reporter(call), unread.lease.held if unread else None)
+    pops.delivered.forget_others(sent, [unread.lease.held] if stands and unread else [])
+    pops.freed(client.worker_id)
+    client.unread = None
+    if not stands or unread is None:
+        return []
+    client.undelivered.append(unread)
+    return [unread]
+
+
+async def _leave_unreported(tx: Transaction, who: jobs.Reporter, unread: Held | None) -> bool:
+    """End the attempts of which no result will come; whether this one stands."""
+    leases = await _held(tx, who)
+    for lease in leases:
+        if lease.held != unread:
+            await jobs.give_up(tx, lease, "its worker took another job without a result")
+    return any(lease.held == unread for lease in leases)
 
 
 def _queues(call: CommandCall, keys: Sequence[bytes]) -> list[str]:

@@ -70,13 +70,18 @@ async def find(call: CommandCall, key: bytes) -> KeyView:
     """What a documented key reads as now."""
     parts = key.decode(errors="replace").split(":")
     match parts:
-        case ["worker", id, ("metadata" | "alive" | "stats") as part]:
+        case ["worker", id, ("metadata" | "alive" | "stats" | "tools") as part]:
             row = await call.gateway.transact(workers.find_worker, id, space_of(call))
             return KeyView() if row is None else _of_worker(row, part)
         case ["capability", tool, "workers"]:
             return KeyView(_able(await call.gateway.transact(workers.all_workers, space_of(call)), tool))
         case ["job", id, ("worker" | "status") as part]:
             return await _of_job(call, id, part)
+        case ["job", id]:
+            whole = await call.gateway.transact(jobs.describe_whole, id, space_of(call))
+            return KeyView() if whole is None else KeyView(_text(whole))
+        case ["job", id, ("stdout" | "stderr") as part]:
+            return KeyView(await call.gateway.transact(jobs.find_output, id, space_of(call), part))
         case ["plan", id]:
             plan = await call.gateway.transact(plans.find_plan, space_of(call), id)
             return KeyView() if plan is None else KeyView(plan[0].body)
@@ -111,7 +116,7 @@ async def names(call: CommandCall, begin: bytes = b"") -> list[bytes]:
 async def _names_of_workers(call: CommandCall) -> set[str]:
     found: set[str] = set()
     for row in await call.gateway.transact(workers.all_workers, space_of(call)):
-        parts = [part for part in ("metadata", "alive", "stats") if _of_worker(row, part).value is not None]
+        parts = [part for part in ("metadata", "alive", "stats", "tools") if _of_worker(row, part).value is not None]
         found |= {f"worker:{row.id}:{part}" for part in parts}
         if workers.is_alive(row):
             found |= {f"capability:{tool}:workers" for tool in tools_of(row)}
@@ -149,6 +154,8 @@ def _of_worker(row: WorkerRow, part: str) -> KeyView:
     metadata = json.loads(row.metadata or "{}")
     if part == "metadata":
         return KeyView(_text(metadata.get("registration", {})))
+    if part == "tools":
+        return KeyView(",".join(tools_of(row))) if workers.is_alive(row) else KeyView()
     if part == "alive":
         left = row.heartbeat_at + row.ttl_us - row.now
         return KeyView(str(row.heartbeat_at // 1_000_000), left) if workers.is_alive(row) else KeyView()

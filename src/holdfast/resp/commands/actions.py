@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.resp.rows import ActionRow
 from holdfast.resp.statuses import STATUSES
 from holdfast.resp.times import shown_time
 
+_OF_AGX = re.compile(r"action_[0-9a-f]{32}")  # how the published agx names its actions: it reads JSON
 _FIELDS = {"action_id", "plan_id", "inputs", "queue", "tags", "priority", "timeout_secs", "max_attempts"}
 
 
@@ -42,6 +44,10 @@ async def submit(call: CommandCall) -> Reply:
         max_attempts=_whole(body, "max_attempts", plans.MAX_ATTEMPTS, 1, 100),
     )
     row = await call.gateway.transact(plans.submit_action, space_of(call), new)
+    if _OF_AGX.fullmatch(row.id):
+        made = [plans.public_id(job) for job in new.jobs]
+        named = {"action_id": row.id, "plan_id": row.plan}
+        return json.dumps({**named, "jobs_created": row.inputs, "job_ids": made})
     return Simple(f"OK action_id={row.id} jobs_created={row.inputs}")
 
 

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from holdfast.distribution import VERSION
 from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.commands import published
 from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
 from holdfast.resp.throttle import DELAY
 
@@ -50,9 +51,9 @@ async def _refuse_key(call: CommandCall) -> NoReturn:
 def _forget_worker(call: CommandCall) -> None:
     """The connection acts for somebody else from now on: nothing that it did for another may be done under that key."""
     client, pops = call.client, call.gateway.pops
-    client.worker, client.epoch = None, None
-    pops.give_back(client.undelivered)
-    client.undelivered = []
+    client.forget_worker()
+    pops.give_back(client.unstarted())
+    client.undelivered, client.unread = [], None
     pops.delivered.lose_client(client.id)
 
 
@@ -89,6 +90,8 @@ async def hello(call: CommandCall) -> Reply:
 
 
 async def ping(call: CommandCall) -> Reply:
+    if call.arguments:
+        await published.hear(call)
     return call.arguments[0] if call.arguments else Simple("PONG")
 
 
@@ -240,7 +243,14 @@ COMMANDS = (
         before_auth=True,
         always=True,
     ),
-    Command("PING", "[message]", "Answer.", ping, misuse="PING accepts 0 or 1 arguments", always=True),
+    Command(
+        "PING",
+        "[message]",
+        "Answer; with the id of its worker, WORKER.HEARTBEAT of the published AGW.",
+        ping,
+        misuse="PING accepts 0 or 1 arguments",
+        always=True,
+    ),
     Command("ECHO", "message", "Answer with the message.", echo, always=True),
     Command("QUIT", "", "Close the connection.", quit, before_auth=True, always=True),
     Command("RESET", "", "Forget everything about this connection, the key too.", reset, always=True),

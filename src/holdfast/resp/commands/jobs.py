@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs, plans
@@ -16,7 +17,12 @@ _LOOKED = 1_000  # jobs that a search looks at
 
 async def update(call: CommandCall) -> Reply:
     body = json_object(call, 1, "Invalid job update")
-    id, client, pops = call.text(0, "a job id"), call.client, call.gateway.pops
+    return await report(call, call.text(0, "a job id"), body)
+
+
+async def report(call: CommandCall, id: str, body: dict[str, Any]) -> Reply:
+    """Take a report about a job. The connection says whose it is, and the lease whether it counts."""
+    client, pops = call.client, call.gateway.pops
     who = jobs.Reporter(client.worker_id, client.epoch, space_of(call))
     sent = pops.delivered.find(who.worker, id)
     write = jobs.completion(sent.lease, who, body) if sent is not None else None
@@ -37,13 +43,10 @@ async def status(call: CommandCall) -> Reply:
 
 async def get(call: CommandCall) -> Reply:
     id = call.text(0, "a job id")
-    known = await call.gateway.transact(jobs.find, id, space_of(call))
-    found = await call.gateway.transact(jobs.describe, id, space_of(call))
-    if known is None or found is None:
+    found = await call.gateway.transact(jobs.describe_whole, id, space_of(call))
+    if found is None:
         raise CallRefused(f"Job not found: {id[:80]}")
-    payload = json.loads(known.job.payload)
-    shown = {"input": payload.get("input"), "plan": payload.get("plan")} if known.job.kind == plans.KIND else {}
-    return json.dumps({**found, **shown})
+    return json.dumps(found)
 
 
 async def listed(call: CommandCall) -> Reply:

@@ -120,7 +120,7 @@ async def blpop(call: CommandCall) -> Reply:
 
 def _popped(call: CommandCall, key: bytes, value: Reply) -> Reply:
     """A pop's reply: the value, as AGX documents it, or key and value as Redis replies."""
-    if call.client.pop_form == "bulk":
+    if call.client.pop_form == "bulk" and not call.client.published:
         return value
     return NoArray() if value is None else [key, value]
 
@@ -163,7 +163,7 @@ def _is_completion(arguments: list[bytes]) -> bool:
 
 
 async def _pops(calls: Sequence[CommandCall]) -> Sequence[Reply | Exception]:
-    if any(call.arguments != calls[0].arguments for call in calls):
+    if calls[0].client.published or any(call.arguments != calls[0].arguments for call in calls):
         return [await _popped_alone(call) for call in calls]
     if calls[0].command == "RPOPLPUSH":
         queued.check_processing(calls[0], calls[0].arguments[1])

@@ -13,11 +13,14 @@ from holdfast.resp.times import shown_time
 
 
 async def submit(call: CommandCall) -> Reply:
+    body = json_object(call, 0, "Invalid plan schema")
     try:
-        plan = read_plan(json_object(call, 0, "Invalid plan schema"))
+        plan = read_plan(body)
     except BadPlan as problem:
         raise CallRefused(f"Invalid plan schema: {problem}") from None
     await call.gateway.transact(plans.submit_plan, space_of(call), plan)
+    if "job_id" in body:  # the envelope that the published agx sends; it takes the whole reply for an id
+        return plan.id
     return Simple(f"OK plan_id={plan.id}")
 
 
@@ -41,8 +44,9 @@ async def listed(call: CommandCall) -> Reply:
     shown = []
     for row in rows:
         body = plans.stored_plan(row)
-        described = {"plan_id": row.id, "plan_description": body["plan_description"], "tasks": len(body["tasks"])}
-        shown.append(json.dumps({**described, "created_at": shown_time(row.created_at)}))
+        text, tasks = body["plan_description"], len(body["tasks"])
+        described = {"plan_id": row.id, "plan_description": text, "description": text, "tasks": tasks}
+        shown.append(json.dumps({**described, "task_count": tasks, "created_at": shown_time(row.created_at)}))
     return shown
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.resp import keyspace, views
 from holdfast.resp.arguments import integer, name_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.commands import published
 from holdfast.resp.keyspace import KeyChange
 from holdfast.resp.replies import OK, Reply
 
@@ -13,6 +14,9 @@ _LONGEST = 315_360_000_000_000  # microseconds of ten years
 
 
 async def set(call: CommandCall) -> Reply:
+    said = await published.put(call)
+    if said is not None:
+        return said
     name, rest = name_of(call), list(call.arguments[2:])
     change, returns = KeyChange(call.arguments[1]), False
     while rest:
@@ -47,7 +51,7 @@ def _expiring(call: CommandCall, change: KeyChange, option: bytes, value: bytes)
 
 async def get(call: CommandCall) -> Reply:
     if views.is_view(call.arguments[0]):
-        return (await views.find(call, call.arguments[0])).as_string()
+        return await published.read(call)
     found = await call.gateway.transact(keyspace.find, name_of(call), "string")
     return found.value if found is not None else None
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.kernel.broker_rows import WorkerRow
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans, workers
 from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of, tags_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
-from holdfast.resp.principals import WORKER_ID
+from holdfast.resp.principals import WORKER_ID, KeyPrincipal
 from holdfast.resp.replies import OK, Reply, Simple
 from holdfast.resp.rows import Epoch
 from holdfast.resp.views import tools_of
@@ -29,6 +31,21 @@ async def register(call: CommandCall) -> Reply:
         if call.arguments[1].upper() != b"RELEASE":
             raise CallRefused("syntax error")
         release = True
+
+    async def begin(tx: Transaction, who: Described, principal: KeyPrincipal, incarnation: str, *, ttl_us: int) -> int:
+        return await workers.register(tx, who, principal, incarnation, ttl_us=ttl_us, release=release)
+
+    await begin_epoch(call, who, begin)
+    return Simple(
+        f"OK worker_id={who.id} heartbeat_interval={max(1, int(call.gateway.options.heartbeat.total_seconds()))}"
+    )
+
+
+Begin = Callable[..., Awaitable[int]]
+
+
+async def begin_epoch(call: CommandCall, who: Described, begin: Begin) -> None:
+    """Register the worker for this connection, if its key may. `begin` says what becomes of what the worker held."""
     principal, client = call.client.principal, call.client
     assert principal is not None
     if not principal.may_register(who.id):
@@ -39,12 +56,9 @@ async def register(call: CommandCall) -> Reply:
             f"{_INVALID}: this key may register {', '.join(principal.workers) or 'nothing: AUTH <id> <key>'}"
         )
     ttl_us, incarnation = call.gateway.dead_after_us, new_id(call.gateway.core.ports)
-    number = await call.gateway.transact(workers.register, who, principal, incarnation, ttl_us=ttl_us, release=release)
-    client.worker, client.epoch = who.id, Epoch(number, incarnation)
+    number = await call.gateway.transact(begin, who, principal, incarnation, ttl_us=ttl_us)
+    client.worker, client.epoch, client.published = who.id, Epoch(number, incarnation), False
     call.gateway.pops.introduce(who.id, Identity(client.epoch, frozenset(who.capabilities)))
-    return Simple(
-        f"OK worker_id={who.id} heartbeat_interval={max(1, int(call.gateway.options.heartbeat.total_seconds()))}"
-    )
 
 
 def read_worker(body: dict[str, Any]) -> Described:
@@ -86,13 +100,18 @@ async def heartbeat(call: CommandCall) -> Reply:
     stats = json_object(call, 1, "Invalid stats") if len(call.arguments) > 1 else None
     if id != call.client.worker_id:
         raise CallRefused(f"Worker not registered: {id[:64]}")
+    await beat(call, id, stats)
+    return OK
+
+
+async def beat(call: CommandCall, id: str, stats: dict[str, Any] | None = None) -> None:
+    """Keep the connection's worker alive, and what went out to it."""
     pops, ttl_us = call.gateway.pops, call.gateway.dead_after_us
     held = pops.delivered.of([id])
     beats = await call.gateway.transact(
         workers.heartbeat, id, call.client.epoch, ttl_us=ttl_us, stats=stats, delivered=held
     )
     pops.heard_of(held, beats)
-    return OK
 
 
 async def unregister(call: CommandCall) -> Reply:
@@ -102,7 +121,7 @@ async def unregister(call: CommandCall) -> Reply:
     if id != call.client.worker_id:
         raise CallRefused("Worker not registered")
     await call.gateway.transact(workers.leave, id, call.client.epoch, force=len(call.arguments) > 1)
-    call.client.worker, call.client.epoch = None, None
+    call.client.forget_worker()
     return OK
 
 
