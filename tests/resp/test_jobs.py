@@ -60,6 +60,50 @@ async def test_agx_18_a_parked_pop_gets_a_job_when_it_comes(connect: Connect) ->
     assert await client("BRPOP", "queue:ready", "0.01") is None
 
 
+@pytest.mark.both
+async def test_agx_18_a_parked_pop_hears_of_a_job_without_a_look(server: RespServer, connect: Connect) -> None:
+    client, submitter = await registered(connect), await connect("submitter")
+    await submitted(submitter, "a0")  # from now on the server knows the route
+    await popped(client)
+    without_sweep(server)
+    side = await registered(connect, "w2")
+    for number in range(1, 4):
+        waiting = asyncio.create_task(popped(side, "60"))
+        await eventually(lambda: parked(server))
+        (id,) = await submitted(submitter, f"a{number}")
+        assert (await waiting)["job_id"] == id
+        assert await side("JOB.UPDATE", id, '{"status": "completed"}') == "OK"
+
+
+async def parked(server: RespServer) -> bool:
+    """Whether somebody waits, and nobody has anything to do for them."""
+    waiting = [*server.gateway.pops._waiting]
+    return bool(waiting) and not any(each.fresh or each.served for each in waiting)
+
+
+def without_sweep(server: RespServer) -> None:
+    """Nobody looks any more: what has run out stays where it is, and only hints say what is new."""
+    for task in server._tasks:
+        if task.get_name() == "resp-upkeep":
+            task.cancel()
+
+
+@pytest.mark.both
+@pytest.mark.timed
+async def test_agx_18_a_parked_pop_gets_a_job_within_50_ms(server: RespServer, connect: Connect) -> None:
+    client, submitter = await registered(connect), await connect("submitter")
+    took: list[float] = []
+    for number in range(11):
+        waiting = asyncio.create_task(client("BRPOP", "queue:in", "60"))
+        await eventually(lambda: parked(server))
+        pushed = asyncio.get_running_loop().time()
+        await submitter("LPUSH", "queue:in", str(number))
+        assert await waiting == str(number).encode()
+        took.append(asyncio.get_running_loop().time() - pushed)
+        assert await client("LREM", "queue:processing", "1", str(number)) == 1
+    assert sorted(took)[5] < 0.05, took
+
+
 async def test_agx_18_jobs_come_in_order_and_one_waiter_gets_each(connect: Connect) -> None:
     workers = [await registered(connect, name, max_concurrent_jobs=10) for name in ("w1", "w2")]
     ids = await submitted(await connect("submitter"), count=6)
@@ -132,35 +176,6 @@ async def test_agx_21_a_dead_workers_job_is_done_by_another(place: Place, serve:
     assert (job["job_id"], job["attempt"]) == (id, 2)
     assert await heir("JOB.UPDATE", id, '{"status": "completed"}') == "OK"
     assert (await status(heir, id))["status"] == "completed"
-
-
-@pytest.mark.both
-@pytest.mark.parametrize("lease", ["popped", "renewed by its token"])
-async def test_a_silent_workers_lease_ends_with_the_worker(place: Place, connect: Connect, lease: str) -> None:
-    """Its connections are open, and its last lease would hold for much longer: nobody could use it."""
-    hung, heir = await registered(connect, "w1"), await registered(connect, "w2")
-    (id,) = await submitted(await connect("submitter"))
-    ((_, token, _),) = await hung("JOB.CLAIM", "ready")  # type: ignore[misc, str-unpack]
-    if lease == "renewed by its token":
-        assert await hung("JOB.RENEW", id, token, "3600000") == "OK"  # type: ignore[arg-type]
-    query(place, "update holdfast.worker set ttl_us = 1 where id = 'w1'")
-    job = await popped(heir, "60")
-    assert (job["job_id"], job["attempt"]) == (id, 2)
-
-
-async def test_a_server_keeps_a_lease_no_longer_than_its_worker_counts_as_alive(
-    place: Place, server: RespServer, connect: Connect
-) -> None:
-    client = await registered(connect)
-    await submitted(await connect("submitter"))
-    await popped(client)
-    query(place, "update holdfast.worker set heartbeat_at = heartbeat_at - 60000000")
-    query(place, "update holdfast.lease set lease_until = lease_until - 70000000")
-    await LeaseRenewal(server.gateway).keep()
-    ((beyond,),) = query(
-        place, "select l.lease_until - w.heartbeat_at - w.ttl_us from holdfast.lease l, holdfast.worker w"
-    )
-    assert -60_000_000 < beyond < 30_000_000  # each statement has a time of its own
 
 
 async def test_agx_22_only_the_claimant_reports(connect: Connect) -> None:
@@ -330,10 +345,33 @@ async def test_agx_27_a_worker_that_waits_is_alive(hf: Holdfast, serve: Serve, c
     async def has_beaten() -> bool:
         return (await hf.workers.get("w1")).heartbeat_at > begun
 
-    await eventually(has_beaten)
+    await eventually(has_beaten)  # nobody has sent a heartbeat
     assert await side("WORKER.HEARTBEAT", "w1") == "OK"
     assert await side("LPUSH", "queue:ready", "raw") == 1
     assert await parked == b"raw"
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("side", [False, True])
+async def test_agx_27_a_heartbeat_keeps_a_worker_and_its_job(place: Place, connect: Connect, side: bool) -> None:
+    """Over the connection that popped the job, and over another one while that waits for more."""
+    client = await registered(connect, max_concurrent_jobs=2)
+    beating_one = await connect("w1") if side else client
+    await submitted(await connect("submitter"))
+    await popped(client)
+    parked_one = asyncio.create_task(client("BRPOP", "queue:ready", "0")) if side else None
+    await asyncio.sleep(0)
+    before = query(place, LIFE)
+    query(place, "update holdfast.worker set heartbeat_at = heartbeat_at - 60000000 where id = 'w1'")
+    query(place, "update holdfast.lease set lease_until = lease_until - 60000000")
+    assert await beating_one("WORKER.HEARTBEAT", "w1") == "OK"
+    after = query(place, LIFE)
+    assert [new >= old for old, new in zip(*before, *after, strict=True)] == [True, True]
+    if parked_one is not None:
+        parked_one.cancel()
+
+
+LIFE = "select w.heartbeat_at, l.lease_until from holdfast.worker w join holdfast.lease l on l.worker = w.seq"
 
 
 async def test_agx_12_with_active_jobs_only_force_lets_a_worker_leave(connect: Connect) -> None:

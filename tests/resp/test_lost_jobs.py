@@ -1,0 +1,156 @@
+"""Jobs that somebody lost: taken back from who is gone, silent or too late, once and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.resp.renewal import LeaseRenewal
+from holdfast.resp.server import RespServer
+from tests.conftest import Place
+from tests.resp.conftest import Connect
+from tests.resp.test_jobs import popped, status, submitted, without_sweep
+from tests.resp.test_workers import registered, worker
+from tests.support.apps import eventually
+from tests.support.past_kernel import query
+
+MINUTE_US = 60_000_000
+
+
+@contextmanager
+def claims_wait(place: Place, worker: str) -> Iterator[None]:
+    """A transaction of somebody else, for which the claims of this worker wait."""
+    if place.url.startswith("sqlite"):
+        other = apsw.Connection(place.url.removeprefix("sqlite:///"))
+        other.execute("begin immediate")
+        try:
+            yield
+        finally:
+            other.execute("rollback")
+            other.close()
+        return
+    with psycopg.connect(place.direct) as connected:
+        connected.execute("select 1 from holdfast.worker where id = %s for update", (worker,))
+        yield
+
+
+@pytest.mark.both
+async def test_agx_20_a_job_claimed_for_somebody_who_left_meanwhile_goes_back_at_once(
+    place: Place, server: RespServer, connect: Connect
+) -> None:
+    """Its lease would hold for 90 seconds, and the worker is alive: it has another connection."""
+    client, heir = await registered(connect, "w1"), await registered(connect, "w2")
+    leaving = await connect("w1")
+    (id,) = await submitted(client)
+    with claims_wait(place, "w1"):
+        waiting = asyncio.create_task(leaving("BRPOP", "queue:ready", "0"))
+
+        async def is_claiming() -> bool:
+            return any(each.served for each in server.gateway.pops._waiting)
+
+        async def has_left() -> bool:
+            return not server.gateway.pops._waiting
+
+        await eventually(is_claiming)
+        await leaving.close()
+        await eventually(has_left)
+    with pytest.raises(ConnectionError):
+        await waiting
+    job = await popped(heir, "60")
+    assert (job["job_id"], job["attempt"]) == (id, 1)
+
+
+@pytest.mark.both
+async def test_agx_10_agx_11_a_silent_workers_job_is_done_by_another_once(place: Place, connect: Connect) -> None:
+    """After 60 seconds without a word it is alive, after 91 it is dead."""
+    silent, heir = await registered(connect, "w1"), await registered(connect, "w2", max_concurrent_jobs=5)
+    (id,) = await submitted(await connect("submitter"))
+    await popped(silent)
+    query(place, f"update holdfast.worker set heartbeat_at = heartbeat_at - {MINUTE_US} where id = 'w1'")
+    assert await heir("EXISTS", "worker:w1:alive") == 1
+    assert await heir("BRPOP", "queue:ready", "2.5") is None, "several looks have found nothing to take back"
+    query(place, f"update holdfast.worker set heartbeat_at = heartbeat_at - {MINUTE_US * 31 // 60} where id = 'w1'")
+    job = await popped(heir, "60")
+    assert (job["job_id"], job["attempt"]) == (id, 2)
+    for report in ('{"status": "completed"}', '{"status": "running"}'):
+        assert await silent("JOB.UPDATE", id, report) == "-ERR Worker not registered: w1"
+    assert await silent("WORKER.HEARTBEAT", "w1") == "-ERR Worker not registered: w1"
+    assert [await heir("EXISTS", f"worker:w1:{key}") for key in ("alive", "metadata")] == [0, 1]
+    listed = await heir("WORKERS.LIST")
+    assert isinstance(listed, list)
+    assert [json.loads(each)["worker_id"] for each in listed] == ["w2"]  # type: ignore[arg-type]
+    assert (await silent.text("WORKER.REGISTER", worker("w1"))).startswith("OK")
+    assert await silent("BRPOP", "queue:ready", "0.05") is None, "it was given out once"
+    assert query(place, "select outcome from holdfast.attempt") == [("lost",)]
+    assert await heir("JOB.UPDATE", id, '{"status": "completed"}') == "OK"
+    assert (await status(heir, id))["attempt"] == 2
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("lease", ["popped", "renewed by its token"])
+async def test_a_silent_workers_lease_ends_with_the_worker(place: Place, connect: Connect, lease: str) -> None:
+    """Its connections are open, and its last lease would hold for much longer: nobody could use it."""
+    hung, heir = await registered(connect, "w1"), await registered(connect, "w2")
+    (id,) = await submitted(await connect("submitter"))
+    ((_, token, _),) = await hung("JOB.CLAIM", "ready")  # type: ignore[misc, str-unpack]
+    if lease == "renewed by its token":
+        assert await hung("JOB.RENEW", id, token, "3600000") == "OK"  # type: ignore[arg-type]
+    query(place, "update holdfast.worker set ttl_us = 1 where id = 'w1'")
+    job = await popped(heir, "60")
+    assert (job["job_id"], job["attempt"]) == (id, 2)
+
+
+async def test_a_server_keeps_a_lease_no_longer_than_its_worker_counts_as_alive(
+    place: Place, server: RespServer, connect: Connect
+) -> None:
+    client = await registered(connect)
+    await submitted(await connect("submitter"))
+    await popped(client)
+    query(place, "update holdfast.worker set heartbeat_at = heartbeat_at - 60000000")
+    query(place, "update holdfast.lease set lease_until = lease_until - 70000000")
+    await LeaseRenewal(server.gateway).keep()
+    ((beyond,),) = query(
+        place, "select l.lease_until - w.heartbeat_at - w.ttl_us from holdfast.lease l, holdfast.worker w"
+    )
+    assert -60_000_000 < beyond < 30_000_000  # each statement has a time of its own
+
+
+@pytest.mark.both
+async def test_agx_22_a_report_under_a_lease_that_ran_out_changes_nothing(
+    place: Place, server: RespServer, connect: Connect
+) -> None:
+    """Even if nobody has taken the job back yet, and the server remembers that it has sent it."""
+    client = await registered(connect, "w1", max_concurrent_jobs=10)
+    without_sweep(server)
+    count = len(REPORTS)
+    ids = await submitted(await connect("submitter"), count=count, timeout_secs=1)
+    claimed = await client("JOB.CLAIM", "ready", "COUNT", str(count))
+    assert isinstance(claimed, list)
+    tokens = [bytes(each[1]).decode() for each in claimed]  # type: ignore[index, arg-type]
+    await asyncio.sleep(1.1)  # a lease is no longer than its job may run
+    for (name, *rest), id, token in zip(REPORTS, ids, tokens, strict=True):
+        answer = await client.text(name, id, *(each.replace("TOKEN", token) for each in rest))
+        expected = "-ERR Worker w1 cannot update job claimed by w1" if name == "JOB.UPDATE" else "-LEASELOST "
+        assert answer.startswith(expected), (name, rest, answer)
+    assert query(place, "select count(*) from holdfast.lease") == [(count,)]
+    assert query(place, "select count(*) from holdfast.ended") == [(0,)]
+    assert query(place, "select count(*) from holdfast.progress") == [(0,)]
+
+
+REPORTS = (
+    ("JOB.UPDATE", '{"status": "completed"}'),
+    ("JOB.UPDATE", '{"status": "failed"}'),
+    ("JOB.UPDATE", '{"status": "running"}'),
+    ("JOB.RENEW", "TOKEN"),
+    ("JOB.COMPLETE", "TOKEN"),
+    ("JOB.FAIL", "TOKEN", "no"),
+    ("JOB.SNOOZE", "TOKEN", "1"),
+    ("JOB.RELEASE", "TOKEN"),
+    ("JOB.PROGRESS", "TOKEN", "1"),
+)
