@@ -20,6 +20,8 @@ SEED   ?= 1
 WORLD  ?=
 # make interleave SCENE=name; all of them without
 SCENE  ?=
+# make mutants MUTANT=name, in which * stands for anything; all of them without
+MUTANT ?=
 # make soak RUNS=how-many
 RUNS   ?= 10000
 # make soak-web MINUTES=how-many
@@ -41,7 +43,7 @@ COMPILE := pip compile pyproject.toml --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave sim soak soak-web bench demo screenshots lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave mutants sim soak soak-web bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -117,6 +119,9 @@ try-wheel: $(READY) ## wheel and sdist, built and used outside of the repository
 
 interleave: $(READY) ## one operation stopped after each of its statements while another runs, all pairs; SCENE=name
 	$(BIN)/python -m tests.interleaving --all $(if $(SCENE),--scene $(SCENE))
+
+mutants: $(READY) ## planted bugs, one at a time, each with the tests that must notice it; MUTANT=name
+	$(BIN)/python -m tests.mutants $(if $(MUTANT),'$(MUTANT)')
 
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))

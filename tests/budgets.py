@@ -27,6 +27,7 @@ BUDGETS: dict[str, dict[str, int]] = {
         "tests/lockstep": 9,
         "tests/machines": 24,
         "tests/models": 15,
+        "tests/mutants": 20,
         "tests/pools": 12,
         "tests/resp": 60,
         "tests/shape": 13,

@@ -11,34 +11,20 @@ from hypothesis import Phase, settings
 
 from holdfast.kernel import cancel, families, sql
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.sql import Source
 from tests.lockstep import test_lockstep
 from tests.lockstep.test_lockstep import LockstepWithBrokers, play, staged
+from tests.mutants.planting import Words
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def instead(statements: str, *pairs: tuple[str, str]) -> Plant:
     """Spell statements of SQLite's in another way: each `old` must be in each of them."""
-    names = statements.split()
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        genuine = sql.sources
-
-        def sources(file: str, package: str = sql.__name__) -> tuple[Source, ...]:
-            return tuple(respell(source) for source in genuine(file, package))
-
-        def respell(source: Source) -> Source:
-            if source.name not in names or source.dialect == "postgres":
-                return source
-            text = source.text
+        for name in statements.split():
             for old, new in pairs:
-                if old not in text:
-                    pytest.fail(f"{source.name} no longer says {old!r}; plant the bug in its new words")
-                text = text.replace(old, new)
-            return source._replace(text=text)
-
-        patch.setattr(sql, "sources", sources)
+                Words(name, old, new, on="sqlite").plant(patch)
 
     return plant
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -59,7 +59,10 @@ def main() -> int:
     begun = time.monotonic()
     with running_cluster() as cluster, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         os.environ.setdefault("HOLDFAST_TEST_POSTGRES", cluster.url())
-        healthy = run_tests(sorted({test for mutant in mutants for test in mutant.tests}), "-n", str(SIDE_BY_SIDE))
+        named = {test for mutant in mutants for test in mutant.tests}
+        lost = dict.fromkeys(lost_among(named), "there is no such test")
+        healthy = run_tests(sorted(named - lost.keys()), "-n", str(SIDE_BY_SIDE))
+        healthy.failed.update({f"tests/{test}": why for test, why in lost.items()})
         if healthy.trouble:
             print(f"the tests could not run: {healthy.trouble}", file=sys.stderr)
             return 1
@@ -92,8 +95,9 @@ def judge(mutant: Mutant, healthy: Ran) -> Verdict:
         mutant.check()
     except AnchorLost as lost:
         return Verdict(mutant, False, f"ANCHOR LOST: {lost}")
-    if sick := [test for test in mutant.tests if reasons_of(test, healthy)]:
-        return Verdict(mutant, False, f"THE TESTS FAIL WITHOUT IT: {' '.join(sick)}")
+    for test in mutant.tests:
+        if why := reasons_of(test, healthy):
+            return Verdict(mutant, False, f"{test} FAILS WITHOUT IT: {brief(why[0])}")
     begun = time.monotonic()
     ran = run_tests(mutant.tests, "--mutant", mutant.name)
     seconds = time.monotonic() - begun
@@ -114,24 +118,41 @@ def reasons_of(test: str, ran: Ran) -> list[str]:
     return [reason for failed, reason in ran.failed.items() if failed == whole or failed.startswith(f"{whole}[")]
 
 
+def lost_among(tests: Iterable[str]) -> set[str]:
+    """Those that pytest does not find."""
+    named = {str(ROOT / "tests" / test): test for test in tests}
+    words = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *IMPORTED, *named]
+    code, said = ended(words, HUNG)
+    if code == 0:
+        return set()
+    return {test for path, test in named.items() if f"not found: {path.partition('[')[0]}\n" in said}
+
+
 def run_tests(tests: Sequence[str], *options: str) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "failures"
         named = [f"tests/{test}" for test in tests]
         words = ["-m", "pytest", "-q", *IMPORTED, "--timeout", str(LONGEST), "--record", str(record), *options, *named]
-        with (Path(folder) / "output").open("w+") as output:
-            process = begin(*words, preload=PRELOAD, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-            try:
-                code = process.wait(HUNG)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return Ran({}, "it hangs")
-            output.seek(0)
-            said = output.read()
+        code, said = ended(words, HUNG)
+        if code is None:
+            return Ran({}, "it hangs")
         if code not in (0, 1) or not record.exists():
             return Ran({}, "\n".join(said.strip().splitlines()[-8:]))
         lines = [json.loads(line) for line in record.read_text().splitlines()]
     return Ran({line["test"]: line["reason"] for line in lines if "test" in line}, "")
+
+
+def ended(words: Sequence[str], within: float) -> tuple[int | None, str]:
+    """The exit code of a warm Python with these words, and what it said; None if it did not end."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = begin(*words, preload=PRELOAD, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        code: int | None = None
+        try:
+            code = process.wait(within)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        output.seek(0)
+        return code, output.read()
 
 
 def brief(reason: str) -> str:

@@ -149,7 +149,7 @@ TOOLS: Final = (
         "a run that ended leaves calls without a result",
         (Words("skip_calls", "where run = :run and state is null", "where run = :run and state = 'never'"),),
         (
-            "agents/test_conformance_recovery.py::test_ap_41_a_run_that_ends_in_the_middle_of_its_tools_leaves_a_session_that_the_provider_takes[sqlite]",
+            "agents/test_conformance_recovery.py::test_ap_41_a_run_that_ends_in_the_middle_of_its_tools_leaves_a_session_that_the_provider_takes",
         ),
         ("AP-41",),
     ),
@@ -203,9 +203,7 @@ PEOPLE: Final = (
         "approval after its time",
         "an inquiry whose time is over is approved",
         (Words("decide_inquiry", "or expires_at > holdfast.now_us()", "or expires_at > 0"),),
-        (
-            "agents/test_deciding_too_late.py::test_an_expired_approval_is_not_approved_though_no_worker_has_noticed[sqlite]",
-        ),
+        ("agents/test_deciding_too_late.py::test_an_expired_approval_is_not_approved_though_no_worker_has_noticed",),
     ),
     Mutant(
         "changed arguments lost",
@@ -312,7 +310,7 @@ BATCHES: Final = (
                 "found = []",
             ),
         ),
-        ("agents/test_batches.py::test_ap_40_a_worker_that_dies_around_the_submit_leaves_no_second_batch[sqlite]",),
+        ("agents/test_batches.py::test_ap_40_a_worker_that_dies_around_the_submit_leaves_no_second_batch",),
         ("AP-40",),
     ),
 )

@@ -7,9 +7,8 @@ from typing import Final
 from tests.mutants import agents, facades, http, kernel, machines, resp, workers
 from tests.mutants.planting import Mutant
 
-MUTANTS: Final[dict[str, Mutant]] = {
-    mutant.name: mutant for part in (kernel, workers, agents, machines, resp, http, facades) for mutant in part.MUTANTS
-}
+PARTS: Final = tuple(part.MUTANTS for part in (kernel, workers, agents, machines, resp, http, facades))
+MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for part in PARTS for mutant in part}
 
 
 def find(name: str) -> Mutant:

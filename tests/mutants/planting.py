@@ -35,7 +35,7 @@ class Patch(Protocol):
 
 
 class Words(NamedTuple):
-    """Some words of a statement, in all its texts or in the one for `on`; white space counts as one space."""
+    """Some words of a statement, in all its texts or in those that `on` executes; white space counts as one space."""
 
     statement: str  # its name; with the file's before a dot, where two files have that name
     old: str
@@ -45,8 +45,8 @@ class Words(NamedTuple):
     def check(self) -> None:
         package, file, name = self._place()
         written = [each for each in sql.sources(file, package) if each.name == name]
-        for text in [each.text for each in written if self.on in (None, each.dialect)]:
-            replaced(text, self.old, self.new, where=f"the statement {self.statement}")
+        for source in written:
+            self._reword(source)
 
     def plant(self, patch: Patch) -> None:
         """In all statements that are rendered from now on."""
@@ -62,9 +62,10 @@ class Words(NamedTuple):
         sql.catalogue.cache_clear()
 
     def _reword(self, source: Source) -> Source:
-        if self.on not in (None, source.dialect):
+        if self.on is not None and source.dialect not in (None, self.on):
             return source
-        return source._replace(text=replaced(source.text, self.old, self.new, where=self.statement))
+        where = f"the statement {self.statement}"
+        return source._replace(text=replaced(source.text, self.old, self.new, where=where))
 
     def _place(self) -> tuple[str, str, str]:
         file, _, name = self.statement.rpartition(".")

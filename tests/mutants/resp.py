@@ -32,7 +32,6 @@ GATEWAY: Final = (
             ),
         ),
         ("resp/test_jobs.py::test_agx_22_only_the_claimant_reports",),
-        ("AGX-22",),
     ),
     Mutant(
         "id of another principal",

@@ -242,7 +242,7 @@ async def test_what_ended_elsewhere_is_forgotten(serve: Serve, connect: Connect)
 
 async def test_what_was_sent_is_sure_for_no_longer_than_its_lease(serve: Serve, connect: Connect) -> None:
     """Until then it is ended without a question: whoever holds it must still have it then, however silent."""
-    for number, (seconds, most) in enumerate(((4.0, 4.0), (90.0, 10.0))):
+    for number, (seconds, most) in enumerate(((4.0, 4.0), (90.0, 10.0)), 1):
         server = await serve(dead_after=timedelta(seconds=seconds))
         client = await registered(connect, f"w{number}", port=server.port)
         (id,) = await submitted(await connect("submitter", server.port), f"a{number}")
