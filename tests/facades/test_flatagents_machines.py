@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -23,10 +24,12 @@ from holdfast.facades.flatagents import (
     install,
     uninstall,
 )
+from holdfast.facades.flatagents.environment import BACKENDS
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkBackend, HoldfastWorkPool
 from tests.facades.echo_hooks import ECHO, EchoHooks, RecordingHooks
 from tests.facades.test_leases import SHORT, patiently
+from tests.support.commands import environment, python
 
 SEED = Path(__file__).parents[1] / "machines" / "seed"
 
@@ -261,6 +264,34 @@ def test_programs_find_the_names_of_the_document(scene: Scene, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "flatagents", os)
     with pytest.raises(UsageError, match="here already"):
         install()
+
+
+LAUNCHES = """
+import json, subprocess, sys
+from holdfast.facades.flatagents import install
+
+install()
+words = ["--machine", "job_worker", "--input", json.dumps({"pool_id": "papers"}), "--execution-id", "one"]
+sys.exit(subprocess.Popen([sys.executable, "-m", "flatagents.run", *words]).wait())
+"""
+
+
+def test_a_program_launches_machines_as_the_document_does(scene: Scene) -> None:
+    """`launch_machine` of the document, byte for byte, in a process that has called `install`."""
+    (scene.folder / "config").mkdir()
+    (scene.folder / "config" / "job_worker.yml").write_text((SEED / "job_worker.yml").read_text())
+    (scene.folder / "config" / "actual_job_processor.yml").write_text(
+        'spec: flatmachine\nspec_version: "0.8.3"\n'
+        "data: {states: {start: {type: final, output: {echoed: input.job}}}}\n"
+    )
+    (scene.folder / "launches.py").write_text(LAUNCHES)
+    id = scene.pool.push({"n": 1})
+    env = environment(HOLDFAST_URL=scene.app.settings.url, **{BACKENDS: json.dumps(scene.config.absolute())})
+    said = python("launches.py", cwd=scene.folder, env=env)
+    assert said.code == 0, said
+    assert json.loads(said.out) == {"job_id": id, "result": {"echoed": {"n": 1}}}
+    (scene.folder / "launches.py").write_text(LAUNCHES.replace("job_worker", "job_wrker"))
+    assert "there is no machine 'job_wrker'" in python("launches.py", cwd=scene.folder, env=env).err
 
 
 def test_what_is_in_memory_cannot_be_launched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import logging
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.agents.core import AgentsCore
 from holdfast.clock import Ports
@@ -25,7 +26,7 @@ from holdfast.kernel.states import TERMINAL
 from holdfast.machines.api import Machine, start_execution
 from holdfast.machines.family import waits_for_others
 from holdfast.machines.orders import OWN_PROCESS, first_order
-from holdfast.machines.run import WAITS
+from holdfast.machines.run import WAITS, main_of_a_process
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 
@@ -208,6 +209,21 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 async def _this_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
+
+
+def run_process() -> NoReturn:
+    """`python -m flatagents.run`: as `python -m holdfast.machines.run`, with the machine named as states name it, and
+    with the hooks of the document if none are named."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--machine")
+    parser.add_argument("--hooks", action="append")
+    known, words = parser.parse_known_args()
+    try:
+        machine = [] if known.machine is None else ["--machine", found_machine(known.machine)]
+    except UsageError as problem:
+        sys.exit(f"holdfast: {problem}")
+    hooks = [part for each in known.hooks or [SHIPPED_HOOKS] for part in ("--hooks", each)]
+    main_of_a_process([*words, *machine, *hooks])
 
 
 def found_machine(name: str) -> str:

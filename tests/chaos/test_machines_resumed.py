@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.facades.test_leases import patiently
-from tests.machines.conftest import WriteMachine
+from tests.machines.conftest import WriteMachine, write
 from tests.support.commands import PATIENCE, Said, environment, holdfast, start
+
+__all__ = ["write"]
 
 HOOKS = """
 import os, signal, time
@@ -109,7 +111,7 @@ def test_hooks_are_called_between_all_stored_steps(project: Project) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dies_at", [call for first in range(1, 6) for call in range(first, CALLS + 1, 5)])
 def test_an_execution_is_resumed_right_after_kill_9(project: Project, dies_at: int) -> None:
     killed = project.type("run", "m.yml", "--execution-id", "one", dies_at=dies_at)

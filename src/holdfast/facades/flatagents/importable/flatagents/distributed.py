@@ -1,0 +1,3 @@
+"""Pools of work and the registry of workers."""
+
+from holdfast.facades.flatagents import *  # noqa: F403  all of them

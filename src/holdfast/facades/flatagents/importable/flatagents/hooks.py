@@ -1,0 +1,3 @@
+"""Hooks to derive from."""
+
+from holdfast.facades.flatagents import *  # noqa: F403  all of them
