@@ -565,6 +565,38 @@ async def test_the_default_handler_asks_the_gateway_of_its_configuration(
     assert (await answering.sessions.get("project")).runs == 1
 
 
+@pytest.mark.parametrize("named_by", ["config", "environment"])
+async def test_a_pool_logs_in_at_its_gateway(  # noqa: PLR0917  what it needs
+    answering: Holdfast,
+    tmp_path: Path,
+    serve: Serve,
+    runs: RuntimeDb,
+    monkeypatch: pytest.MonkeyPatch,
+    named_by: str,
+) -> None:
+    gateway = InProcessGateway(answering, workspace_base=tmp_path / "there")
+    port = await serve(web(answering, gateway=gateway))
+    token = (await answering.access.tokens.create("a pool", role="operator")).secret
+    config = WorkerConfig("worker_1", 3, 0.5, 0.1, gateway_url=f"http://127.0.0.1:{port}/gateway")
+    stranger = Worker(config, runs, WorkerPoolManager(worker_config=config)._default_run_handler)
+    await stranger.start()
+    await runs.runs.queue("run_1", "Hello", str(tmp_path / "project"))
+    await until_status(runs, "run_1", "failed")
+    await stranger.stop()
+    if named_by == "config":
+        config = replace(config, gateway_token=token)
+        assert token not in repr(config)
+    else:
+        monkeypatch.setenv("HOLDFAST_GATEWAY_TOKEN", token)
+    worker = Worker(config, runs, WorkerPoolManager(worker_config=config)._default_run_handler)
+    await worker.start()
+    try:
+        await runs.runs.queue("run_2", "Hello", str(tmp_path / "project"))
+        await until_status(runs, "run_2", "completed")
+    finally:
+        await worker.stop()
+
+
 async def test_a_handler_that_ignores_its_cancellation_holds_nobody_up(url: str, runs: RuntimeDb) -> None:
     """What it says later is dropped, and another worker has the run."""
     begun, free = asyncio.Event(), asyncio.Event()

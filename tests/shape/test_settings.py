@@ -47,6 +47,7 @@ READERS = {
     "cli/logs.py",  # whether the terminal shows colours
     "kernel/drivers/sqlite_hints.py",  # where the system keeps sockets of a user
     "testing/databases.py",  # which server the tests use
+    "facades/universal_agent/external.py",  # the token of a gateway, for programs that give none
     "facades/flatagents/environment.py",  # what the process that started this one says
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.facades.flatagents.config import BackendConfig, config_of
 
+_PATH = "PYTHONPATH"
 BACKENDS = "FLATAGENTS_BACKENDS"  # a configuration, as JSON
 
 
@@ -26,7 +27,15 @@ def named_backends() -> str | None:
 
 def child_environment(backends: Mapping[str, Any] | None) -> dict[str, str]:
     """This process's environment, for one that is to find the same code and these backends."""
-    found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    found = {_PATH: os.pathsep.join(path for path in sys.path if path)}
     if backends is not None:
         found[BACKENDS] = json.dumps(dict(backends))
     return {**os.environ, **found}
+
+
+def let_children_import(folder: str, allowed: bool) -> None:
+    """Whether the processes that this one starts find the modules of a folder, after those of their own."""
+    others = [path for path in os.environ.get(_PATH, "").split(os.pathsep) if path not in ("", folder)]
+    os.environ[_PATH] = os.pathsep.join([*others, *([folder] if allowed else [])])
+    if not os.environ[_PATH]:
+        del os.environ[_PATH]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
 from holdfast.errors import UsageError
+from holdfast.facades.flatagents.environment import let_children_import
 
 NAME = "flatagents"
 FOLDER = str(Path(__file__).with_name("importable"))
 _MARK = "MADE_BY_HOLDFAST"
-_VARIABLE = "PYTHONPATH"
 
 
 def install() -> None:
@@ -32,9 +31,7 @@ def install() -> None:
         raise UsageError(f"a package named {NAME} is here already; uninstall it first, or import {__package__} itself.")
     if FOLDER not in sys.path:
         sys.path.append(FOLDER)
-    inherited = _inherited()
-    if FOLDER not in inherited:
-        os.environ[_VARIABLE] = os.pathsep.join([*inherited, FOLDER])
+    let_children_import(FOLDER, True)
     importlib.invalidate_caches()
     importlib.import_module(NAME)
 
@@ -43,14 +40,7 @@ def uninstall() -> None:
     """Take the names away again, as far as `install` added them."""
     if FOLDER in sys.path:
         sys.path.remove(FOLDER)
-    os.environ[_VARIABLE] = os.pathsep.join(path for path in _inherited() if path != FOLDER)
-    if not os.environ[_VARIABLE]:
-        del os.environ[_VARIABLE]
+    let_children_import(FOLDER, False)
     if hasattr(sys.modules.get(NAME), _MARK):
         for name in [each for each in sys.modules if each.split(".")[0] == NAME]:
             del sys.modules[name]
-
-
-def _inherited() -> list[str]:
-    """The path that processes which this one starts have beside their own."""
-    return [path for path in os.environ.get(_VARIABLE, "").split(os.pathsep) if path]

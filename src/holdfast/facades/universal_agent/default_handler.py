@@ -17,12 +17,12 @@ from holdfast.facades.universal_agent.in_process import InProcessGateway
 log = logging.getLogger("holdfast.universal_agent")
 
 
-async def handle_by_gateway(run_id: str, workspace_dir: str, gateway_url: str | None) -> bool:
+async def handle_by_gateway(run_id: str, workspace_dir: str, gateway_url: str | None, token: str | None) -> bool:
     """Run the prompt as the session user `worker_<run_id>`; whether the turn had no error."""
     handled = handlers.current()
     if handled is None:
         raise UsageError("this handler runs inside a worker, which says what run it handles.")
-    gateway = ExternalGateway(base_url=gateway_url) if gateway_url else InProcessGateway()
+    gateway = ExternalGateway(base_url=gateway_url, token=token) if gateway_url else InProcessGateway()
     run = await handled.runtime.runs.get(run_id)
     prompt = "" if run is None else run["last_job_prompt"]
     session = await gateway.create_session(user_id=f"worker_{run_id}", workspace_dir=workspace_dir)

@@ -7,6 +7,7 @@ still run, and the same `client_turn_id` asks for it again without running it tw
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,15 +32,18 @@ if TYPE_CHECKING:
     import httpx2
     from websockets.asyncio.client import ClientConnection
 
+TOKEN_VARIABLE = "HOLDFAST_GATEWAY_TOKEN"
 _REFUSED = {
     CloseCode.DENIED: "does not allow this session to you",
-    CloseCode.UNAUTHENTICATED: "does not accept the token: give ExternalGateway(base_url=…, token=…)",
+    CloseCode.UNAUTHENTICATED: "does not accept the token: give ExternalGateway(base_url=…, token=…) or "
+    f"WorkerConfig(gateway_token=…), or set {TOKEN_VARIABLE}",
     CloseCode.DISABLED: "has its streams switched off",
 }
 
 
 class ExternalGateway:
-    """A client of a gateway. `base_url` is its address, `token` what it wants to be shown.
+    """A client of a gateway. `base_url` is its address, `token` what it wants to be shown; without one, that of the
+    environment, HOLDFAST_GATEWAY_TOKEN.
 
     `timeout` limits one answer over HTTP and the opening of a stream, not a turn.
     """
@@ -48,7 +52,7 @@ class ExternalGateway:
         if not str(base_url).startswith(("http://", "https://")):
             raise UsageError("base_url begins with http:// or https://.")
         self._base_url = base_url.rstrip("/")
-        self._headers = protocol.token_headers(token)
+        self._headers = protocol.token_headers(token or os.environ.get(TOKEN_VARIABLE))
         self._timeout = timeout
         self._ports = Ports()
 

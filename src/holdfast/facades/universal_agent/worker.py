@@ -52,6 +52,7 @@ class WorkerConfig:
     heartbeat_interval_seconds: float = 15
     poll_interval_seconds: float = 5
     gateway_url: str | None = None
+    gateway_token: str | None = field(default=None, repr=False)  # else HOLDFAST_GATEWAY_TOKEN of the environment
 
     def __post_init__(self) -> None:
         workspaces.check_name(self.worker_id, "worker_id")

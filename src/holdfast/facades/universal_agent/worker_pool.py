@@ -137,7 +137,8 @@ class WorkerPoolManager:
 
     async def _default_run_handler(self, run_id: str, workspace_dir: str) -> bool:
         """One turn of a gateway: the one at `gateway_url`, or the one in this process."""
-        return await handle_by_gateway(run_id, workspace_dir, self.worker_config_template.gateway_url)
+        config = self.worker_config_template
+        return await handle_by_gateway(run_id, workspace_dir, config.gateway_url, config.gateway_token)
 
     async def _spawn_worker(self, place: Place | None = None) -> Worker | None:
         """Start the worker of a place that the pool has opened. Without one nothing is started: the pool decides."""
