@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import datetime
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -367,6 +368,92 @@ async def test_one_connection_has_one_turn_at_a_time(answering: Holdfast, tmp_pa
     pinged = Talk(json.dumps({"type": "ping"}))
     await converse(gateway, "one", pinged, SystemClock())
     assert pinged.heard[-1].type == protocol.PONG
+
+
+class MovedClock(SystemClock):
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.sleeping: list[tuple[float, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sleeping.append((self.now + seconds, woken))
+        await woken
+
+    async def move(self, to: float) -> None:
+        """Wake whoever sleeps until then at the latest, in order, and let each do what it does."""
+        while due := [each for each in self.sleeping if each[0] <= to]:
+            next_one = min(due, key=lambda each: each[0])
+            self.sleeping.remove(next_one)
+            self.now = next_one[0]
+            if not next_one[1].done():
+                next_one[1].set_result(None)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        self.now = to
+
+
+class SlowGateway:
+    """One session, whose turn says a word whenever it is told to."""
+
+    def __init__(self) -> None:
+        self.words: asyncio.Queue[str] = asyncio.Queue()
+
+    async def resume_session(self, session_id: str) -> GatewaySession:
+        return GatewaySession(session_id, "ann", "/nowhere", {})
+
+    async def execute(
+        self, session: GatewaySession, request: GatewayRequest, *, repeated_within: timedelta | None = None
+    ) -> AsyncIterator[AgentEvent]:
+        while word := await self.words.get():
+            yield AgentEvent(EventType.TEXT, {"text": word})
+
+    async def cancel(self, session_id: str) -> int:
+        return 0
+
+    async def resolve_input(self, session_id: str, input_id: str, response: str) -> bool:
+        return False
+
+
+class TimedTalk(Talk):
+    """It notes when it hears what."""
+
+    def __init__(self, clock: MovedClock, *said: str) -> None:
+        super().__init__(*said)
+        self.clock = clock
+        self.times: list[tuple[float, str]] = []
+
+    async def send(self, text: str) -> None:
+        await super().send(text)
+        self.times.append((self.clock.now, self.heard[-1].type))
+
+
+async def test_a_turn_is_never_quiet_for_longer_than_its_heartbeat() -> None:
+    clock, gateway = MovedClock(), SlowGateway()
+    talk = TimedTalk(clock, protocol.execute(GatewayRequest("Hello", metadata={"client_turn_id": "t1"})))
+    talking = asyncio.create_task(converse(gateway, "one", talk, clock))
+
+    async def sleeps() -> bool:
+        return bool(clock.sleeping)
+
+    async def heard() -> bool:
+        return talk.times[-1] == (clock.now, "text")
+
+    await eventually(sleeps)
+    for moment in (10, 32):
+        await clock.move(moment)
+        gateway.words.put_nowait("so")
+        await eventually(heard)
+    await clock.move(48)
+    gateway.words.put_nowait("")
+    await talking
+    assert talk.times[1:] == [(10, "text"), (25, "heartbeat"), (32, "text"), (47, "heartbeat"), (48, "query_complete")]
 
 
 async def test_a_turn_continues_when_its_reader_leaves(answering: Holdfast, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Conversation:
         self._channel = channel
         self._clock = clock
         self._heartbeat = heartbeat
-        self._events = 0  # how many were sent
+        self._told_at = clock.monotonic()  # when the client was told something last
         self._turn: asyncio.Task[None] | None = None
         self._request: GatewayRequest | None = None
 
@@ -162,20 +162,23 @@ class Conversation:
         try:
             async with aclosing(cast(Any, turn)) as events:
                 async for event in events:
-                    self._events += 1
+                    self._told_at = self._clock.monotonic()
                     await self._channel.send(protocol.message(event.type, event.data))
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
     async def _beat(self) -> None:
+        self._told_at = self._clock.monotonic()
         while True:
-            before = self._events
-            await self._clock.sleep(self._heartbeat)
-            if self._events == before:
+            left = self._told_at + self._heartbeat - self._clock.monotonic()
+            if left > 0:
+                await self._clock.sleep(left)
+            else:
                 await self._tell(EventType.HEARTBEAT, session_id=self._session.session_id)
 
     async def _tell(self, type: str, **data: object) -> None:
+        self._told_at = self._clock.monotonic()
         await self._channel.send(protocol.message(type, data))
 
     async def _leave(self) -> None:
