@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -9,22 +10,25 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.cli.serve import listen_on
 from holdfast.errors import UsageError
+from holdfast.facades.universal_agent.gateway import ExternalGateway, GatewayRequest, GatewayResult
 from holdfast.http.security.binds import check_bind, read_bind
 from tests.conftest import Place
+from tests.support.apps import PATIENCE
 from tests.support.commands import holdfast, start
 
 
 @contextmanager
-def serving(url: str, *options: str) -> Iterator[str]:
+def serving(url: str, *options: str, cwd: Path | None = None) -> Iterator[str]:
     """A server in a process of its own; the first line that it prints."""
     command = ("-m", "holdfast", "serve", "--url", url, "--bind", "127.0.0.1:0", *options)
-    process = start(*command, stdout=subprocess.PIPE, text=True)
+    process = start(*command, stdout=subprocess.PIPE, text=True, cwd=cwd)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()
@@ -96,6 +100,49 @@ def test_a_server_has_a_gateway_if_it_is_told_who_answers(place: Place) -> None:
         assert ask(f"{base}/health")[:2] == (200, {"status": "healthy"})
         assert ask(f"{base}/sessions")[:2] == (200, {"sessions": []})
         assert ask(f"{base}/sessions/nobody")[0] == 404
+
+
+APP = """
+from holdfast import Holdfast
+
+hf = Holdfast("sqlite:///elsewhere.db")
+hf.agent("universal_agent", model="scripted:")
+"""
+
+
+def test_the_documented_commands_make_a_gateway_that_plays_turns(tmp_path: Path) -> None:
+    """In a new folder: a token for a database that is not there yet, and one server with its worker."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    (tmp_path / "shop.py").write_text(APP)
+    secret = holdfast("tokens", "create", "worker", "--role", "operator", "--url", url, cwd=tmp_path).lines[0]
+
+    async def said(base: str) -> GatewayResult:
+        gateway = ExternalGateway(base_url=f"{base}/gateway", token=secret)
+        session = await gateway.create_session(user_id="ann")
+        return await gateway.run_query(session, GatewayRequest(user_input="Hello"))
+
+    with serving(url, "shop:hf", "--gateway", "universal_agent", cwd=tmp_path) as line:
+        result = asyncio.run(said(line.partition("/login?link=")[0]))
+    assert result.success
+    assert "Hello" in result.response_text
+
+
+def test_a_gateway_without_a_worker_says_at_once_that_nobody_serves_its_agent(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    (tmp_path / "shop.py").write_text(APP)
+    secret = holdfast("tokens", "create", "worker", "--role", "operator", "--url", url, cwd=tmp_path).lines[0]
+
+    async def status(base: str) -> dict[str, Any]:
+        gateway = ExternalGateway(base_url=f"{base}/gateway", token=secret)
+        session = await gateway.create_session(user_id="ann")
+        async with asyncio.timeout(PATIENCE):
+            async for event in gateway.execute(session, GatewayRequest(user_input="Hello")):
+                if event.data.get("status") == "unserved":
+                    return event.data
+        raise AssertionError("the stream has ended")
+
+    with serving(url, "shop:hf", "--gateway", "universal_agent", "--no-worker", cwd=tmp_path) as line:
+        assert "no worker that lives" in asyncio.run(status(line.partition("/login?link=")[0]))["message"]
 
 
 @pytest.mark.parametrize(

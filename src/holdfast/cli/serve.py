@@ -36,19 +36,23 @@ _LOCAL_USER = Principal("local", "admin")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--tenant", help="Show this tenant alone.")
 @click.option("--gateway", metavar="AGENT", help="Serve Universal Agent's gateway at /gateway; this agent answers.")
+@click.option("--no-worker", is_flag=True, help="Play no turns of the gateway here: workers elsewhere do.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="A proxy that does TLS, and is believed.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, kept or stripped.")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The certificate, as PEM.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, as PEM.")
 @url_option
-def command(target: str | None, bind: str, url: str | None, **given: Any) -> None:
+def command(target: str | None, bind: str, url: str | None, no_worker: bool, **given: Any) -> None:
     """Serve the pages and the JSON API of MODULE:APP, or of a store alone; Ctrl-C stops it.
 
     Open the link that it prints in a browser: it logs you in, once. Programs send a token of `holdfast tokens create`.
+    With --gateway, a worker of MODULE:APP is part of it; otherwise workers are processes of their own.
     """
     place = read_bind(bind)
-    app = app_with_code(target, url, answers=False) if target or app_argument() else app_for(url)
-    core_of(app).binding.embedded = False  # workers are processes of their own
+    has_code = bool(target or app_argument())
+    app = app_with_code(target, url, answers=False) if has_code else app_for(url)
+    plays = given["gateway"] is not None and not given["read_only"] and not no_worker
+    core_of(app).binding.embedded = has_code and plays
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(app, place, **given))
 

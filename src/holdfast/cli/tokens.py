@@ -49,7 +49,7 @@ def create(name: str, scopes: tuple[str, ...], url: str | None, as_json: bool, *
     async def made(app: Holdfast) -> NewToken:
         return await app.access.tokens.create(name, scopes=scopes or ("api",), by=caller().name, **given)
 
-    _show(ask(url, made), as_json)
+    _show(ask(url, made, creates=True), as_json)
 
 
 @command.command()

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.lists import Tenant
+from holdfast.agents.api.run import Run
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
@@ -168,6 +169,9 @@ class InProcessGateway:
         yield AgentEvent(EventType.SESSION_INFO, info)
         admitted = {"status": status, "run_id": run.id, "client_turn_id": request.turn_id}
         yield AgentEvent(EventType.STATUS, admitted)
+        if not core_of(self._app).binding.embedded and await _is_unserved(run):
+            words = "no worker that lives serves this agent: the turn begins when one does"
+            yield AgentEvent(EventType.STATUS, {"status": "unserved", "run_id": run.id, "message": words})
         last: AgentEvent | None = None
         async with aclosing(run.stream()) as events:
             async for event in events:
@@ -271,6 +275,10 @@ class InProcessGateway:
 
     async def _note(self, session: GatewaySession, event: str, **facts: object) -> None:
         await asyncio.to_thread(workspaces.note, Path(session.workspace_dir), self._now(), event, facts)
+
+
+async def _is_unserved(run: Run[Any]) -> bool:
+    return any(reason.gate in ("no_worker", "no_route") for reason in await run.reasons())
 
 
 def _session_of(record: SessionRecord) -> GatewaySession:
