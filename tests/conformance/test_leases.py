@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.leases import beat, hold, renew, try_hold
+from holdfast.kernel.ids import new_id
+from holdfast.kernel.leases import beat, hold, renew, return_unnamed, show_life, try_hold
 from holdfast.kernel.rows import Held, Lease, Renewed
 from holdfast.kernel.workers import lose_workers
 from holdfast.outcomes import Done
@@ -166,3 +167,58 @@ async def test_a_token_of_a_claim_before_holds_nothing(store: Store) -> None:
     with pytest.raises(LeaseLost):
         await store.do(hold, lease)
     assert (await store.do(hold, now)).seq == lease.seq
+
+
+async def test_a_heartbeat_says_how_many_leases_the_store_has(store: Store) -> None:
+    worker, other = await store.worker(), await store.worker("other")
+    leases = [await store.claimed(worker) for _ in range(2)]
+    await store.claimed(other)
+    assert (await store.do(show_life, worker, 2)).leases == 2
+    heard = await store.do(beat, worker, 2, [leases[0].held], ttl_us=TTL_US, ceiling_us=HOUR_US)
+    assert (heard.leases, len(heard.renewed)) == (2, 1)
+    await store.end(leases[0], Done())
+    assert (await store.do(show_life, worker, 1)).leases == 1
+
+
+async def test_what_a_worker_does_not_name_is_handed_back_uncounted(store: Store) -> None:
+    incarnation = new_id(store.ports)
+    worker = await store.worker(incarnation=incarnation)
+    others = await store.claimed(await store.worker("other"))
+    named, first, second = [await store.claimed(worker) for _ in range(3)]
+    assert await store.do(return_unnamed, worker, incarnation, [named.held], limit=1) == 1
+    assert await store.do(return_unnamed, worker, incarnation, [named.held], limit=9) == 1
+    assert await store.do(return_unnamed, worker, incarnation, [named.held], limit=9) == 0
+    for lease in (first, second):
+        job = await store.find(lease.id)
+        assert (job.state, job.attempts, job.rescues) == ("pending", 0, 0)
+        assert [attempt.outcome for attempt in await store.attempts(lease)] == ["released"]
+    assert [await store.state(lease.id) for lease in (named, others)] == ["running", "running"]
+
+
+async def test_an_old_name_of_a_job_is_not_the_name_of_its_lease(store: Store) -> None:
+    """The worker knows the attempt that it lost, and not that it was given the job again."""
+    incarnation = new_id(store.ports)
+    worker = await store.worker(incarnation=incarnation)
+    before = await store.claimed(worker)
+    await store.advance("61s")
+    await store.expire()
+    await store.claim(worker)
+    assert await store.do(return_unnamed, worker, incarnation, [before.held], limit=9) == 1
+
+
+async def test_a_number_that_is_another_workers_hands_nothing_back(store: Store) -> None:
+    worker = await store.worker()
+    lease = await store.claimed(worker)
+    assert await store.do(return_unnamed, worker, new_id(store.ports), [], limit=9) == 0
+    assert await store.state(lease.id) == "running"
+
+
+async def test_a_job_that_was_cancelled_meanwhile_is_cancelled_when_it_is_handed_back(store: Store) -> None:
+    incarnation = new_id(store.ports)
+    worker = await store.worker(incarnation=incarnation)
+    parent = await store.claimed()
+    (child,) = await store.launch(parent)
+    (lease,) = await store.claim(worker, kind="child")
+    await store.do(cancel, child, reason="not needed")
+    assert await store.do(return_unnamed, worker, incarnation, [], limit=9) == 1
+    assert await store.state(lease.id) == "cancelled"

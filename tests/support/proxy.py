@@ -57,6 +57,11 @@ class Link:
         return True
 
     def _answers(self, data: bytes) -> bool:
+        if self._proxy.losing_news is not None and self._proxy.losing_news in data:
+            self._proxy.losing_news = None
+            self._proxy.lost.set()
+            self.cut()
+            return False
         if self._withheld is None:
             return True
         self._withheld += data
@@ -79,6 +84,7 @@ class Proxy:
         self.forbidden: bytes | None = None  # a link on which these bytes are sent is cut
         self.forbade = asyncio.Event()
         self.losing: bytes | None = None
+        self.losing_news: bytes | None = None
         self.lost = asyncio.Event()
         self._port = 0  # any that is free
 
@@ -96,6 +102,11 @@ class Proxy:
         """When the next request that has these bytes is committed and answered, cut its link instead of answering."""
         self.lost.clear()
         self.losing = to
+
+    def lose_news(self, of: bytes) -> None:
+        """When the next answer has these bytes, cut its link instead of passing it on."""
+        self.lost.clear()
+        self.losing_news = of
 
     async def start(self) -> None:
         """Listen; again after `close`, at the same address."""

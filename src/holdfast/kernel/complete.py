@@ -16,7 +16,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import hint, lock_anchors, settle
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.rows import Ended, Ending, Lease
+from holdfast.kernel.rows import Ended, Ending, Lease, UnnamedLease
 from holdfast.kernel.sql import Alike
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.states import TERMINAL, State
@@ -107,7 +107,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
             assert_never(outcome)
 
 
-def release(lease: Lease) -> Ending:
+def release(lease: Lease | UnnamedLease) -> Ending:
     """Hand the job back as if it had not been claimed."""
     return Ending(*lease.held, RELEASED, State.PENDING, 0, 0, None, None)
 

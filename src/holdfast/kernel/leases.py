@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.errors import LeaseLost
 from holdfast.kernel.broker_rows import Beaten, OwnerBeat, Renewal
-from holdfast.kernel.complete import error_json
+from holdfast.kernel.complete import complete_and_settle, error_json, release
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import settle, try_lock_jobs
 from holdfast.kernel.rows import Fence, Held, Lease, Lost, Renewed
@@ -45,6 +45,7 @@ class Beat(NamedTuple):
     now: int | None = None  # the store's time of this beat; None: it did not say
     oldest_code: int = 0  # the schema version that code must have to use the tables
     incarnation: str | None = None  # whose beat it was
+    leases: int = 0  # that the store has under its number
     hosted: tuple[Beaten, ...] = ()  # those in its process whose heartbeats the store took too
     given_up: frozenset[int] = frozenset()  # those of them whom it did not know as alive any more
 
@@ -123,7 +124,22 @@ async def show_life(tx: Transaction, worker: int, active: int, *, me: OwnRow = _
     )
     if row is None:
         return Beat(False, [], [], incarnation=me.incarnation)
-    return Beat(True, [], [], row.status == "draining", row.now, row.oldest_code, me.incarnation)
+    return Beat(True, [], [], row.status == "draining", row.now, row.oldest_code, me.incarnation, row.leases)
+
+
+async def return_unnamed(tx: Transaction, worker: int, incarnation: str, held: Sequence[Held], *, limit: int) -> int:
+    """Hand back, as if it had not been claimed, what a worker has and does not name; returns how many jobs that were.
+
+    That is how the jobs of a claim come back whose answer was lost. Call it while no claim of the worker is under way:
+    it cannot name what that one takes.
+    """
+    found = await tx.many(
+        LeasesSql.find_unnamed, worker=worker, incarnation=incarnation, held=sorted(held), limit=limit
+    )
+    if not found:
+        return 0
+    parents = sorted({lease.parent for lease in found if lease.parent is not None})
+    return len(await complete_and_settle(tx, [release(lease) for lease in found], parents))
 
 
 async def renew(

@@ -162,6 +162,20 @@ class Lease(NamedTuple):
         return ReadyPlace(self.priority, self.slot, self.seq)
 
 
+class UnnamedLease(NamedTuple):
+    """A lease that the store has under a worker's number, and the worker does not know."""
+
+    seq: int
+    worker: int
+    epoch: int
+    token: int
+    parent: int | None
+
+    @property
+    def held(self) -> Held:
+        return Held(self.seq, self.worker, self.epoch, self.token)
+
+
 class Ending(NamedTuple):
     """How one attempt ends, as `complete` writes it."""
 
@@ -435,6 +449,7 @@ class Heartbeat(NamedTuple):
     status: str
     now: int
     oldest_code: int
+    leases: int  # that the store has under its number
 
 
 class LastBeat(NamedTuple):

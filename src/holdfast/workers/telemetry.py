@@ -20,7 +20,7 @@ from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
 from holdfast.observe import TRACE, Received, SentJobs, Spans
 from holdfast.outcomes import Outcome
-from holdfast.shown_text import shown
+from holdfast.shown_text import plural, shown
 from holdfast.workers.attempt_log import is_worth_a_line, note, report
 from holdfast.workers.holdings import Holding
 
@@ -130,6 +130,11 @@ class WorkerTelemetry:
         extra = {"worker": self._worker, "incarnation": incarnation}
         log.info("worker %s stopped", self._worker, extra=extra)
         self._ports.tell("worker.stopped", {"jobs": jobs}, **extra)
+
+    def returned(self, incarnation: int, jobs: int) -> None:
+        extra = {"worker": self._worker, "incarnation": incarnation}
+        said = "worker %s handed %s back: the store had leased them to it, and the answer was lost"
+        log.warning(said, self._worker, plural(jobs, "job"), extra=extra)
 
     async def attempt(self, holding: Holding, run: Awaitable[Outcome | None], held_for: float) -> Outcome | None:
         """Run an attempt that was claimed `held_for` seconds ago, and report its start."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,9 +23,9 @@ from holdfast.errors import DuplicateWorker, PlaceLost, Unavailable
 from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database, unheeded
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.kernel.leases import Beat
+from holdfast.kernel.leases import Beat, return_unnamed
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.rows import Ending, Lease
+from holdfast.kernel.rows import Ending, Held, Lease
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
@@ -59,6 +60,8 @@ from holdfast.workers.warm_up import attended
 
 log = logging.getLogger("holdfast.worker")
 
+_DROPPED = 1_000  # leases that were lost here, which stay the sweep's
+
 _INTERRUPTED, _HAND_BACK, _STAY = "instance_disconnected", 2.0, 1.0
 
 
@@ -86,6 +89,8 @@ class Worker:
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self.holdings = Holdings()
+        self._dropped: deque[Held] = deque(maxlen=_DROPPED)
+        self._has_unnamed = False  # the store may have leases under its number that it does not know
         self._slots = WorkerSlots(registry.groups, settings)
         self._started = 0
         self._pace = Pace()
@@ -278,10 +283,24 @@ class Worker:
             await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self._leaving.is_set() and self._member.linked and await self._claims.once(self.seq):
-                    pass
+                while not self._leaving.is_set() and self._member.linked:
+                    if self._has_unnamed:
+                        await self._return_unnamed()
+                    if not await self._claims.once(self.seq):
+                        break
                 if self._claims.empty and self._member.linked and not len(self.holdings):
                     self._conclude()
+
+    async def _return_unnamed(self) -> None:
+        """Hand back the jobs of claims whose answers were lost. Whatever a claim took is known here, or was lost: none
+        is under way now. What this worker has dropped itself is left to the sweep, which counts it."""
+        seq, incarnation, _ = self._member.row
+        known = [*self.holdings.named(), *self._dropped]
+        limit = self._settings.batch
+        returned = await self._database.transact(return_unnamed, seq, incarnation, known, limit=limit)
+        self._has_unnamed = returned == limit
+        if returned:
+            self.telling.returned(seq, returned)
 
     def _conclude(self) -> None:
         """Nothing is held or claimable. A worker that leaves then first does what is due, and looks once more."""
@@ -408,6 +427,7 @@ class Worker:
         self._endings.put(holding.lease, release(holding.lease))
 
     def _drop(self, holding: Holding) -> None:
+        self._dropped.append(holding.lease.held)
         self.telling.lost(holding)
         self._forget(holding)
 
@@ -476,6 +496,9 @@ class Worker:
             self._begin_to_stop(self._settings.lease_ceiling.total_seconds() if retired else None)
         if self._member.refused(sent_at, beat) and not self._leaving.is_set():
             self._mend(self._register_again)
+        if beat.registered and beat.leases > len(beat.renewed):  # a claim is under way, or its answer was lost
+            self._has_unnamed = True
+            self._work.set()
         for renewed in beat.renewed:
             holding = self.holdings.find(renewed.seq, renewed.epoch, renewed.token)
             if holding is None:

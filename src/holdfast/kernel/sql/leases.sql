@@ -64,6 +64,14 @@ returning :columns;
 select :columns
 from holdfast.lease where seq = any(cast(:seqs as bigint[]));
 
+-- name: find_unnamed :many
+-- What a worker has and does not name. The sum keeps the plan from walking through all leases in their order.
+select l.seq, l.worker, l.epoch, l.token, l.parent from holdfast.lease l
+where l.worker = (select w.seq from holdfast.worker w where w.seq = :worker and w.incarnation = :incarnation)
+    and (l.seq, l.epoch, l.token) not in (
+        select h.seq, h.epoch, h.token from rows(:held) as h (seq bigint, worker bigint, epoch bigint, token bigint))
+order by l.seq + 0 limit :limit;
+
 -- name: next_expiry :one
 -- Reads all leases, so only the worker whose turn it is asks this.
 select min(lease_until) as at from holdfast.lease;

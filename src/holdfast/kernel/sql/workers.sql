@@ -58,7 +58,8 @@ update holdfast.worker set heartbeat_at = holdfast.now_us(), active = :active,
 where seq = :seq and status in ('active', 'draining')
     and (heartbeat_at >= :last_beat or holdfast.now_us() < :last_beat)
     and incarnation = coalesce(cast(:incarnation as text), incarnation)
-returning seq, status, holdfast.now_us() as now, (select s.oldest_code from holdfast.schema s) as oldest_code;
+returning seq, status, holdfast.now_us() as now, (select s.oldest_code from holdfast.schema s) as oldest_code,
+    (select count(*) from holdfast.lease l where l.worker = worker.seq) as leases;
 
 -- name: drain :one
 update holdfast.worker set status = 'draining'

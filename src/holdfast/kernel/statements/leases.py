@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.kernel.broker_rows import Renewal
-from holdfast.kernel.rows import Expiry, Held, HeldToken, Kin, Lost, Renewed, Seq
+from holdfast.kernel.rows import Expiry, Held, HeldToken, Kin, Lost, Renewed, Seq, UnnamedLease
 from holdfast.kernel.sql import Many, One, Statements
 
 
@@ -11,6 +11,7 @@ class LeasesSql(Statements, file="leases.sql", rows={"held": Held, "renewals": R
     renew: Many[Renewed]
     renew_each: Many[Renewed]
     held_tokens: Many[HeldToken]
+    find_unnamed: Many[UnnamedLease]
     next_expiry: One[Expiry]
     find_lapsed: Many[Kin]
     expire: Many[Lost]
