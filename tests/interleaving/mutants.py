@@ -12,6 +12,7 @@ from weakref import WeakSet
 import pytest
 
 from holdfast.agents.people.statements import InquiriesSql
+from holdfast.agents.statements import RunsSql
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_pool import PooledConnection
 from holdfast.kernel.leases import Beat
@@ -153,6 +154,21 @@ MUTANTS: Final = (
         "a rescue goes by number: it takes the lease of who has claimed the job meanwhile",
         "lapsing/expire/expire_and_claim",
         (Edit(LeasesSql.expire, _LAPSED, "(true or worker"),),
+    ),
+    Mutant(
+        "a failure locks the turn before its run: the journal and it wait for each other",
+        "agent-asking/fail_turn/journal",
+        (Edit(RunsSql.fail_turn, " for update"),),
+    ),
+    Mutant(
+        "an attempt begins with the turn before its run: it and the journal of the one before wait for each other",
+        "agent-asking/journal/begun_elsewhere",
+        (Edit(RunsSql.begin_turn, " for update"),),
+    ),
+    Mutant(
+        "an answer locks the turn before its run: the journal and it wait for each other",
+        "agent-asking/journal/commit_calls",
+        (Edit(RunsSql.end_turns, " for update"),),
     ),
     Mutant(
         "a decision is made twice: two people approve and deny the same call",

@@ -8,8 +8,10 @@ from typing import Any
 
 from holdfast.agents import message_pages, queries, run_pages, session_pages
 from holdfast.agents.definition import AgentSpec, ToolSpec
+from holdfast.agents.events.journal import write
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.people.inquiry_pages import list_inquiries
+from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.agents.runs import inbox
 from holdfast.agents.runs.commit import Answer, Decision, Spent
 from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run
@@ -89,6 +91,17 @@ class Agents(Scene):
         blocks = blocks or [{"type": "text", "text": text}]
         answer = Answer("scripted:", blocks, reason, SPENT, "request")
         return call(commit, play, answer, self.decision(play, _reply(blocks, reason)))
+
+    def speaking(self, play: Play, text: str) -> Call:
+        """What the journal writes of a model that speaks."""
+        said, epoch, token = play.run.id, play.lease.epoch, play.lease.token
+        data = f'{{"turn": {play.number}, "index": 0, "offset": 0, "text": "{text}"}}'
+        return call(
+            write,
+            [NewDelta(said, epoch, token, 1, "text_delta", data)],
+            [Requested(said, play.number, epoch, token, "request")],
+            [Speaking(said, epoch, token)],
+        )
 
     def decision(self, play: Play, reply: Reply) -> Decision:
         return Deciding(play.run, SPEC, play.number, self.store.settings, lambda tool, *_: tool.approve).decide(reply)
@@ -201,6 +214,10 @@ class Asking(Agents):
         return self.answering(self.turn)
 
     @verb
+    def journal(self) -> Call:
+        return self.speaking(self.turn, "Well")
+
+    @verb
     def fail_turn(self) -> Call:
         return call(fail_turn, self.turn, {"kind": "cut", "message": "cut off"}, unknown=True, counted=True)
 
@@ -213,11 +230,25 @@ class Asking(Agents):
     def taken_over(self) -> Call:
         return call(self.rescued)
 
+    @verb
+    def begun_elsewhere(self) -> Call:
+        return call(self.rescued_and_begun)
+
     @skipping
     async def rescued(self, tx: Any) -> Any:
         """Its worker is given up, and another claims the run, at once."""
         await self.given_up(tx)
         return await claim(tx, self.heir, [self.route], 5, TTL_US)
+
+    @skipping
+    async def rescued_and_begun(self, tx: Any) -> Any:
+        """And asks the same turn again."""
+        leases = await self.rescued(tx)
+        for lease in leases:
+            loaded = await load(tx, lease.seq)
+            assert loaded is not None
+            await begin(tx, Play(lease, loaded.run, loaded.run.turns + 1), [], INTENT)
+        return leases
 
 
 class Beginning(Agents):
@@ -360,6 +391,14 @@ class Zombies(Agents):
     @verb
     def stale_end(self) -> Call:
         return self.answering(self.stale, text="I was first.")
+
+    @verb
+    def journal(self) -> Call:
+        return self.speaking(self.turn, "Well")
+
+    @verb
+    def stale_journal(self) -> Call:
+        return self.speaking(self.stale, "I was")
 
     @verb
     def stale_begin(self) -> Call:

@@ -334,12 +334,13 @@ class EventsSql(
     Statements,
     package=_PACKAGE,
     file="events.sql",
-    rows={"events": NewEvent, "deltas": NewDelta, "cursors": Cursor},
+    rows={"events": NewEvent, "speaking": Speaking, "deltas": NewDelta, "cursors": Cursor},
 ):
     begin_reading: Exec
     end_reading: Exec
     prune_readers: Exec
     add_events: One[ReaderFlag]
+    lock_speaking: Many[RunId]
     add_deltas: One[ReaderFlag]
     events_after: Many[EventRow]
     last_topic: One[TopicRow]

@@ -191,8 +191,13 @@ def _living(batch: dict[Speaking, _Pending]) -> list[Speaking]:
 async def write(
     tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[Speaking] = ()
 ) -> list[str]:
-    """Returns the runs that somebody has interrupted. Three statements at most, however many runs there are."""
+    """Returns the runs that somebody has interrupted. Four statements at most, however many runs there are.
+
+    The runs are locked first, and then their turns, as everybody locks them: see `begin_turn`.
+    """
     if deltas:
+        speaking = sorted({Speaking(delta.run, delta.epoch, delta.token) for delta in deltas})
+        await tx.many(EventsSql.lock_speaking, speaking=speaking)
         added = await tx.one(EventsSql.add_deltas, deltas=deltas)
         if added is not None and added.readers:
             await tx.hint(run_note(delta.run for delta in deltas))

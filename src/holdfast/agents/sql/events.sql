@@ -40,6 +40,12 @@ join (select value ->> :events.run as run, count(*) as n from json_each(:events)
 order by r.id, value ->> :events.place;
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
+-- name: lock_speaking :many
+-- Before deltas are added, in the order of their ids. The same deltas may be under way already, over a connection that was
+-- lost: the statement that adds them must begin after that one has committed, or it would not see what is stored.
+select r.id from rows(:speaking) as s (run text, epoch bigint, token bigint)
+join holdfast.run r on r.id = s.run and r.epoch = s.epoch and r.token = s.token order by r.id for update of r;
+
 -- name: add_deltas :one on postgres
 -- What a model says while it speaks. Only the attempt that has the run can write this: a late one finds another
 -- token. Each piece is written once: it says its position, so if the last piece is the last event of the run, all

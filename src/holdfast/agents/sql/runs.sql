@@ -200,10 +200,15 @@ where run = :run and number = :number;
 -- The intent, stored before the call, and the token for everything that this attempt writes. If the turn begins
 -- again, the result of the earlier call is unknown. Its time begins again if a closed lane kept it waiting. No row
 -- is returned if this same attempt has begun it already and its answer was lost.
-with begun as (
+--
+-- The order of locks, here and wherever both are written: a run, then its turns. The journal of an attempt that lost its
+-- lease may write beside this, and holds the run when it comes to the turn.
+with held as materialized (
+    select r.id from holdfast.run r where r.id = :run for update
+), begun as (
     insert into holdfast.turn (run, number, model, request_hash, fingerprint, state, mode, generation, epoch, token,
         started_at)
-    values (:run, :number, :model, :request_hash, :fingerprint, :state, :mode, :generation, :epoch, :token,
+    values ((select h.id from held h), :number, :model, :request_hash, :fingerprint, :state, :mode, :generation, :epoch, :token,
         holdfast.now_us())
     on conflict (run, number) do update set model = excluded.model, request_hash = excluded.request_hash,
         fingerprint = excluded.fingerprint, attempts = turn.attempts + 1,
@@ -263,17 +268,21 @@ update holdfast.turn set request_id = h.request_id from held h where turn.run = 
 
 -- name: end_turns :many on postgres
 -- The statement that stores the turns also adds to the totals of the runs, so these are always the sum of the turns.
--- If a turn is not returned, an earlier call whose answer was lost has stored it.
+-- If a turn is not returned, an earlier call whose answer was lost has stored it. All runs are locked before the first of
+-- their turns: see `begin_turn`.
 with answered as materialized (
     select * from rows(:answers) as a (run text, number integer, next text, request_id text, stop_reason text, usage json,
         model text, container text, continued integer, input_tokens bigint, output_tokens bigint,
         cache_write_tokens bigint, cache_read_tokens bigint, cost_nano bigint)
+), held as materialized (
+    select r.id from holdfast.run r where r.id in (select a.run from answered a) order by r.id for update
 ), ended as (
     update holdfast.turn t set state = 'completed', request_id = coalesce(a.request_id, t.request_id),
         stop_reason = a.stop_reason, usage = a.usage, model = a.model, input_tokens = a.input_tokens,
         output_tokens = a.output_tokens, cache_write_tokens = a.cache_write_tokens,
         cache_read_tokens = a.cache_read_tokens, cost_nano = a.cost_nano, error = null, ended_at = holdfast.now_us()
     from answered a where t.run = a.run and t.number = a.number and t.state <> 'completed'
+        and (select count(*) from held) > 0
     returning a.*
 ), counted as (
     update holdfast.run r set turns = e.number, stop_reason = e.stop_reason,
@@ -314,10 +323,14 @@ where t.run = value ->> :answers.run and t.number = value ->> :answers.number an
 returning run, number;
 
 -- name: fail_turn :one
--- `unknown` is 1 if the provider may have done the work and nobody got the answer; `counted` is 0 if waiting helps.
+-- `unknown` is 1 if the provider may have done the work and nobody got the answer; `counted` is 0 if waiting helps. The
+-- run is locked before its turn: see `begin_turn`.
+with held as materialized (
+    select r.id from holdfast.run r where r.id = :run for update
+)
 update holdfast.turn set state = 'failed', error = :error, unknown = unknown + :unknown,
     failures = failures + :counted, ended_at = holdfast.now_us()
-where run = :run and number = :number and epoch = :epoch and token = :token and state = 'calling'
+where run = (select h.id from held h) and number = :number and epoch = :epoch and token = :token and state = 'calling'
 returning failures, attempts, holdfast.now_us() - started_at as age_us;
 
 -- name: list_turns :many
