@@ -149,16 +149,27 @@ async def test_a_reply_that_the_worker_drops_is_given_again(connect: Connect) ->
 
 
 async def test_a_job_without_a_result_counts_as_an_attempt_when_the_worker_takes_another(connect: Connect) -> None:
-    ids = await submitted(await connect("submitter"), count=2, plan=PLAN)
+    (id,) = await submitted(await connect("submitter"), plan=PLAN)
     client = await agw(connect)
-    assert await taken(client) == ids[0]
-    assert await client("SET", f"job:{ids[0]}:stdout", "x" * (10 << 20)) == "OK"
-    assert "over the cap" in await client.text("SET", f"job:{ids[0]}:stderr", "\x01" * (1 << 20))
-    second = await taken(client)
-    first = json.loads(await client.text("JOB.STATUS", ids[0]))
-    assert second in ids
-    assert first["attempt"] == (2 if second == ids[0] else 1)
-    assert await client("LRANGE", "queue:processing", "0", "-1") != []
+    for attempt in (1, 2, 3):
+        assert await taken(client) == id
+        assert (await status(client, id))["attempt"] == attempt
+        assert await client("SET", f"job:{id}:stdout", "x" * (9 << 20)) == "OK"
+        assert "over the cap" in await client.text("SET", f"job:{id}:stderr", "\x01" * (1 << 20))
+    assert await client(*SOON) is None
+    found = await status(client, id)
+    assert (found["status"], found["error"]) == ("dead", "its worker took another job without a result")
+
+
+async def test_who_says_its_tools_again_goes_on(connect: Connect) -> None:
+    (id,) = await submitted(await connect("submitter"), plan=PLAN)
+    client = await agw(connect)
+    assert await client(*POP) == id.encode()
+    assert await client("SET", "worker:w1:tools", "rev,wc") == "OK"
+    assert await taken(client) == id
+    assert await client("SET", "worker:w1:tools", "rev,wc,uniq") == "OK"
+    assert await client("SET", f"job:{id}:status", "completed") == "OK"
+    assert (await status(client, id))["attempt"] == 1
 
 
 async def test_a_worker_that_begins_again_has_lost_its_attempt_and_its_former_connection(connect: Connect) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from functools import partial
 
+from holdfast.errors import Unavailable
 from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction
 from holdfast.resp import jobs, views, workers
 from holdfast.resp.call import CallRefused, CommandCall
 from holdfast.resp.commands.jobs import report
-from holdfast.resp.commands.workers import beat, begin_epoch, read_worker
+from holdfast.resp.commands.workers import Begin, beat, begin_epoch, read_worker
 from holdfast.resp.principals import WORKER_ID, KeyPrincipal
 from holdfast.resp.replies import OK, Reply
 from holdfast.resp.workers import Described
@@ -60,7 +61,10 @@ async def hear(call: CommandCall) -> None:
     assert principal is not None
     if client.published and id == client.worker:
         if principal.may_call("WORKER.HEARTBEAT"):
-            await beat(call, id)
+            try:
+                await beat(call, id)
+            except Unavailable as problem:  # an error ends the worker, and its lease has time left
+                call.gateway.core.ports.try_again(problem)
         return
     if client.worker is not None or id not in principal.workers or not WORKER_ID.fullmatch(id):
         return
@@ -91,9 +95,17 @@ def _described(call: CommandCall, id: str, tools: list[str]) -> Described:
 
 
 async def _begin(call: CommandCall, who: Described) -> None:
-    again = call.client.published and call.client.worker == who.id  # it knows what it has
-    await begin_epoch(call, who, partial(workers.register, release=False) if again else _begin_without_results)
-    call.client.published = True
+    client = call.client
+    if client.published and client.worker == who.id:  # it knows what it has
+        before = await call.gateway.pops.identify(who.id, client.epoch)
+        if before.capabilities == frozenset(who.capabilities):
+            await beat(call, who.id)
+            return
+        begin: Begin = partial(workers.register, release=False)
+    else:
+        begin = _begin_without_results
+    await begin_epoch(call, who, begin)
+    client.published = True
 
 
 async def _begin_without_results(

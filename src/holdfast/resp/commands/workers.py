@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from holdfast.kernel.broker_rows import WorkerRow
-from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans, workers
 from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of, tags_of
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
-from holdfast.resp.principals import WORKER_ID, KeyPrincipal
+from holdfast.resp.principals import WORKER_ID
 from holdfast.resp.replies import OK, Reply, Simple
 from holdfast.resp.rows import Epoch
 from holdfast.resp.views import tools_of
@@ -31,11 +31,7 @@ async def register(call: CommandCall) -> Reply:
         if call.arguments[1].upper() != b"RELEASE":
             raise CallRefused("syntax error")
         release = True
-
-    async def begin(tx: Transaction, who: Described, principal: KeyPrincipal, incarnation: str, *, ttl_us: int) -> int:
-        return await workers.register(tx, who, principal, incarnation, ttl_us=ttl_us, release=release)
-
-    await begin_epoch(call, who, begin)
+    await begin_epoch(call, who, partial(workers.register, release=release))
     return Simple(
         f"OK worker_id={who.id} heartbeat_interval={max(1, int(call.gateway.options.heartbeat.total_seconds()))}"
     )
