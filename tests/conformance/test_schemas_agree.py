@@ -26,7 +26,7 @@ NAMES = {
     *("budget", "budget_use", "reservation", "retention_mark", "tenant_retention", "usage_total", "tool"),
     *("alias", "pool"),
     *("resp_key", "plan", "action", "plan_job", "resp_value", "resp_part"),
-    *("tally", "tally_time", "tally_mark", "failure_group", "session_total"),
+    *("tally", "tally_time", "tally_mark", "failure_group", "session_total", "lane_note", "route_note"),
     *("token", "login", "audit", "audit_head", "request_key"),
 }
 

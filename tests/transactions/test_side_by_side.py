@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import IdempotencyConflict
+from holdfast.workers.role import Role
 from tests.support.apps import PATIENCE, eventually
 from tests.transactions.conftest import Query
 from tests.transactions.libraries import Asyncpg, Library
@@ -65,27 +66,50 @@ async def test_a_call_that_waits_for_an_open_transaction_does_not_hold_up_the_ot
 ) -> None:
     """Enqueue calls of one loop share their commits, but only those that can wait for nobody."""
 
-    @hf.job(concurrency=1)
-    async def narrow() -> None: ...
+    @hf.job
+    async def keyed() -> None: ...
 
     @hf.job
     async def plain(n: int) -> None: ...
 
-    await narrow.enqueue()
+    await keyed.enqueue()
     await plain.enqueue(0)
     connection = await asyncpg.connect(library.url)
     try:
         async with asyncio.timeout(PATIENCE):
             async with connection.transaction():
-                await narrow.options(tx=connection, lane="new").enqueue()
-                waiting = asyncio.create_task(narrow.options(lane="new").enqueue())
+                await keyed.options(tx=connection, key="k").enqueue()
+                waiting = asyncio.create_task(keyed.options(key="k").enqueue())
                 await eventually(lambda: _locked(query))
                 await asyncio.gather(*(plain.enqueue(n) for n in range(1, 9)))
                 assert not waiting.done()
             await waiting
     finally:
         await connection.close()
-    assert len(await hf.jobs.list()) == 12
+    assert len(await hf.jobs.list()) == 11
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
+async def test_a_lane_and_a_route_in_an_open_transaction_keep_nobody_waiting(
+    library: Library, hf: Holdfast, query: Query, old: bool
+) -> None:
+    """New ones, and those that nobody has used for a while; whoever commits last, the limits are those declared."""
+
+    @hf.job(concurrency=2)
+    async def narrow(n: int) -> None: ...
+
+    if old:
+        await narrow.options(lane="shared").enqueue(0)
+        query("update holdfast.lane set updated_at = 0")
+        query("update holdfast.route set used_at = 0")
+    async with two_transactions(library.url) as (one, two):
+        await narrow.options(tx=one, lane="shared").enqueue(1)
+        await narrow.options(tx=two, lane="shared").enqueue(2)
+        await narrow.options(lane="shared").enqueue(3)
+    assert len(await hf.jobs.list()) == 3 + old
+    await hf.work(Role(until="empty"))
+    assert query("select concurrency from holdfast.lane where name like '%shared%'") == [(2,)]
+    assert {job.state for job in await hf.jobs.list()} == {"succeeded"}
 
 
 async def _locked(query: Query) -> bool:

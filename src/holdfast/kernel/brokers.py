@@ -105,7 +105,7 @@ async def _let_through(tx: Transaction, offers: Sequence[Offer], takings: Sequen
     """Without those that their lanes hold back; these wait there from now on."""
     by_seq = {offer.seq: offer for offer in offers}
     laned = [_candidate(by_seq[taking.seq]) for taking in takings if by_seq[taking.seq].lane is not None]
-    through = set(await admitted(tx, laned, len(laned)))
+    through = set(await admitted(tx, laned, len(laned), crowded=True))
     return [taking for taking in takings if by_seq[taking.seq].lane is None or taking.seq in through]
 
 
@@ -146,7 +146,7 @@ async def _made_claimable(tx: Transaction, id: JobId, seen: Sought) -> bool:
         await settle(tx, [each.moved for each in lost])
         if [each.state for each in lost] != [State.PENDING]:
             return False
-    return job.lane is None or bool(await admitted(tx, [_candidate(job)], 1))
+    return job.lane is None or bool(await admitted(tx, [_candidate(job)], 1, crowded=False))
 
 
 @reading

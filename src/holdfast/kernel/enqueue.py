@@ -47,7 +47,8 @@ async def enqueue(tx: Transaction, jobs: Sequence[NewJob], routes: Sequence[Rout
         return await enqueue_batch(tx, Batch(jobs[0], [jobs[0].id], [jobs[0].payload]), routes, notify=notify)
     alike, items = _packed(jobs)
     check_owned(alike, tx.layers)
-    done = await tx.one(EnqueueSql.enqueue, jobs=alike, items=items, routes=routes, notify=int(notify and tx.lent))
+    lent = int(tx.lent)
+    done = await tx.one(EnqueueSql.enqueue, jobs=alike, items=items, routes=routes, lent=lent, notify=lent * notify)
     return await _hinted(tx, done, notify=notify)
 
 
@@ -67,7 +68,8 @@ async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], 
         done = await tx.one(EnqueueSql.enqueue_plain, items=items, **plain, notify=notified)
     else:
         check_owned([job], tx.layers)
-        done = await tx.one(EnqueueSql.enqueue, jobs=[job], items=items, routes=routes, notify=notified)
+        lent = int(tx.lent)
+        done = await tx.one(EnqueueSql.enqueue, jobs=[job], items=items, routes=routes, lent=lent, notify=notified)
     return await _hinted(tx, done, notify=notify)
 
 

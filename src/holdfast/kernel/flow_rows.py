@@ -51,6 +51,7 @@ class LaneState(NamedTuple):
     first_slot: int | None
     first_seq: int | None
     now: int
+    noted: int = 0  # 1: somebody has left a note, and it is to be followed first
 
     @property
     def first(self) -> ReadyPlace | None:
@@ -63,6 +64,24 @@ class LaneState(NamedTuple):
         """The same lane with that one as its first blocked job."""
         places = (None, None, None) if first is None else (first.priority, first.slot, first.seq)
         return self._replace(first_priority=places[0], first_slot=places[1], first_seq=places[2])
+
+
+class LaneNote(NamedTuple):
+    """What somebody who could not lock a lane has left for whoever can. Of several the newest says the limits."""
+
+    id: int
+    lane: str
+    declares: int  # 0: it says no limits, only that the lane is to be looked at
+    concurrency: int | None
+    interval_us: int | None
+    burst: int
+
+
+class LaneLimits(NamedTuple):
+    name: str
+    concurrency: int | None
+    interval_us: int | None
+    burst: int
 
 
 class LaneCrowd(NamedTuple):

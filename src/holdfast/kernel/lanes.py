@@ -4,11 +4,15 @@ A job has at most one lane: its own, or else its queue's. Jobs with a lane are o
 here; all others never pay for it. What a lane holds back is moved from `ready` to `later` and is 'blocked' there;
 the transaction that ends a job of the lane, or runs after `opens_at`, lets the next through.
 
-The lock order is jobs, then lanes by name. A claim and an ending of one lane follow each other by its row's lock, so
-none can miss the other: either the claim sees the free place, or the ending sees the blocked job. A transaction that
-lets blocked jobs through holds their lane already, so it cannot wait for a job that somebody else holds; it skips that
-job and has the lane looked at again. `opens_at` is null only when nobody is blocked, as seen under the lane's lock. A
-job becomes blocked under that lock and nowhere else.
+The lock order is jobs, then lanes by name, and nobody waits for a lane: after a few tries, within `_PATIENCE`, it
+counts as held. A claim leaves the jobs of a held lane alone. An ending is recorded at once, and leaves a note: whoever
+holds the lane next does what its notes say, and a look finds those that nobody followed. So a claim and an ending of
+one lane cannot miss each other: either the claim sees the free place, or the ending sees the blocked job, or a note is
+there that brings somebody who sees both. Nobody starts a job of a lane without its lock.
+
+A transaction that lets blocked jobs through skips a job that somebody else holds, and has the lane looked at again.
+`opens_at` is null only when nobody is blocked, as seen under the lane's lock, or when there is a note. A job becomes
+blocked under that lock, or together with a note.
 """
 
 from __future__ import annotations
@@ -18,14 +22,15 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.flow_rows import Candidate, Charge, LaneState
+from holdfast.kernel.flow_rows import Candidate, Charge, LaneLimits, LaneState
 from holdfast.kernel.hints import route_note
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.statements import LanesSql
 
 LOOK_AHEAD = 100
 BACKSTOP_US = 60_000_000  # a blocked lane is looked at this often, should an opening have been missed
-SOON_US = 100_000  # and this soon, when a blocked job was in somebody's open transaction
+SOON_US = 100_000  # and this soon, when a blocked job, or the lane itself, was in somebody's open transaction
+_PATIENCE = (0.001, 0.002, 0.004, 0.008)  # seconds before each new try to lock a lane
 
 # The limits of a lane whose row is missing, as `restore_lanes` and `open_stranded` write them.
 UNKNOWN: Final[Mapping[str, int]] = {"concurrency": 1, "interval_us": 1_000_000, "burst": 1}
@@ -41,20 +46,30 @@ class Admission(NamedTuple):
 
 async def claim_in_lanes(tx: Transaction, worker: int, routes: Sequence[int], n: int, ttl_us: int) -> list[Lease]:
     """Take up to `n` jobs that their lanes let through; what is held back waits for its lane to open."""
-    candidates = await tx.many(LanesSql.candidates, routes=routes, n=max(n, LOOK_AHEAD))
+    look = max(n, LOOK_AHEAD)
+    candidates = await tx.many(LanesSql.candidates, routes=routes, n=look)
     if not candidates:
         return []
-    taken = await admitted(tx, candidates, n)
+    taken = await admitted(tx, candidates, n, crowded=len(candidates) >= look)
     leases = await tx.many(LanesSql.take, seqs=taken, worker=worker, ttl_us=ttl_us) if taken else []
     return sorted(leases, key=attrgetter("place"))
 
 
-async def admitted(tx: Transaction, candidates: Sequence[Candidate], n: int) -> list[int]:
-    """Which of these jobs, which the caller has locked and takes, their lanes let start; the others are blocked now."""
+async def admitted(tx: Transaction, candidates: Sequence[Candidate], n: int, *, crowded: bool) -> list[int]:
+    """Which of these jobs, which the caller has locked and takes, their lanes let start; the others are blocked now.
+
+    Those of a lane that somebody holds stay where they are. `crowded`: there may be more behind them, which they would
+    hide from this claim and the next; then they are blocked, too, with a note for the lane.
+    """
     if not candidates:
         return []
     lanes = await _past_the_held_up(tx, await _locked(tx, {c.lane for c in candidates}))
-    admission = admit(candidates, lanes, n)
+    there = {lane.name for lane in lanes}
+    held = [c for c in candidates if c.lane not in there]
+    admission = admit([c for c in candidates if c.lane in there], lanes, n)
+    if crowded and held:
+        admission.blocked.extend(c.seq for c in held)
+        await tx.run(LanesSql.note_lanes, names=sorted({c.lane for c in held}))
     if admission.blocked:
         await tx.run(LanesSql.block, seqs=admission.blocked)
     if admission.charges:
@@ -65,12 +80,19 @@ async def admitted(tx: Transaction, candidates: Sequence[Candidate], n: int) -> 
 async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
     """Let through what these lanes have room for now; called wherever one of their jobs stops running.
 
-    A lane is left without an opening only when nobody is blocked in it.
+    A lane is left without an opening only when nobody is blocked in it. Of one that somebody holds a note is left.
     """
+    lanes = await _locked(tx, names)
+    if held := set(names) - {lane.name for lane in lanes}:
+        await tx.run(LanesSql.note_lanes, names=sorted(held))
+    await _free(tx, lanes)
+
+
+async def _free(tx: Transaction, lanes: Sequence[LaneState]) -> None:
     routes: set[int] = set()
     charges: list[Charge] = []
     short: list[LaneState] = []
-    for lane in await _locked(tx, names):
+    for lane in lanes:
         if lane.first is None:
             charges.append(Charge(lane.name, lane.free_at, None, lane.now))
             continue
@@ -94,10 +116,17 @@ async def free_lanes(tx: Transaction, names: Collection[str]) -> None:
 
 
 async def open_lanes(tx: Transaction, *, limit: int) -> int:
-    """Look at lanes whose time has come; returns how many there were."""
-    due = [lane.name for lane in await tx.many(LanesSql.due_lanes, limit=limit)]
-    await free_lanes(tx, due)
-    return len(due)
+    """Look at lanes whose time has come, and at those of which there is a note; returns how many there were.
+
+    What somebody holds is looked at again soon.
+    """
+    due = {lane.name for lane in await tx.many(LanesSql.due_lanes, limit=limit)}
+    noted = {lane.name for lane in await tx.many(LanesSql.due_notes, limit=limit)}
+    lanes = await _locked(tx, due | noted, patience=())
+    await _free(tx, lanes)
+    if held := noted - {lane.name for lane in lanes}:
+        await tx.run(LanesSql.put_notes_off, names=sorted(held), pause_us=SOON_US)
+    return len(due | noted)
 
 
 async def prune_lanes(tx: Transaction, *, age_us: int, limit: int) -> None:
@@ -115,7 +144,8 @@ async def prune_lanes(tx: Transaction, *, age_us: int, limit: int) -> None:
 async def forget_empty(tx: Transaction, names: Collection[str]) -> None:
     """Forget those of these lanes that no job names any more, at once: a name may tell whose jobs they held."""
     if names:
-        await tx.many(LanesSql.lock_lanes, names=sorted(names))  # who enqueues waits, and makes the lane again
+        await tx.many(LanesSql.wait_for_lanes, names=sorted(names))
+        await tx.many(LanesSql.take_notes, names=sorted(names))
         await tx.run(LanesSql.forget_empty, names=sorted(names))
 
 
@@ -197,14 +227,46 @@ def _look_again(lane: LaneState, room: int) -> int:
     return max(next_free, lane.now + lane.interval_us if room else next_free)
 
 
-async def _locked(tx: Transaction, names: Collection[str]) -> list[LaneState]:
+async def _locked(
+    tx: Transaction, names: Collection[str], patience: Sequence[float] = _PATIENCE
+) -> Sequence[LaneState]:
+    """Those of these lanes that nobody else holds, locked until the commit, as they stand with their notes followed."""
     if not names:
         return []
-    ordered = sorted(names)
-    if len(await tx.many(LanesSql.lock_lanes, names=ordered)) < len(ordered):
-        await tx.run(LanesSql.restore_lanes, names=ordered)
-        await tx.many(LanesSql.lock_lanes, names=ordered)
-    return await tx.many(LanesSql.lane_states, names=ordered)
+    missing = set(names) - await _lock(tx, names)
+    if missing:
+        unknown = missing - {lane.name for lane in await tx.many(LanesSql.known_lanes, names=sorted(missing))}
+        if unknown:
+            await tx.run(LanesSql.restore_lanes, names=sorted(unknown))
+            missing -= await _lock(tx, unknown)
+    for seconds in patience:
+        if not missing:
+            break
+        await tx.run(LanesSql.breathe, seconds=seconds)
+        missing -= await _lock(tx, missing)
+    free = sorted(set(names) - missing)
+    lanes = await tx.many(LanesSql.lane_states, names=free) if free else []
+    if noted := [lane.name for lane in lanes if lane.noted]:
+        await _follow_notes(tx, noted)
+        lanes = await tx.many(LanesSql.lane_states, names=free)
+    return lanes
+
+
+async def _lock(tx: Transaction, names: Iterable[str]) -> set[str]:
+    return {lane.name for lane in await tx.many(LanesSql.lock_lanes, names=sorted(names))}
+
+
+async def _follow_notes(tx: Transaction, names: Sequence[str]) -> None:
+    """Write down what others declared who could not, or must not, lock these lanes; and have each looked at."""
+    notes = sorted(await tx.many(LanesSql.take_notes, names=names))
+    limits = {
+        note.lane: LaneLimits(note.lane, note.concurrency, note.interval_us, note.burst)
+        for note in notes
+        if note.declares
+    }
+    if limits:
+        await tx.run(LanesSql.declare_lanes, limits=[limits[name] for name in sorted(limits)])
+    await tx.run(LanesSql.follow_notes, names=names)
 
 
 async def _past_the_held_up(tx: Transaction, lanes: Sequence[LaneState]) -> Sequence[LaneState]:

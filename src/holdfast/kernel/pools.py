@@ -20,7 +20,7 @@ from holdfast.kernel.queues import CAP
 from holdfast.kernel.rows import Route
 from holdfast.kernel.sql import catalogue
 from holdfast.kernel.statements import PoolsSql, WorkersSql
-from holdfast.kernel.workers import Registration, pool_workers
+from holdfast.kernel.workers import Registration, pool_workers, write_routes
 
 _PAST = 60  # workers of a pool that are remembered
 
@@ -160,8 +160,7 @@ async def _retire_worker(tx: Transaction, seq: int, idle_us: int) -> str | None:
 
 async def occupy(tx: Transaction, who: Registration, routes: Sequence[Route], *, ttl_us: int) -> int:
     """Make the place that was opened for this worker its own, or raise `PlaceLost`: then its process must leave."""
-    if routes:
-        await tx.run(WorkersSql.add_routes, routes=routes)
+    await write_routes(tx, routes)
     row = await tx.one(
         PoolsSql.occupy,
         incarnation=who.incarnation,

@@ -9,8 +9,9 @@ from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.ownership import owner_of, retry_advice
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.statements import EnqueueSql, JobsSql, WaitingSql, WhySql, WorkersSql
+from holdfast.kernel.statements import EnqueueSql, JobsSql, WaitingSql, WhySql
 from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.workers import write_routes
 
 
 async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
@@ -44,7 +45,7 @@ async def _restore_route(tx: Transaction, id: JobId, kind: str, queue: str, numb
             f"Holdfast no longer knows which capabilities job {id} requires, because no such job was enqueued for a "
             f"day. Enqueue a new job from the program that declares {kind}."
         )
-    await tx.run(WorkersSql.add_routes, routes=[route])
+    await write_routes(tx, [route])
 
 
 async def repeat_child(tx: Transaction, seq: int, id: JobId) -> None:

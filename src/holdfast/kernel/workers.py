@@ -17,6 +17,7 @@ from holdfast.validation import did_you_mean
 
 _NAMED = 1_000  # workers among which a misspelt one is looked for
 _MOST_LIVES = 1_000  # of one worker, that the store remembers
+_MOST_ADOPTED = 500  # notes of routes in one transaction
 _HERE = ("active", "draining")
 
 
@@ -49,8 +50,7 @@ async def register(
         if other.fresh and other.process not in gone:
             raise DuplicateWorker(who.id, other.hostname, other.pid)
         await tx.run(WorkersSql.replace_worker, seq=other.seq, gone=int(other.process in gone))
-    if routes:
-        await tx.run(WorkersSql.add_routes, routes=routes)
+    await write_routes(tx, routes)
     new = await insert_worker(tx, who, ttl_us=ttl_us)
     if new is not None:
         return new
@@ -287,6 +287,40 @@ async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
 async def prune_routes(tx: Transaction, *, age_us: int, limit: int) -> None:
     """Forget routes that nobody has written for so long and no live job is on, the oldest first."""
     await tx.run(WorkersSql.prune_routes, age_us=age_us, limit=limit)
+
+
+async def write_routes(tx: Transaction, routes: Sequence[Route]) -> None:
+    """Let workers know these routes. Of one whose row somebody holds a note is left; nobody waits for it."""
+    if not routes:
+        return
+    known, free = await _held_and_free(tx, routes)
+    written = [route for route in routes if route.id in free or route.id not in known]
+    if written:
+        await tx.run(WorkersSql.add_routes, routes=written)
+    if held := [route for route in routes if route.id in known - free]:
+        await tx.run(WorkersSql.note_routes, routes=held)
+
+
+async def adopt_routes(tx: Transaction, *, since: int, limit: int = _MOST_ADOPTED) -> list[Route]:
+    """Do what notes about routes say, then `list_routes`. A worker learns its routes by this: while the row of a route
+    is missing, a claim does not see that its queue is paused."""
+    noted = await tx.many(WorkersSql.noted_routes, limit=limit)
+    if noted:
+        known, free = await _held_and_free(tx, noted)
+        if adopted := [route for route in noted if route.id in free or route.id not in known]:
+            await tx.run(WorkersSql.add_routes, routes=adopted)
+            await tx.run(WorkersSql.drop_route_notes, ids=[route.id for route in adopted])
+    return await tx.many(WorkersSql.list_routes, since=since)
+
+
+async def _held_and_free(tx: Transaction, routes: Sequence[Route]) -> tuple[set[int], set[int]]:
+    """Which of these routes have a row, and which of those rows are locked for this transaction now."""
+    ids = sorted(route.id for route in routes)
+    free = {row.route for row in await tx.many(WorkersSql.lock_routes, ids=ids)}
+    known = free | (
+        {row.route for row in await tx.many(WorkersSql.known_routes, ids=ids)} if len(free) < len(ids) else set()
+    )
+    return known, free
 
 
 @reading

@@ -13,6 +13,9 @@ from holdfast.settings import Settings
 from holdfast.workers.served_routes import Routing, Turn
 from holdfast.workers.telemetry import WorkerTelemetry
 
+_TRIES = 3  # claims in a row, before those who hold what there is seem to take their time
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds
+
 
 class Claiming:
     def __init__(
@@ -37,6 +40,7 @@ class Claiming:
         self._probed_at = float("-inf")
         self._filled = False  # the last claim brought as many as it asked for: nobody has looked at the other routes
         self._seen_elsewhere = False
+        self._fruitless = 0  # claims in a row that brought nothing though there is something: others hold it
         self.full = False  # the last claim left something for want of room
         self.empty = False  # the last claim left nothing that this worker could have taken
 
@@ -69,9 +73,18 @@ class Claiming:
         await self._probe()
         self.empty = not self._routing.hot
         waiting = self._open_turns()
-        if waiting and open_turns and not taken:  # others hold what we saw: let them finish
+        self._fruitless = self._fruitless + 1 if waiting and open_turns and not taken else 0
+        if self._fruitless > _TRIES:
+            return False
+        if self._fruitless:  # others hold what we saw: let them finish
             await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
         return bool(waiting)
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds after which to ask again, though nothing says so: somebody holds what could be claimed."""
+        late = self._fruitless - _TRIES
+        return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(late, 10)) if late > 0 else None
 
     def look_around(self) -> None:
         """Before the next claim, ask which routes have work: somebody has seen some."""

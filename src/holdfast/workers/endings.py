@@ -3,6 +3,10 @@
 One write is in flight; what arrives meanwhile goes next. So a lonely job is not delayed and a busy worker
 writes in batches, without a timer. An outcome is kept and offered again while the store is away; only the loss
 of its lease makes it worthless. One that the database refuses is set apart, and holds up no other.
+
+Somebody's open transaction may hold a row that an ending writes: that of a parent, or what a layer keeps. So the
+endings that write nothing but their own rows are a line of their own, and so are those of each layer. Where a write
+takes long nevertheless, what arrives meanwhile does not wait for it.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, Unavailable
@@ -31,6 +37,8 @@ from holdfast.workers.telemetry import WorkerTelemetry
 log = logging.getLogger("holdfast.worker")
 
 _FIRST_PAUSE, _LAST_PAUSE, _RARELY = 0.05, 2.0, 30.0
+_SLOW = 0.25  # seconds after which a write seems to wait for somebody, and another begins beside it
+_MOST_FLIGHTS = 2  # writes of one line at once
 _TRIES = 6  # of an outcome that is refused, before its job fails; what refused it may have passed by then
 
 
@@ -57,6 +65,60 @@ def as_written(
         return ending_of(lease, Fail(str(problem), "result_error"), policy, chance, *caps)
 
 
+class Line:
+    """Endings that may wait for the same rows of others: they are written one batch after the other."""
+
+    def __init__(
+        self, batch: int, write: Callable[[Sequence[tuple[Lease, Ending]]], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._batch = batch
+        self._write = write
+        self._waiting: list[tuple[Lease, Ending]] = []
+        self._flights: dict[asyncio.Task[None], int] = {}  # and how many endings each has
+        self._timer: asyncio.TimerHandle | None = None  # until the last flight counts as slow
+
+    @property
+    def backlog(self) -> int:
+        return len(self._waiting) + sum(self._flights.values())
+
+    @property
+    def flights(self) -> list[asyncio.Task[None]]:
+        return list(self._flights)
+
+    def put(self, lease: Lease, ending: Ending) -> None:
+        self._waiting.append((lease, ending))
+        if not self._flights:
+            self._begin()
+
+    def close(self) -> None:
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._flights:
+            task.cancel()
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and len(self._flights) < _MOST_FLIGHTS:
+            batch = self._waiting[: self._batch]
+            del self._waiting[: self._batch]
+            task = asyncio.create_task(self._write(batch), name="endings")
+            self._flights[task] = len(batch)
+            task.add_done_callback(self._landed)
+        if self._flights and len(self._flights) < _MOST_FLIGHTS:
+            self._timer = asyncio.get_running_loop().call_later(_SLOW, self._begin)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        del self._flights[task]
+        if self._waiting:
+            self._begin()
+        elif not self._flights and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Endings:
     def __init__(
         self,
@@ -73,63 +135,60 @@ class Endings:
         self._database = database
         self._ports = ports
         self._telling = telling
-        self._batch = batch
         self._settled = settled
         self._layers = layers
-        self._waiting: list[tuple[Lease, Ending]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._lines: defaultdict[str | None, Line] = defaultdict(lambda: Line(batch, self._write))
         self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
 
     def put(self, lease: Lease, ending: Ending) -> None:
-        self._waiting.append((lease, ending))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write(), name="endings")
+        self._lines[self._line_of(lease)].put(lease, ending)
 
     async def flushed(self) -> None:
         """Until everything handed in so far is settled."""
-        while self._writer is not None and not self._writer.done():
-            await asyncio.shield(self._writer)
-        while self._apart:
-            await asyncio.wait(self._apart)
+        while tasks := self._tasks():
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Give up what the store has not taken; those leases run out and the jobs are rescued."""
-        tasks = [*self._apart, *([] if self._writer is None else [self._writer])]
-        for task in tasks:
+        tasks = self._tasks()
+        for line in self._lines.values():
+            line.close()
+        for task in self._apart:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def backlog(self) -> int:
-        return len(self._waiting) + len(self._apart)
+        return sum(line.backlog for line in self._lines.values()) + len(self._apart)
 
-    async def _write(self) -> None:
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._apart, *(flight for line in self._lines.values() for flight in line.flights)]
+
+    def _line_of(self, lease: Lease) -> str | None:
+        """None: it writes no rows but its own, and those of a lane, for which nobody waits."""
+        owner = owner_of(lease.kind, lease.layer, self._layers)
+        return owner if owner is not None else "" if lease.parent is not None else None
+
+    async def _write(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
+        """Store these. One that the database refuses must not take the others along."""
         pause = _FIRST_PAUSE
-        while self._waiting:
+        while True:
             try:
-                await self._write_some(self._waiting[: self._batch])
+                await self._complete(batch)
             except Unavailable as problem:
-                log.debug("outcomes of %s wait for the store: %s", plural(len(self._waiting), "job"), problem)
+                log.debug("outcomes of %s wait for the store: %s", plural(len(batch), "job"), problem)
                 self._ports.try_again(problem)
                 await self._ports.clock.sleep(self._jittered(pause))
                 pause = min(pause * 2, _LAST_PAUSE)
-            else:
-                pause = _FIRST_PAUSE
-
-    async def _write_some(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
-        """Store these, which wait first. One that the database refuses must not take the others along."""
-        try:
-            await self._complete(batch)
-        except Unavailable:
-            raise
-        except Exception as problem:  # noqa: BLE001  whatever it is, the others may be stored
-            if len(batch) == 1:
-                self._set_apart(*batch[0], problem)
-            else:
+            except Exception as problem:  # noqa: BLE001  whatever it is, the others may be stored
+                if len(batch) == 1:
+                    self._set_apart(*batch[0], problem)
+                    return
                 for item in batch:
-                    await self._write_some([item])
+                    await self._write([item])
                 return
-        del self._waiting[: len(batch)]
+            else:
+                return
 
     def _set_apart(self, lease: Lease, ending: Ending, problem: Exception) -> None:
         task = asyncio.create_task(self._insist(lease, ending, problem), name=f"ending of {lease.id}")

@@ -280,7 +280,9 @@ class Worker:
 
     async def _claim(self) -> None:
         while True:
-            await self._work.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._claims.pause):
+                    await self._work.wait()
             self._work.clear()
             async with self._claiming:
                 while not self._leaving.is_set() and self._member.linked:

@@ -52,11 +52,11 @@ select changes() as inserted, h.routes, case when :notify = 1 then holdfast.hint
 from (select case when changes() > 0 then cast(:route as text) end as routes) as h;
 
 -- name: enqueue :one on postgres
--- One statement: it takes one round trip and can run in the caller's own transaction. That transaction may be long,
--- so this statement writes a route or a lane only if it is new, changed or close to being pruned, and does not lock
--- its row otherwise. An upsert writes it: if somebody is pruning the row, the upsert waits and inserts it again. A
--- lane is written only together with a job. So everybody locks jobs before lanes, also a call whose unique key is
--- taken and that has yet to lock the job with that key.
+-- One statement: it takes one round trip and can run in the caller's own transaction. A route or a lane is written
+-- only if it is new, changed or close to being pruned. A caller's transaction may stay open for long, so it writes a
+-- note instead, and so does a call that finds the row held: whoever holds the row next does what the note says. A
+-- note waits for nobody, and nobody waits for a note. If somebody is pruning a row, the note brings it back.
+-- Both are written only together with a job, so a call whose unique key is taken leaves the limits as they are.
 -- `jobs` has what many jobs share, once; `items` has one entry for each job.
 -- `turn` numbers the jobs of one tenant on a fair queue, from 1. They come after the last job of this tenant, but
 -- before the second turn of the other tenants. A job that exists already, or whose unique key is taken, is not
@@ -76,11 +76,22 @@ with alike as materialized (
 ), given_route as materialized (
     select r.id, r.queue, r.capabilities
     from rows(:routes) as r (id bigint, queue text, capabilities text) order by r.id
+), stale_route as materialized (
+    select g.*, r.id is null as missing from given_route g left join holdfast.route r on r.id = g.id
+    where r.id is null or r.used_at < holdfast.now_us() - 1800000000
+), free_route as materialized (
+    select r.id from holdfast.route r
+    where :lent = 0 and r.id = any(array(select s.id from stale_route s where not s.missing))
+    order by r.id for update skip locked
 ), written_route as (
     insert into holdfast.route (id, queue, capabilities, used_at)
-    select g.id, g.queue, g.capabilities, holdfast.now_us() from given_route g left join holdfast.route r on r.id = g.id
-    where r.id is null or r.used_at < holdfast.now_us() - 1800000000 order by g.id
+    select s.id, s.queue, s.capabilities, holdfast.now_us() from stale_route s
+    where :lent = 0 and (s.missing or s.id in (select f.id from free_route f)) order by s.id
     on conflict (id) do update set used_at = excluded.used_at
+), noted_route as (
+    insert into holdfast.route_note (route, queue, capabilities)
+    select s.id, s.queue, s.capabilities from stale_route s
+    where :lent = 1 or not (s.missing or s.id in (select f.id from free_route f))
 ), taken_key as (
     insert into holdfast.unique_key (scope, key, job)
     select distinct on (unique_scope, whole_key) unique_scope, whole_key, id from item
@@ -121,13 +132,22 @@ with alike as materialized (
 ), given_lane as materialized (
     select distinct on (lane) lane as name, concurrency, interval_us, burst from alike
     where lane = any(array(select lane from fresh)) order by lane
-), written_lane as (
-    insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
-    select g.name, g.concurrency, g.interval_us, g.burst, holdfast.now_us() from given_lane g
-    left join holdfast.lane l on l.name = g.name
+), stale_lane as materialized (
+    select g.*, l.name is null as missing from given_lane g left join holdfast.lane l on l.name = g.name
     where l.name is null or l.updated_at < holdfast.now_us() - 3600000000
         or (l.concurrency, l.interval_us, l.burst) is distinct from (g.concurrency, g.interval_us, g.burst)
-    order by g.name
+), free_lane as materialized (
+    select l.name from holdfast.lane l
+    where :lent = 0 and l.name = any(array(select s.name from stale_lane s where not s.missing))
+    order by l.name for update skip locked
+), noted_lane as (
+    insert into holdfast.lane_note (lane, declares, concurrency, interval_us, burst, look_at)
+    select s.name, 1, s.concurrency, s.interval_us, s.burst, holdfast.now_us() from stale_lane s
+    where :lent = 1 or not (s.missing or s.name in (select f.name from free_lane f))
+), written_lane as (
+    insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at)
+    select s.name, s.concurrency, s.interval_us, s.burst, holdfast.now_us() from stale_lane s
+    where :lent = 0 and (s.missing or s.name in (select f.name from free_lane f)) order by s.name
     on conflict (name) do update set concurrency = excluded.concurrency, interval_us = excluded.interval_us,
         burst = excluded.burst, updated_at = excluded.updated_at
 )
@@ -137,8 +157,8 @@ from (select count(*) as inserted,
 
 -- name: enqueue :one on sqlite
 -- Forked: SQLite has no CTE that changes rows. Five statements in one transaction, which locks the whole file
--- anyway. Keys come first: a job is inserted if it has its key. The jobs come last, because `changes` counts the
--- rows of the last insert.
+-- anyway, so a caller's transaction (`:lent`) is no other. Keys come first: a job is inserted if it has its key. The
+-- jobs come last, because `changes` counts the rows of the last insert.
 insert into holdfast.unique_key (scope, key, job)
 select scope, key, job from (
     select a.value ->> :jobs.unique_scope as scope, (a.value ->> :jobs.unique_key) || case
@@ -165,7 +185,7 @@ where (lane.concurrency, lane.interval_us, lane.burst)
     is not (excluded.concurrency, excluded.interval_us, excluded.burst) or lane.updated_at < holdfast.now_us() - 3600000000;
 insert into holdfast.route (id, queue, capabilities, used_at)
 select value ->> :routes.id, value ->> :routes.queue, value ->> :routes.capabilities, holdfast.now_us()
-from json_each(:routes) where true
+from json_each(:routes) where :lent is not null
 on conflict (id) do update set used_at = excluded.used_at where route.used_at < holdfast.now_us() - 1800000000;
 insert into holdfast.job (id, kind, queue, route, tenant, priority, due_at, timeout_us, deadline_at,
     max_attempts, max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, unique_key,

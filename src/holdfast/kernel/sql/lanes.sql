@@ -70,10 +70,53 @@ join head a on a.queue = h.queue and a.arrival = h.place
 order by @arrival(a);
 
 -- name: lock_lanes :many
--- After jobs, in the order of names. A transaction that starts or ends a job of a lane locks its row until the commit, so
--- counting the running jobs is exact. The count is a statement of its own: the snapshot of this one is older than
--- its locks.
-select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update;
+-- A transaction that starts a job of a lane locks its row until the commit, so counting the running jobs is exact. The
+-- count is a statement of its own: the snapshot of this one is older than its locks. Nobody waits for a lane: somebody's
+-- open transaction may hold it, and other lanes and jobs have nothing to do with that.
+select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update skip locked;
+
+-- name: known_lanes :many
+-- Those that have a row, whoever holds it.
+select name from holdfast.lane where name = any(cast(:names as text[]));
+
+-- name: breathe :exec on postgres
+-- Before the next try: most transactions hold a lane for a few milliseconds.
+select 1 from pg_sleep(:seconds);
+
+-- name: breathe :exec on sqlite
+-- Forked: nobody else can hold a lane here.
+select 1 where :seconds > 0;
+
+-- name: note_lanes :exec
+-- For lanes that somebody else holds: whoever holds them next is to let through what there is room for. A row of its
+-- own, so that it waits for nobody; written together with what makes it necessary, so that a crash loses neither.
+insert into holdfast.lane_note (lane, declares, burst, look_at)
+select n.name, 0, 1, holdfast.now_us() from rows(:names) as n (name text) where true order by n.name;
+
+-- name: due_notes :many
+select lane as name from holdfast.lane_note where look_at <= holdfast.now_us() order by look_at, id limit :limit;
+
+-- name: take_notes :many
+-- Under the locks of the lanes.
+delete from holdfast.lane_note where lane = any(cast(:names as text[]))
+returning id, lane, declares, concurrency, interval_us, burst;
+
+-- name: put_notes_off :exec
+-- Their lanes are held still. Skips notes that somebody is taking.
+update holdfast.lane_note set look_at = holdfast.now_us() + :pause_us
+where id = any(array(
+    select n.id from holdfast.lane_note n where n.lane = any(cast(:names as text[])) and n.look_at <= holdfast.now_us()
+    order by n.id for update skip locked));
+
+-- name: follow_notes :exec
+-- The lane is looked at again at once, unless the caller finds a better time.
+update holdfast.lane set opens_at = holdfast.now_us() where name = any(cast(:names as text[]));
+
+-- name: declare_lanes :exec
+update holdfast.lane set concurrency = d.concurrency, interval_us = d.interval_us, burst = d.burst,
+    updated_at = holdfast.now_us()
+from rows(:limits) as d (name text, concurrency integer, interval_us bigint, burst integer)
+where lane.name = d.name;
 
 -- name: restore_lanes :exec
 -- A lane's row is kept as long as jobs name the lane. If it is missing nevertheless, nobody knows its limits. One
@@ -81,7 +124,7 @@ select name from holdfast.lane where name = any(cast(:names as text[])) order by
 -- exceeded until the next call that enqueues a job writes the declared limits. See `UNKNOWN`.
 insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
 select missing.name, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from rows(:names) as missing (name text)
-where true order by missing.name
+where (select l.name from holdfast.lane l where l.name = missing.name) is null order by missing.name
 on conflict (name) do nothing;
 
 -- name: due_lanes :many
@@ -101,7 +144,8 @@ select name, concurrency, interval_us, burst,
         order by @place(k) limit 1) as first_slot,
     (select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = lane.name
         order by @place(k) limit 1) as first_seq,
-    holdfast.now_us() as now
+    holdfast.now_us() as now,
+    case when (select n.id from holdfast.lane_note n where n.lane = lane.name limit 1) is null then 0 else 1 end as noted
 from holdfast.lane where name = any(cast(:names as text[])) order by name;
 
 -- name: lock_blocked :many
@@ -207,7 +251,8 @@ returning name;
 
 -- name: open_stranded :exec
 -- Lanes with blocked jobs that nothing will open: a release with schema 5 left them so, or somebody removed the row.
--- Goes from each blocked lane to the next by one index probe. For a missing row see `restore_lanes`.
+-- Goes from each blocked lane to the next by one index probe. It writes notes, and so waits for nobody. For a missing
+-- row see `restore_lanes`.
 with recursive blocked (lane) as (
     select (select t.lane from holdfast.later t where t.state = 'blocked' order by t.lane limit 1)
     union all
@@ -215,26 +260,31 @@ with recursive blocked (lane) as (
         order by t.lane limit 1)
     from blocked where blocked.lane is not null
 )
-insert into holdfast.lane (name, concurrency, interval_us, burst, updated_at, opens_at)
-select lane, 1, 1000000, 1, holdfast.now_us(), holdfast.now_us() from blocked
+insert into holdfast.lane_note (lane, declares, burst, look_at)
+select lane, 0, 1, holdfast.now_us() from blocked
 where lane is not null and (select l.opens_at from holdfast.lane l where l.name = blocked.lane) is null
-limit :limit
-on conflict (name) do update set opens_at = excluded.opens_at where lane.opens_at is null;
+    and (select n.id from holdfast.lane_note n where n.lane = blocked.lane limit 1) is null
+limit :limit;
 
 -- name: old_lanes :many
 -- Lanes into which nobody has enqueued for a while. Skips lanes that somebody else is changing. A call that enqueues
--- into one of them writes it in the same statement, and waits for this lock.
+-- into one of them writes a note in the same statement, which makes the lane again if it goes meanwhile.
 select name, free_at > holdfast.now_us() or opens_at is not null
     or (select l.seq from holdfast.lease l where l.lane = lane.name limit 1) is not null
     or (select r.seq from holdfast.ready r where r.lane = lane.name limit 1) is not null
     or (select t.seq from holdfast.later t where t.lane = lane.name limit 1) is not null
-    or (select e.seq from holdfast.ended e where e.lane = lane.name limit 1) is not null as used
+    or (select e.seq from holdfast.ended e where e.lane = lane.name limit 1) is not null
+    or (select n.id from holdfast.lane_note n where n.lane = lane.name limit 1) is not null as used
 from holdfast.lane where updated_at <= holdfast.now_us() - :age_us
 order by updated_at, name limit :limit for update skip locked;
 
 -- name: keep_lanes :exec
 -- They are checked again after the same time.
 update holdfast.lane set updated_at = holdfast.now_us() where name = any(cast(:names as text[]));
+
+-- name: wait_for_lanes :many
+-- For who has nothing else to do.
+select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update;
 
 -- name: forget_empty :exec
 -- The caller has locked them. A lane that any job names stays.

@@ -60,7 +60,7 @@ returning seq, id;
 -- than run, but one if there is anything to claim. What no worker of the fleet could run counts too: with no worker there,
 -- nobody knows. With `between` no plan can read all blocked jobs for each route.
 with able as (
-    select r.id from holdfast.route r
+    select r.id from (select id, queue from holdfast.route union select route, queue from holdfast.route_note) as r
     where (:every = 1 or r.queue = any(cast(:queues as text[])))
         and r.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
 ), laned as (

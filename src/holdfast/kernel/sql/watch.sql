@@ -71,7 +71,8 @@ with recursive blocked (lane) as (
     from blocked where blocked.lane is not null
 )
 select b.lane as name from blocked b left join holdfast.lane l on l.name = b.lane
-where b.lane is not null and l.opens_at is null and (l.concurrency is null or l.concurrency >
+where b.lane is not null and l.opens_at is null
+    and (select n.id from holdfast.lane_note n where n.lane = b.lane limit 1) is null and (l.concurrency is null or l.concurrency >
     (select count(*) from holdfast.lease k where k.lane = b.lane))
 order by b.lane limit :limit;
 
@@ -93,6 +94,7 @@ with recursive claimable (lane) as (
 select n.lane as name from (select lane from claimable union select lane from unclaimable) as n
 left join holdfast.lane l on l.name = n.lane
 where n.lane is not null and l.name is null
+    and (select k.id from holdfast.lane_note k where k.lane = n.lane limit 1) is null
 order by n.lane limit :limit;
 
 -- name: misplaced :many

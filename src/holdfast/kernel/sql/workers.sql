@@ -166,8 +166,13 @@ select holdfast.now_us() as now,
             and (host is null or host <> 0 or (select l.seq from holdfast.lease l where l.worker = worker.seq limit 1) is null))
         or (status = 'starting' and boot_by <= holdfast.now_us())) as silent,
     (select count(*) from holdfast.worker where status in ('active', 'draining') and host is null) as alive,
-    (select max(used_at) from holdfast.route) as routes_changed,
-    (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as next_opening,
+    coalesce((select holdfast.now_us() from holdfast.route_note limit 1), (select max(used_at) from holdfast.route))
+        as routes_changed,
+    (select t.at from (
+        select (select opens_at from holdfast.lane where opens_at is not null order by opens_at limit 1) as at
+        union all
+        select (select look_at from holdfast.lane_note order by look_at limit 1)) as t where t.at is not null
+        order by t.at limit 1) as next_opening,
     (select t.at from (
         select (select next_at from holdfast.schedule where paused_at is null and retry_at is null
             order by next_at limit 1) as at
@@ -186,15 +191,37 @@ select holdfast.now_us() as now,
         where w.seq = d.holder and w.status in ('active', 'draining')) is not null) as duties_held;
 
 -- name: list_routes :many
-select id, queue, capabilities from holdfast.route where used_at >= :since order by id;
+-- With those of which there is only a note yet.
+select id, queue, capabilities from holdfast.route where used_at >= :since
+union select route, queue, capabilities from holdfast.route_note order by id;
+
+-- name: lock_routes :many
+-- Those of them that nobody else holds.
+select id as route from holdfast.route where id = any(cast(:ids as bigint[])) order by id for update skip locked;
+
+-- name: known_routes :many
+-- Those of them that have a row, whoever holds it.
+select id as route from holdfast.route where id = any(cast(:ids as bigint[]));
 
 -- name: add_routes :exec
--- In the order in which `enqueue` writes them, so there is no deadlock.
+-- In the order in which `enqueue` writes them, so there is no deadlock. The caller has locked those that are there.
 insert into holdfast.route (id, queue, capabilities, used_at)
 select r.id, r.queue, r.capabilities, holdfast.now_us()
 from rows(:routes) as r (id bigint, queue text, capabilities text)
 where true order by r.id
 on conflict (id) do update set used_at = excluded.used_at;
+
+-- name: note_routes :exec
+-- For routes that somebody else holds, who may be pruning them: see `enqueue`.
+insert into holdfast.route_note (route, queue, capabilities)
+select r.id, r.queue, r.capabilities from rows(:routes) as r (id bigint, queue text, capabilities text)
+where true order by r.id;
+
+-- name: noted_routes :many
+select distinct route as id, queue, capabilities from holdfast.route_note order by route limit :limit;
+
+-- name: drop_route_notes :exec
+delete from holdfast.route_note where route = any(cast(:ids as bigint[]));
 
 -- name: acquire_duty :one
 -- A duty can be taken if it is free or its term is over, if the store gave its holder up or the holder's presence is
@@ -276,11 +303,13 @@ delete from holdfast.worker where seq = any(cast(:seqs as bigint[])) and status 
 -- A call that enqueues writes its route again within an hour, so nobody uses a route that was not written for a day.
 -- A pause is known by its routes, so the routes of blocked jobs stay too. The age is tested twice: a route that was
 -- written in between stays. Not `exists`, which may be planned as a join with every job. The routes of running jobs
--- are a hashed set: no index finds leases by their route.
+-- are a hashed set: no index finds leases by their route. Skips routes that somebody else holds, and those of which
+-- there is a note.
 delete from holdfast.route
-where used_at <= holdfast.now_us() - :age_us and id in (
+where used_at <= holdfast.now_us() - :age_us and id = any(array(
     select r.id from holdfast.route r where r.used_at <= holdfast.now_us() - :age_us
         and (select k.seq from holdfast.ready k where k.route = r.id limit 1) is null
         and (select k.seq from holdfast.later k where k.route = r.id limit 1) is null
         and r.id not in (select l.route from holdfast.lease l)
-    order by r.used_at limit :limit);
+        and r.id not in (select n.route from holdfast.route_note n)
+    order by r.used_at limit :limit for update skip locked));

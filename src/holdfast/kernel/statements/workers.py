@@ -13,6 +13,7 @@ from holdfast.kernel.rows import (
     LiveWorker,
     LostWorker,
     Route,
+    RouteId,
     Seq,
     Sight,
     Term,
@@ -44,7 +45,12 @@ class WorkersSql(Statements, file="workers.sql", rows={"routes": Route}):
     list_duties: Many[DutyRow]
     look: One[Sight]
     list_routes: Many[Route]
+    lock_routes: Many[RouteId]
+    known_routes: Many[RouteId]
     add_routes: Exec
+    note_routes: Exec
+    noted_routes: Many[Route]
+    drop_route_notes: Exec
     acquire_duty: One[Term]
     take_turn: One[Term]
     ahead_of_clock: One[AheadOfClock]
