@@ -93,6 +93,11 @@ class Settings:
     tool_output_cap: int = _setting(200_000, "Characters of a tool's result that the model is shown; the rest is cut.")
     prompt_cap: int = _setting(33_554_432, "Bytes of JSON a prompt may have, images and documents included.")
 
+    tenant_tools: str = _setting(
+        "", "Tools that agents of a tenant may name: names, with commas; empty = those shared."
+    )
+    tenant_models: str = _setting("", "Models that agents of a tenant may name; `scripted:*` is all that begin so.")
+
     max_concurrent_runs: int = _setting(10, "Runs in batch mode that one worker handles at once.")
     max_concurrent_streaming_runs: int = _setting(5, "Runs that one worker streams from a model at once.")
     max_concurrent_tools: int = _setting(50, "Tool calls that one worker runs at once.")

@@ -82,6 +82,9 @@ async def test_one_name_may_stand_for_agents_with_different_tools(make_app: Make
     refunding(able)
     dig, refund = scripted(able, call("dig"), say("dug")), scripted(able, call("refund", amount=5), say("refunded"))
     share_scripts(able, unable)
+    for app in (able, unable):
+        app.tenant("a").allow(tools=["dig"], models=[dig])
+        app.tenant("b").allow(tools=["refund"], models=[refund])
     digger = await able.tenant("a").agents.create("desk", model=dig, tools=["dig"])
     cashier = await able.tenant("b").agents.create("desk", model=refund, tools=["refund"])
     async with working(unable):

@@ -62,6 +62,7 @@ async def test_nothing_of_another_tenant_is_found_by_any_method(hf: Holdfast) ->
     run = await theirs.enqueue(agent, "Secret", session="s")
     assert (await run.result()).text == "secret"
     session = (await theirs.sessions.list())[0].id
+    theirs.allow(models=["scripted:"])
     stored = await theirs.agents.create("hidden", model="scripted:")
     (made,) = await run.calls()
 

@@ -26,6 +26,7 @@ from holdfast.agents.runs.output import Output
 from holdfast.agents.runs.why import why
 from holdfast.agents.slots import BATCHED
 from holdfast.agents.system_jobs import BATCH, system_definition
+from holdfast.agents.tenant_policy import Named, TenantPolicy, shared_definitions
 from holdfast.agents.toolbox import Preparing, Toolbox
 from holdfast.clock import Ports
 from holdfast.core import Core
@@ -50,6 +51,9 @@ class AgentsCore(Core):
         self.defined: dict[str, Any] = {}  # the `Agent`s of this program, by name
         self.declared: dict[AgentName, tuple[Any, object]] = {}  # each with what it was declared by
         self.outputs: dict[str, Output[Any]] = {}  # of those whose answers have a type
+        self.policy = TenantPolicy(
+            lambda: self.settings, lambda: ((name.tenant, made.spec) for name, (made, _) in self.declared.items())
+        )
         self.loop = RunLoop(
             self.book,
             lambda: self.settings,
@@ -58,6 +62,7 @@ class AgentsCore(Core):
             notify=self.people.notifies,
             reading=self._type_of_answers,
             has_tool=self.tools.has,
+            policy=self.policy,
             here=self.here,
         )
         self.play = self.loop.play  # one function for the runs of all agents: definitions are compared by it
@@ -119,6 +124,10 @@ class AgentsCore(Core):
     def tool_named(self, name: str) -> ToolSpec:
         """A tool of this program as agents store it."""
         return self.tools.spec(name)
+
+    async def check_allowed(self, tenant: str | None, asked: Named) -> None:
+        """`UsageError` when a tenant names a tool or a model that it may not use."""
+        await self.policy.check(tenant, asked, lambda: self.runtime().transact(shared_definitions))
 
     async def why(self, id: str) -> str:
         """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""

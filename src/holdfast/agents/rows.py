@@ -120,6 +120,7 @@ class LoadedRun(NamedTuple):
     steered: int  # whether a message waits for its next turn
     budgets: int  # whether there is any budget
     reported: int | None  # tokens of its last call and answer, as far as the history is still the one that was sent
+    owner: str  # the tenant that its agent belongs to; empty: none
 
 
 class RunRow(NamedTuple):

@@ -91,6 +91,7 @@ class AgentsSql(Statements, package=_PACKAGE, file="agents.sql", types={"metadat
     find_version: One[VersionRow]
     list_versions: Many[VersionRow]
     current_definitions: Many[VersionRow]
+    shared_definitions: Many[VersionRow]
     callers_of: Many[AgentRow]
     delete_versions: Exec
     delete_agent: One[AgentRow]

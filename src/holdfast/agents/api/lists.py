@@ -36,6 +36,7 @@ from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.session_pages import SessionFilters, count_sessions, metadata_values, session_page
 from holdfast.agents.states import RUN, RunState, RunStateName
+from holdfast.agents.tenant_policy import NOTHING, named_by
 from holdfast.agents.values.agents import AgentRecord, VersionRecord, agent_of, version_of
 from holdfast.agents.values.runs import RunRecord, run_of
 from holdfast.agents.values.sessions import SessionRecord, session_of
@@ -358,6 +359,7 @@ class AgentsList(Collection):
         key = AgentName(name, self._tenant or "", self._json(metadata))
         if "model" not in fields:
             raise UsageError("an agent needs a model.")
+        await self._check_tools(fields)
         values, delegates = await plain(self._app, name, fields)
         return await self._put(Named(key, AgentSpec.from_values(name, **values), description, delegates))
 
@@ -368,6 +370,7 @@ class AgentsList(Collection):
         if stored is None:
             raise NotFound(f"agent {id} has no version yet.")
         description = row.description if description is None else description
+        await self._check_tools(fields)
         values, delegates = await plain(self._app, row.name, fields)
         spec = AgentSpec.parse(stored.definition).changed(**values)
         return await self._put(Named(AgentName(row.name, row.tenant, row.metadata), spec, description, delegates))
@@ -385,8 +388,14 @@ class AgentsList(Collection):
         row = await self.get(id)
         await self._transact(queries.delete_agent, row.id)
 
+    async def _check_tools(self, fields: Mapping[str, Any]) -> None:
+        """Before anything says which tools there are: a tenant is not told of those that it may not use."""
+        if self._tenant is not None and isinstance(tools := fields.get("tools", ()), list | tuple):
+            await self._app.check_allowed(self._tenant, NOTHING._replace(tools=frozenset(map(str, tools))))
+
     async def _put(self, agent: Named) -> AgentRecord:
         spec = agent.spec
+        await self._app.check_allowed(self._tenant, named_by(spec))
         check_models(spec.model, spec.fallbacks, spec.options, spec.max_tokens)
         return agent_of(await self._transact(put_agent, agent))
 
@@ -475,6 +484,15 @@ class Tenant(Rulings):
         if any(us is not None for us in stored.values()):
             await self._transact(set_ages, self.id, stored)
         return await self._transact(find_ages, self.id, self._app.settings)
+
+    def allow(self, *, tools: Iterable[str] | None = None, models: Iterable[str] | None = None) -> None:
+        """Say which tools and models agents may name that this tenant stores, in this program and its workers.
+
+        `tools=["look_up"]`, `models=["claude-*"]`: a star at the end stands for the rest. Without it the settings
+        `tenant_tools` and `tenant_models` say so, and if they are empty, the agents that belong to no tenant: a tenant
+        may use what they name. What the program declares itself may name everything.
+        """
+        self._app.policy.allow(self.id, tools, models)
 
     def session(
         self, key: str | None = None, *, tx: object | None = None, **options: Unpack[TenantSessionOptions]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from holdfast.agents import fallback, lanes
@@ -47,6 +47,7 @@ from holdfast.agents.runs.playable import check_played_here
 from holdfast.agents.runs.refused_results import fail_and_mend, may_be_mended
 from holdfast.agents.runs.request import BuiltRequest, CallBounds, ask
 from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrupted
+from holdfast.agents.tenant_policy import TenantPolicy, named_by, shared_definitions
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import NotUnderstood, Unavailable
@@ -85,11 +86,13 @@ class RunLoop:
         notify: Callable[[], bool] = lambda: False,
         reading: Reading = unknown_type,
         has_tool: Callable[[str], bool] = lambda _: True,
+        policy: TenantPolicy | None = None,
         here: Callable[[], object] = asyncio.get_running_loop,
     ) -> None:
         """`approving` says which calls a person has to approve, `notify` whether somebody wants to hear of that.
 
         `reading` knows the types of answers, `has_tool` whether a tool is here, so that its `approve=` can be asked.
+        `policy` says what agents of a tenant may use.
         `here` is what the app has open on the running loop: see `core.LoopState`.
         """
         self._models = models
@@ -99,6 +102,7 @@ class RunLoop:
         self.notify = notify
         self.reading = reading
         self.has_tool = has_tool
+        self.policy = policy or TenantPolicy(settings, tuple)
         self.compactor = Compactor(models, settings, ports)
         self._here = here
         self._journals: weakref.WeakKeyDictionary[object, Journals] = weakref.WeakKeyDictionary()
@@ -173,6 +177,8 @@ class _Turn:
 
     async def play(self) -> Outcome | None:
         """None: play the next turn."""
+        if (refusal := await self._refused()) is not None:
+            return Fail(f"agent {self._spec.name!r} is not played: {refusal}")
         if (kept := self._loaded.kept) is not None:
             return await self._commit(reply_of(codec.decode(kept.body), self._model), kept.custom_id)
         stop = await self._held_back()
@@ -192,6 +198,13 @@ class _Turn:
         most = self._most(asked, choice.mode)
         intent = Intent(self._model, asked.hash, asked.fingerprint, self._steers, most, reason)
         return await (self._defer if choice.mode == "batch" else self._stream)(asked, intent)
+
+    async def _refused(self) -> str | None:
+        """Why the agent of this run may not be played: its tenant wrote it, and may not use what it names."""
+        if not self._run.owner:
+            return None
+        shared = partial(self._database.transact, shared_definitions)
+        return await self._loop.policy.refusal(self._run.owner, named_by(self._spec), shared)
 
     async def _held_back(self) -> Outcome | Free | None:
         """What keeps the run from asking its model now."""

@@ -27,8 +27,9 @@ select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_n
     case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
     case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
     (select t.input_tokens + t.cache_write_tokens + t.cache_read_tokens + t.output_tokens from holdfast.turn t
-        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported
+        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported, a.tenant as owner
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
+join holdfast.agent a on a.id = r.agent
 join holdfast.session s on s.id = r.session
 where r.job = :job;
 
@@ -46,8 +47,9 @@ select r.id, r.job, r.session, r.branch, r.ordinal, r.tenant, r.agent, r.agent_n
     case when exists (select 1 from holdfast.steer i where i.run = r.id and i.turn is null) then 1 else 0 end as steered,
     case when exists (select 1 from holdfast.budget) then 1 else 0 end as budgets,
     (select t.input_tokens + t.cache_write_tokens + t.cache_read_tokens + t.output_tokens from holdfast.turn t
-        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported
+        where t.run = r.id and t.number = r.turns and t.generation = s.generation) as reported, a.tenant as owner
 from holdfast.run r join holdfast.agent_version v on v.agent = r.agent and v.version = r.version
+join holdfast.agent a on a.id = r.agent
 join holdfast.session s on s.id = r.session
 where r.job = any(cast(:jobs as bigint[]));
 

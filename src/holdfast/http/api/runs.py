@@ -178,7 +178,10 @@ async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[
     options: RunOptions = {**new, "limits": given, "session": session}  # type: ignore[typeddict-item]
     if seen.tenant is not None:
         options["tenant"] = seen.tenant
-    run = await (await seen.agents.named(agent)).enqueue(prompt, **options)
+    named = await seen.agents.named(agent)
+    if (model := new.get("model")) not in named.spec.models_for():
+        await seen.check_models(model)
+    run = await named.enqueue(prompt, **options)
     return await seen.runs.get(run.id)
 
 
@@ -374,8 +377,9 @@ async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
 @routes.post("/runs/{id}/fork", creates=True)
 async def fork_run(seen: Sight, id: str, fork: Forking | None = None) -> RunRecord:
     """Continue from where a run was before turn `at`, in a new session."""
-    wish = fork or Forking()
-    forked = await (await seen.run(id)).fork(wish.at, prompt=wish.prompt, model=wish.model, mode=wish.mode)
+    wish, run = fork or Forking(), await seen.run(id)
+    await seen.check_models(wish.model)
+    forked = await run.fork(wish.at, prompt=wish.prompt, model=wish.model, mode=wish.mode)
     return await seen.runs.get(forked.id)
 
 

@@ -18,12 +18,14 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
 from holdfast.agents.people.rulings import InquiriesList
 from holdfast.agents.queries import metadata_of
+from holdfast.agents.tenant_policy import NOTHING
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.values.jobs import ReasonRecord
 
 T = TypeVar("T")
+
 
 _OF_THE_FLEET = {
     "leased": "a worker is running it",
@@ -54,6 +56,11 @@ class Seen:
         if self.sees_fleet:
             return list(found)
         return [replace(each, sentence=_OF_THE_FLEET.get(each.gate, each.sentence)) for each in found]
+
+    async def check_models(self, *models: str | None) -> None:
+        """`UsageError` for a model that a principal with a tenant may not name."""
+        asked = NOTHING._replace(models=frozenset(each for each in models if each))
+        await core_of(self.hf).check_allowed(self.tenant, asked)
 
     @property
     def runs(self) -> RunsList:

@@ -181,6 +181,7 @@ async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
 async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -> CompactionRecord:
     """Compact the history that is sent to models; the originals are kept."""
     given = None if how is None or how.config is None else plainly(Compaction, how.config, "config")
+    await seen.check_models(None if given is None else given.summarizer)
     return await (await seen.session(id)).compact(given)
 
 
