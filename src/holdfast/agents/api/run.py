@@ -246,17 +246,18 @@ class Run(Reaching, Generic[T]):
         found = await self._transact(list_runs, parent=self.id, before=before, limit=limit)
         return page_of(found, limit, run_of, lambda row: (row.created_at, row.id))
 
-    async def waterfall(self) -> list[Span]:
+    async def waterfall(self, *, workers: bool = True) -> list[Span]:
         """What the run and the runs below it did, as spans of time: turns, calls, waits, attempts that ended early.
 
-        At most a hundred runs, and 5,000 turns and as many calls of them all. A tenant's handle names no workers.
+        At most a hundred runs, and 5,000 turns and as many calls of them all. A tenant's handle names no workers, and
+        none does with `workers=False`.
         """
         row = await self._row()
         family = [run_of(each) for each in await self._transact(queries.short_family, row.root, _FAMILY)]
         shown = below(run_of(row), family)
         absent = await self._app.runtime().absent_workers()
         history = await self._transact(read_history, row, [run.id for run in shown], absent)
-        told = history if self.tenant is None else history.without_workers()
+        told = history if workers and self.tenant is None else history.without_workers()
         return [span for run in shown for span in spans_of(run, told.past(run))]
 
     async def why(self) -> str:

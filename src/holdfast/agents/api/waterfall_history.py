@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from holdfast.agents.api.waits import Cause, HeldInterval
 from holdfast.agents.api.waterfall import AskedPerson, RunPast
 from holdfast.agents.listing_rows import HeldStretch
 from holdfast.agents.rows import RunRow
-from holdfast.agents.runs.why import why
+from holdfast.agents.runs.why import sentence_for_tenant, why
 from holdfast.agents.statements import LookingSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, turn_of
 from holdfast.errors import NotFound
@@ -29,6 +29,14 @@ _TURNS = _CALLS = 5_000  # of all runs of one waterfall
 _CAUSES = frozenset({"session", "lane", "budget", "person", "batch"})
 
 
+class OpenReason(NamedTuple):
+    """What holds a run now: of what kind its wait is, the sentence, and the gate."""
+
+    cause: Cause
+    sentence: str
+    gate: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """By the id of each run, or of a call. `free_at` and `open_reason` are those of the run `top`."""
@@ -40,7 +48,7 @@ class History:
     held: Mapping[str, Sequence[HeldInterval]]
     asked: Mapping[str, Sequence[AskedPerson]]
     free_at: datetime | None
-    open_reason: tuple[Cause, str] | None
+    open_reason: OpenReason | None
 
     def past(self, run: RunRecord) -> RunPast:
         """What of it concerns one run."""
@@ -52,13 +60,15 @@ class History:
             held=self.held,
             asked=self.asked.get(run.id, ()),
             free_at=self.free_at if mine else None,
-            open_reason=self.open_reason if mine else None,
+            open_reason=self.open_reason[:2] if mine and self.open_reason is not None else None,
         )
 
     def without_workers(self) -> History:
         """The same for those who do not see the fleet."""
         held = {id: [replace(each, worker="") for each in parts] for id, parts in self.held.items()}
-        return replace(self, held=held)
+        cause, sentence, gate = self.open_reason or ("queue", "", "")
+        told = None if self.open_reason is None else OpenReason(cause, sentence_for_tenant(gate, sentence), gate)
+        return replace(self, held=held, open_reason=told)
 
 
 @reading
@@ -104,7 +114,7 @@ def _stretch(row: HeldStretch) -> HeldInterval:
     )
 
 
-async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> tuple[Cause, str] | None:
+async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> OpenReason | None:
     try:
         reasons = await why(tx, run, absent=absent)
     except NotFound:  # its job is gone
@@ -113,4 +123,4 @@ async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> tu
         return None
     first = reasons[0]
     cause = first.gate if first.gate in _CAUSES else "queue"
-    return cast(Cause, cause), first.sentence
+    return OpenReason(cast(Cause, cause), first.sentence, first.gate)

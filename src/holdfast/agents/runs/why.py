@@ -1,4 +1,8 @@
-"""Why a run does not get on: what its job says, in the words of runs."""
+"""Why a run does not get on: what its job says, in the words of runs.
+
+There are two sentences for each reason: one for operators, with names of workers, queues, lanes and batches, and one
+for who sees a single tenant, without them.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,30 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId, is_id
 from holdfast.kernel.why import Reason, RecordedEnd, retry_command, why_ended
 from holdfast.kernel.why import why as why_job
+
+OWN = frozenset({"children", "ended", "model", "person", "session", "tools"})
+"""The gates whose sentences name only what belongs to the run or job itself, and its tenant."""
+
+FOR_TENANTS = {
+    "batch": "it waits for the answer of a batch",
+    "budget": "a budget holds it back",
+    "key": "no live worker has a key for its model",
+    "lane": "a limit on how much runs at once, or how often, holds it back",
+    "lease_ended": "its worker is gone: the next one that looks takes it over",
+    "leased": "a worker is running it",
+    "no_route": "no worker knows it yet",
+    "no_worker": "no live worker can run it",
+    "not_due": "it is put off",
+    "paused": "its queue is paused",
+    "signal": "it waits for a signal",
+    "unknown": "it is in a state that this release does not know",
+}
+"""What is said of every other gate. One that is missing here says nothing but that something holds it back."""
+
+
+def sentence_for_tenant(gate: str, sentence: str) -> str:
+    """The sentence of a reason for who sees one tenant: it names no worker, host, process or other tenant."""
+    return sentence if gate in OWN else FOR_TENANTS.get(gate, "something that belongs to no tenant holds it back")
 
 
 @reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -65,7 +66,7 @@ async def start_execution(seen: Sight, new: NewExecution) -> ExecutionDetail:
     made = await machine.enqueue(
         new.input, execution_id=named, tenant=seen.tenant or "", priority=new.priority, metadata=new.metadata
     )
-    return await executions.detailed(core_of(seen.hf), await made.refresh())
+    return await _detailed(seen, await made.refresh())
 
 
 def _own(seen: Seen, name: str) -> str:
@@ -85,10 +86,18 @@ async def _find(seen: Seen, id: str) -> JobRecord:
     return found
 
 
+async def _detailed(seen: Seen, job: JobRecord) -> ExecutionDetail:
+    """All of an execution, as this principal may know it."""
+    found = await executions.detailed(core_of(seen.hf), job)
+    if seen.sees_fleet:
+        return found
+    return replace(found, why="; ".join(each.sentence for each in seen.reasons(await seen.hf.jobs.why(job.id))))
+
+
 @routes.get("/executions/{id}")
 async def show_execution(seen: Sight, id: str) -> ExecutionDetail:
     """Show one execution: where it is, its context, its result, and why it does not continue."""
-    return await executions.detailed(core_of(seen.hf), await _find(seen, id))
+    return await _detailed(seen, await _find(seen, id))
 
 
 @routes.get("/executions/{id}/events")
@@ -103,7 +112,7 @@ async def cancel_execution(seen: Sight, id: str, why: ReasonBody | None = None) 
     """Cancel an execution and what it runs."""
     found = await _execution(seen, id)
     await found.cancel((why or ReasonBody()).reason)
-    return await executions.detailed(core_of(seen.hf), await found.refresh())
+    return await _detailed(seen, await found.refresh())
 
 
 @routes.post("/executions/{id}/resume", creates=True)
@@ -111,7 +120,7 @@ async def continue_execution(seen: Sight, id: str) -> ExecutionDetail:
     """Continue an execution that failed or was cancelled, as a new one that begins where it was."""
     core, job = core_of(seen.hf), await _find(seen, id)
     again = await resume_execution(core, JobId(job.id), None, job.queue)
-    return await executions.detailed(core, await again.refresh())
+    return await _detailed(seen, await again.refresh())
 
 
 async def _execution(seen: Seen, id: str) -> ExecutionHandle[Any]:

@@ -317,7 +317,7 @@ async def explain_run(seen: Sight, id: str) -> list[ReasonRecord]:
 @routes.get("/runs/{id}/waterfall", whole="/runs/{id}/turns")
 async def show_waterfall(seen: Sight, id: str) -> list[Span]:
     """List the turns, calls and runs below a run, with when each began and ended."""
-    return list(await (await seen.run(id)).waterfall())
+    return list(await (await seen.run(id)).waterfall(workers=seen.sees_fleet))
 
 
 @routes.get("/runs/{id}/export")

@@ -18,6 +18,7 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
 from holdfast.agents.people.rulings import InquiriesList
 from holdfast.agents.queries import metadata_of
+from holdfast.agents.runs.why import sentence_for_tenant
 from holdfast.agents.tenant_policy import NOTHING
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
@@ -25,15 +26,6 @@ from holdfast.errors import NotFound, UsageError
 from holdfast.values.jobs import ReasonRecord
 
 T = TypeVar("T")
-
-
-_OF_THE_FLEET = {
-    "leased": "a worker is running it",
-    "lease_ended": "its worker is gone: the next one that looks takes it over",
-    "paused": "its queue is paused",
-    "no_route": "no worker knows it yet",
-    "no_worker": "no live worker can run it",
-}
 
 
 class Seen:
@@ -55,7 +47,7 @@ class Seen:
         """Why something waits, as this principal may know it: who sees no fleet reads no name of a worker."""
         if self.sees_fleet:
             return list(found)
-        return [replace(each, sentence=_OF_THE_FLEET.get(each.gate, each.sentence)) for each in found]
+        return [replace(each, sentence=sentence_for_tenant(each.gate, each.sentence)) for each in found]
 
     async def check_models(self, *models: str | None) -> None:
         """`UsageError` for a model that a principal with a tenant may not name."""

@@ -89,7 +89,7 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     run = await handle.refresh()
     said, more_said = await _said(seen, handle, after)
     family = await seen.runs.tree(run.id)
-    spans = await handle.waterfall()
+    spans = await handle.waterfall(workers=seen.sees_fleet)
     laid = lay_out(spans, now_of(seen))
     ended = run.state in ENDED
     living = OpenBelow(0, 0) if ended else await core_of(seen.hf).runtime().transact(open_below, [run.id])
