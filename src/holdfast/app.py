@@ -367,12 +367,12 @@ class Holdfast(Renamed):
         """
         return Broker(self._core, self._brokers, **options)
 
-    def resp(self, bind: str = DEFAULT_BIND, **options: Unpack[RespServing]) -> RespServer:
+    def resp(self, bind: str | None = DEFAULT_BIND, **options: Unpack[RespServing]) -> RespServer:
         """Serve Redis clients: `async with hf.resp("127.0.0.1:6380"): ...`. Port 0 is any free one; `.port` says which.
 
         `workers` maps worker ids to their keys, 64 hex digits each, beside those that `holdfast resp keys add` has
         stored. `pop_form` is how BRPOP replies to a client that does not say: the value ("bulk"), or key and value
-        ("array").
+        ("array"). `unix` is the path of a socket for processes of the same user; then `bind` may be None.
         """
         return RespServer(self._core, serving(bind, **options))
 

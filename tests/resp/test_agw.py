@@ -8,16 +8,21 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from holdfast.agw import worker as agw
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import GatewayAddress
-from holdfast.agw.tools import UnixTools, find_tools
+from holdfast.agw.tools import TEXT_TOOLS, UnixTools, find_text_tools, find_tools
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
 from holdfast.brokers.routes import Takes
 from holdfast.clock import Ports, SystemClock
@@ -56,8 +61,8 @@ Make = Callable[..., AgwWorker]
 
 
 def made(port: int, name: str = "w1", ports: Ports | None = None, **options: Any) -> AgwWorker:
-    given: dict[str, Any] = {"max_jobs": 2, "pop_seconds": 0.3, **options}
-    settings = WorkerOptions(GatewayAddress("127.0.0.1", port), KEYS[name], name, **given)
+    given: dict[str, Any] = {"address": GatewayAddress("127.0.0.1", port), "max_jobs": 2, "pop_seconds": 0.3, **options}
+    settings = WorkerOptions(key=KEYS[name], worker_id=name, **given)
     return AgwWorker(settings, UnixTools(find_tools(TOOLS)), ProcessLimits(grace=0.2), ports or Ports())
 
 
@@ -95,6 +100,66 @@ async def test_a_plan_goes_from_the_submitter_to_the_worker_and_back(server: Res
         assert {job["worker_id"] for job in done} == {"w1"}
         (dead,) = await finished(submitter, [f"{id.decode()}" for id in await submitter("JOB.LIST", "a1") or []])  # type: ignore[union-attr]
         assert (dead["status"], dead["error"]) == ("dead", "the input has no field 'word'")
+
+
+async def test_it_reaches_its_gateway_by_a_unix_socket(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    submitter, path = await connect("submitter"), tmp_path / "gateway"
+    await serve(bind=None, unix=path)
+    async with running(made(0, address=GatewayAddress("", 0, unix=path))):
+        (done,) = await finished(submitter, await submitted(submitter, plan=sleeping("none", 0)))
+    assert done["status"] == "completed"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_it_trusts_the_authority_that_it_is_given(
+    serve: Serve, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture, trusted: bool
+) -> None:
+    submitter, (certificate, key) = await connect("submitter"), own_certificate(tmp_path)
+    server = await serve(tls_cert=certificate, tls_key=key)
+    address = GatewayAddress("127.0.0.1", server.port, tls=True, ca=certificate if trusted else None)
+    async with running(made(0, address=address)):
+        (id,) = await submitted(submitter, plan=sleeping("none", 0))
+        if trusted:
+            (done,) = await finished(submitter, [id])
+            assert done["status"] == "completed"
+        else:
+
+            async def refused() -> bool:
+                return "certificate verify failed" in caplog.text
+
+            await eventually(refused)
+
+
+def own_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that no system trusts, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2120, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption_algorithm=plain)
+    )
+    return certificate, secret
+
+
+def test_without_a_list_of_tools_it_has_the_text_tools_that_are_there(tmp_path: Path) -> None:
+    for name in ("sort", "wc", "sh", "rm"):
+        (tmp_path / name).symlink_to("/bin/true")
+    assert find_text_tools(search=str(tmp_path)) == {name: str(tmp_path / name) for name in ("sort", "wc")}
+    assert set(find_text_tools()) <= set(TEXT_TOOLS)
 
 
 async def test_agx_27_it_beats_while_a_job_runs_and_while_a_pop_waits(server: RespServer, connect: Connect) -> None:

@@ -56,8 +56,8 @@ class Listening(asyncio.Server):
 
 
 class SimServer(RespServer):
-    async def _listen(self) -> asyncio.Server:
-        return Listening(asyncio.get_running_loop())
+    async def _listen(self) -> list[asyncio.Server]:
+        return [Listening(asyncio.get_running_loop())]
 
 
 class Struck(Process):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
 import socket
+import ssl
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -15,22 +18,34 @@ import click
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ToolCall, run_tool
-from holdfast.agw.tools import CARD_CAP, UnixTools, find_tools, read_card
+from holdfast.agw.tools import CARD_CAP, UnixTools, find_text_tools, find_tools, read_card
 from holdfast.agw.worker import AgwWorker, WorkerOptions
 from holdfast.cli.introduction import StopNotice, always_show, jobs_awaited
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 
+log = logging.getLogger("holdfast.agw")
+
 _DESCRIBE_SECONDS = 10
 
 
 @click.command()
 @click.option("--connect", default="127.0.0.1:6380", show_default=True, metavar="HOST:PORT", help="The gateway.")
+@click.option("--unix", type=click.Path(path_type=Path), help="The gateway's Unix socket, instead of --connect.")
 @click.option("--tls", is_flag=True, help="Connect with TLS.")
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificates to trust instead of the system's; with TLS.",
+)
 @click.option("--key-env", default="HOLDFAST_AGW_KEY", show_default=True, metavar="NAME", help="Variable with the key.")
 @click.option("--id", "worker_id", help="Worker id; default: worker-HOSTNAME.")
-@click.option("--tools", required=True, help="Tools that plans may use, as sort,uniq,grep: found on PATH at start.")
+@click.option(
+    "--tools",
+    help="Tools that plans may use, as sort,uniq,grep: found on PATH at start. Default: the usual text tools that are "
+    "there.",
+)
 @click.option("--units", default="", help="Agentic units: tools that answer --describe with a card.")
 @click.option("--queues", default="ready", show_default=True, help="Queues to take jobs from, the first first.")
 @click.option("--max-jobs", default=1, show_default=True, type=click.IntRange(1, 1_000), help="Jobs at once.")
@@ -41,10 +56,12 @@ _DESCRIBE_SECONDS = 10
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How log lines look.")
 def command(  # noqa: PLR0913, PLR0917  the options of the command
     connect: str,
+    unix: Path | None,
     tls: bool,
+    ca: Path | None,
     key_env: str,
     worker_id: str | None,
-    tools: str,
+    tools: str | None,
     units: str,
     queues: str,
     max_jobs: int,
@@ -65,7 +82,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     if not separator or not port.isdigit():
         raise UsageError(f"--connect is HOST:PORT, not {connect!r}.")
     options = WorkerOptions(
-        GatewayAddress(host.strip("[]"), int(port), tls),
+        GatewayAddress(host.strip("[]"), int(port), tls or ca is not None, ca, unix),
         key,
         worker_id or f"worker-{socket.gethostname()}"[:64].replace(".", "-"),
         queues=_names(queues),
@@ -73,13 +90,21 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         tags=dict(_tag(each) for each in tags),
         drain_seconds=drain,
     )
+    if unix is not None and (tls or ca is not None):
+        raise UsageError("--unix takes neither --tls nor --ca: a Unix socket does not leave this machine.")
+    _check_trust(ca)
     limits = ProcessLimits(sandbox=_sandbox(sandbox))
-    asyncio.run(_work(options, _names(tools), _names(units), limits))
+    chosen = find_text_tools() if tools is None else find_tools(_names(tools))
+    if tools is None:
+        log.info("without --tools plans may use %s", ", ".join(chosen) or "nothing: none of the text tools is on PATH")
+    asyncio.run(_work(options, chosen, _names(units), limits))
 
 
-async def _work(options: WorkerOptions, tools: tuple[str, ...], units: tuple[str, ...], limits: ProcessLimits) -> None:
+async def _work(
+    options: WorkerOptions, tools: Mapping[str, str], units: tuple[str, ...], limits: ProcessLimits
+) -> None:
     ports = Ports()
-    paths = find_tools([*tools, *units])
+    paths = {**tools, **find_tools(units)}
     await _try_sandbox(limits, ports)
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
     worker = AgwWorker(options, UnixTools(paths, units, cards), limits, ports)
@@ -107,6 +132,14 @@ async def _describe(unit: str, path: str, limits: ProcessLimits, ports: Ports) -
     with tempfile.TemporaryDirectory(prefix="holdfast-agw-") as folder:
         call = ToolCall(path, ["--describe"], None, Path(folder), _DESCRIBE_SECONDS)
         return read_card(unit, (await run_tool(call, limits, ports.clock)).stdout[:CARD_CAP])
+
+
+def _check_trust(ca: Path | None) -> None:
+    """A file without certificates would look like a gateway that is away, for ever."""
+    try:
+        ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as problem:
+        raise UsageError(f"the certificates {ca} cannot be used: {problem}.") from problem
 
 
 def _sandbox(wanted: str) -> str | None:

@@ -44,7 +44,10 @@ _KEYS = Listing(
 
 
 @click.group(invoke_without_command=True)
-@click.option("--bind", default=DEFAULT_BIND, show_default=True, metavar="HOST:PORT", help="Address to listen on.")
+@click.option(
+    "--bind", metavar="HOST:PORT", help=f"Address to listen on; default: {DEFAULT_BIND}, or none if there is --unix."
+)
+@click.option("--unix", type=click.Path(path_type=Path), help="Unix socket to listen on, for this user alone.")
 @click.option("--workers-file", type=_FILE, help="TOML file: [workers], and in it a key for each worker.")
 @click.option("--shared-key-env", metavar="NAME", help="Environment variable with a key that all workers share.")
 @click.option("--tls-cert", type=_FILE, help="Certificate; needed on an address that other machines reach.")
@@ -59,7 +62,8 @@ _KEYS = Listing(
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917  the options of the command
     ctx: click.Context,
-    bind: str,
+    bind: str | None,
+    unix: Path | None,
     workers_file: Path | None,
     shared_key_env: str | None,
     tls_cert: Path | None,
@@ -75,7 +79,8 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
         return
     set_up(log_level, log_format)
     options = RespOptions(
-        bind=bind,
+        bind=bind or (DEFAULT_BIND if unix is None else None),
+        unix=unix,
         principals=principals.from_file(workers_file) if workers_file else (),
         shared=_shared(shared_key_env),
         tls_cert=tls_cert,
@@ -94,7 +99,9 @@ async def _serve(app: Holdfast, options: RespOptions) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(app.close)
         server = await stack.enter_async_context(RespServer(core_of(app), options))
-        click.echo(f"serving Redis clients on {options.address[0]}:{server.port}; press Ctrl-C to stop")
+        address = [] if options.bind is None else [f"{options.address[0]}:{server.port}"]
+        where = " and ".join([*address, *([] if options.unix is None else [str(options.unix)])])
+        click.echo(f"serving Redis clients on {where}; press Ctrl-C to stop")
         await stopped.wait()
 
 

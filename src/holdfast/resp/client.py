@@ -17,6 +17,7 @@ class Client:
     id: int
     address: str
     pop_form: PopForm  # how BRPOP replies: the value, as AGX documents it, or [key, value] as Redis does
+    connected_at: float = 0.0  # by the gateway's clock
     protocol: int = 2
     principal: KeyPrincipal | None = None
     name: str = ""

@@ -63,7 +63,7 @@ class RespConnection(asyncio.BufferedProtocol):
         watch_peer(transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self.client.address = peer[0] if peer else ""
+        self.client.address = peer[0] if peer else "unix"
         self._key_until = self._in(self._gateway.options.auth_within)
         self._task = asyncio.get_running_loop().create_task(self._serve(transport), name=f"resp-{self.client.id}")
 

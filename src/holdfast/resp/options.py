@@ -23,7 +23,8 @@ STATS_KEPT = timedelta(seconds=120)
 class RespOptions:
     """The documented defaults. A connection that has not shown a key has `auth_within` to do it."""
 
-    bind: str = DEFAULT_BIND
+    bind: str | None = DEFAULT_BIND  # None: only `unix`
+    unix: Path | None = None  # a socket for processes of the same user; they show keys too
     principals: tuple[KeyPrincipal, ...] = ()  # of a workers file; those in the database count besides
     shared: KeyPrincipal | None = None
     tls_cert: Path | None = None
@@ -43,6 +44,10 @@ class RespOptions:
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("TLS needs both a certificate (tls_cert) and its key (tls_key).")
+        if self.bind is None:
+            if self.unix is None:
+                raise UsageError("a gateway listens on an address (--bind), on a Unix socket (--unix), or on both.")
+            return
         host, _ = self.address
         if self.tls_cert is None and not _is_loopback(host):
             raise UsageError(
@@ -52,6 +57,7 @@ class RespOptions:
 
     @property
     def address(self) -> tuple[str, int]:
+        assert self.bind is not None
         host, separator, port = self.bind.rpartition(":")
         if not separator or not port.isdigit() or int(port) > 65_535:
             raise UsageError(f"--bind is HOST:PORT, as {DEFAULT_BIND}, not {self.bind!r}.")
@@ -65,19 +71,21 @@ class RespServing(TypedDict, total=False):
     tls_cert: Path | None
     tls_key: Path | None
     pop_form: PopForm
+    unix: Path | None
 
 
 def serving(
-    bind: str,
+    bind: str | None,
     *,
     workers: Mapping[str, str] | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     pop_form: PopForm = "bulk",
+    unix: Path | None = None,
 ) -> RespOptions:
     """The options of a gateway in a program, which knows its workers' keys by their ids."""
     given = from_table(workers) if workers else ()
-    return RespOptions(bind, given, tls_cert=tls_cert, tls_key=tls_key, pop_form=pop_form)
+    return RespOptions(bind, unix, given, tls_cert=tls_cert, tls_key=tls_key, pop_form=pop_form)
 
 
 def _is_loopback(host: str) -> bool:

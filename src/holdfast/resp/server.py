@@ -9,7 +9,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
+import socket
 import ssl
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -36,21 +40,23 @@ class RespServer:
         self._options = options
         self._connections: dict[int, RespConnection] = {}  # by their clients, the oldest first
         self._numbers = itertools.count(1)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._inode: int | None = None  # of the Unix socket that this server has made
         self._tasks: list[asyncio.Task[None]] = []
         self._upkeep: Upkeep | None = None
         self.gateway = RespGateway(core, options)
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        assert self._servers
+        assert self._options.bind is not None
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     async def __aenter__(self) -> Self:
         await self._core.opened()
         await self._refuse_without_keys()
-        self._server = await self._listen()
+        self._servers = await self._listen()
         pops, loop = self.gateway.pops, asyncio.get_running_loop()
         self._upkeep = upkeep = Upkeep(self.gateway)
         try:
@@ -72,8 +78,7 @@ class RespServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
+        self._stop_listening(self._servers)
         open_now = [*self._connections.values()]
         for connection in open_now:
             connection.close()
@@ -87,26 +92,43 @@ class RespServer:
         await self.gateway.endings.close()
         assert self._upkeep is not None
         await self._upkeep.close()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
-    async def _listen(self) -> asyncio.Server:
-        host, port = self._options.address
-        loop = asyncio.get_running_loop()
+    async def _listen(self) -> list[asyncio.Server]:
+        loop, path, servers = asyncio.get_running_loop(), self._options.unix, list[asyncio.Server]()
         try:
-            return await loop.create_server(self._accept, host, port, ssl=self._tls(), backlog=1_024)
-        except OSError as problem:
-            raise UsageError(f"cannot listen on {self._options.bind}: {problem.strerror}.") from problem
+            if self._options.bind is not None:
+                host, port = self._options.address
+                listening = loop.create_server(self._accept, host, port, ssl=self._tls(), backlog=1_024)
+                servers.append(await _listened(listening, self._options.bind))
+            if path is not None:
+                named = _unix_socket(path)
+                self._inode = path.stat().st_ino
+                listening = loop.create_unix_server(self._accept, sock=named, backlog=1_024)
+                servers.append(await _listened(listening, str(path)))
+        except BaseException:
+            self._stop_listening(servers)
+            raise
+        return servers
+
+    def _stop_listening(self, servers: Sequence[asyncio.Server]) -> None:
+        for server in servers:
+            server.close()
+        path = self._options.unix
+        with contextlib.suppress(OSError):  # somebody has removed it
+            if path is not None and path.stat().st_ino == self._inode:
+                path.unlink()
 
     async def serve_forever(self) -> None:
-        assert self._server is not None
-        await self._server.serve_forever()
+        await asyncio.gather(*(server.serve_forever() for server in self._servers))
 
     def _accept(self) -> asyncio.BaseProtocol:
         self.gateway.counts["connections"] += 1
         if len(self._connections) >= self._options.connections:
             self.gateway.counts["rejected"] += 1
             return _Full()
-        client = Client(next(self._numbers), "", self._options.pop_form)
+        client = Client(next(self._numbers), "", self._options.pop_form, self.gateway.clock.monotonic())
         connection = RespConnection(self.gateway, client, self._left)
         self._connections[client.id] = connection
         self.gateway.clients[client.id] = client
@@ -154,6 +176,46 @@ class RespServer:
         except (OSError, ssl.SSLError) as problem:
             raise UsageError(f"the certificate {self._options.tls_cert} cannot be used: {problem}.") from problem
         return context
+
+
+async def _listened(listening: Awaitable[asyncio.Server], where: str) -> asyncio.Server:
+    try:
+        return await listening
+    except OSError as problem:
+        raise UsageError(f"cannot listen on {where}: {problem.strerror or problem}.") from problem
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """A socket to which only processes of this user can connect. What a server that was killed has left is replaced."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(OSError):  # where the system allows it, nobody else can connect from the first moment
+        os.fchmod(made.fileno(), 0o600)
+    try:
+        if path.is_socket():
+            _remove_stale(path)
+        made.bind(str(path))
+        path.chmod(0o600)
+    except OSError as problem:
+        made.close()
+        raise UsageError(f"cannot listen on {path}: {problem.strerror or problem}.") from problem
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket on which nobody listens any more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trying:
+        trying.setblocking(False)
+        try:
+            trying.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:  # so many wait for it already
+            pass
+    raise UsageError(f"cannot listen on {path}: another server listens there.")
 
 
 class _Full(asyncio.Protocol):
