@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import socket
+import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
@@ -445,3 +449,82 @@ async def test_secrets_are_neither_logged_nor_shown(
     for text in (shown, caplog.text):
         assert SECRET not in text
         assert digest_of(SECRET.encode()) not in text
+
+
+async def test_redis_py_reads_who_is_connected_and_what_the_server_uses(server: RespServer) -> None:
+    async with (
+        Redis(port=server.port, username="w1", password=KEYS["w1"], client_name="first") as first,
+        Redis(port=server.port, password=KEYS["w2"], client_name="second") as second,
+    ):
+        assert await first.acl_whoami() == "w1"
+        assert (await second.set("a", "1"), await second.set("b", "1", px=1)) == (True, True)
+
+        async def counted() -> bool:
+            return bool(await second.dbsize() == 1)  # what has expired is not there
+
+        await eventually(counted)
+        listed = await first.client_list()
+        assert {(each["name"], each["user"], each["addr"]) for each in listed} == {
+            ("first", "w1", "127.0.0.1"),
+            ("second", "w2", "127.0.0.1"),
+        }
+        ids = {each["name"]: each["id"] for each in listed}
+        assert [each["name"] for each in await first.client_list(client_id=[ids["second"]])] == ["second"]
+        assert await first.client_list(_type="pubsub") == []
+        memory = await first.info("memory")
+        assert (memory["maxmemory"], memory["maxmemory_policy"]) == (0, "noeviction")
+        assert memory["used_memory_peak"] >= memory["used_memory"] > 1 << 20
+        assert memory["used_memory_human"].endswith(("M", "G"))
+        whole = await first.info()
+        assert (whole["loading"], whole["role"]) == (0, "master")
+
+
+async def test_a_key_learns_of_no_connections_but_those_it_may_know_of(hf: Holdfast, serve: Serve) -> None:
+    rights = {
+        "wide": KeyPrincipal("wide", digest_of(b"w" * 16), ("wide",), tenant="acme"),
+        "narrow": KeyPrincipal("narrow", digest_of(b"n" * 16), ("narrow",), commands=("GET",), tenant="acme"),
+        "other": KeyPrincipal("other", digest_of(b"o" * 16), ("other",), tenant="other"),
+    }
+    server = await serve(principals=tuple(rights.values()))
+    clients = {name: Client(await Link.open(GatewayAddress("127.0.0.1", server.port))) for name in rights}
+    for name, client in clients.items():
+        assert await client("AUTH", name[0] * 16) == "OK"
+    found = {name: re.findall(r"user=(\w+)", await client.text("CLIENT", "LIST")) for name, client in clients.items()}
+    assert found == {"wide": ["wide", "narrow"], "narrow": ["narrow"], "other": ["other"]}
+    for client in clients.values():
+        await client.close()
+
+
+# Unix sockets
+
+
+async def test_a_unix_socket_is_for_its_user_and_needs_a_key_too(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "gateway"
+    await serve(bind=None, unix=path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    client = Client(await Link.open(GatewayAddress("", 0, unix=path)))
+    assert await client("PING") == NOAUTH
+    assert await client("AUTH", KEYS["w1"]) == "OK"
+    assert "addr=unix " in await client.text("CLIENT", "INFO")
+    await client.close()
+
+
+async def test_a_socket_that_a_killed_server_has_left_is_replaced_and_nothing_else(
+    hf: Holdfast, serve: Serve, tmp_path: Path
+) -> None:
+    path, file = tmp_path / "gateway", tmp_path / "file"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+        left.listen()
+    file.write_text("mine")
+    options = RespOptions(None, path, from_table(KEYS))
+    async with RespServer(core_of(hf), options):
+        with pytest.raises(UsageError, match="another server listens there"):
+            await serve(bind=None, unix=path)
+        with pytest.raises(UsageError, match="cannot listen on "):
+            await serve(unix=file)
+        await (await Link.open(GatewayAddress("", 0, unix=path))).close()
+    assert not path.exists()
+    assert file.read_text() == "mine"
+    with pytest.raises(UsageError, match="on a Unix socket"):
+        RespOptions(None)

@@ -137,6 +137,8 @@ CALLS: dict[str, Asked] = {
     "AUTH": lambda its: (its.worker, INTRUDER),
     "HELLO": lambda its: ("3", "AUTH", its.worker, INTRUDER),
     "CLIENT": lambda _: ("GETNAME",),
+    "ACL": lambda _: ("WHOAMI",),
+    "DBSIZE": lambda _: (),
     "PING": lambda _: (),
     "ECHO": lambda _: ("x",),
     "SELECT": lambda _: ("0",),

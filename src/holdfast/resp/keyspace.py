@@ -107,6 +107,13 @@ async def list_keys(tx: Transaction, space: str, *, place: int, limit: int) -> l
     return await tx.many(KeyspaceSql.list_keys, space=space, place=place, limit=limit)
 
 
+@reading
+async def count_keys(tx: Transaction, space: str, *, most: int) -> int:
+    """How many keys there are; no more are counted than that."""
+    row = await tx.one(KeyspaceSql.count_keys, space=space, most=most)
+    return row.keys if row is not None else 0
+
+
 async def prune(tx: Transaction, *, limit: int) -> int:
     """Remove what has expired."""
     expired = await tx.many(KeyspaceSql.expired_keys, limit=limit)

@@ -41,6 +41,10 @@ class KeyName(NamedTuple):
     key: bytes
 
 
+class KeyCount(NamedTuple):
+    keys: int
+
+
 class PartRow(NamedTuple):
     part: bytes
     score: float | None

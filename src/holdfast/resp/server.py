@@ -62,7 +62,7 @@ class RespServer:
         try:
             await upkeep.begin()
         except BaseException:
-            self._server.close()
+            self._stop_listening(self._servers)
             raise
         await pops.begin()
         running = {

@@ -14,6 +14,7 @@ from holdfast.resp.rows import (
     HeldLease,
     Holder,
     JobCount,
+    KeyCount,
     KeyName,
     LiveHolder,
     PartRow,
@@ -53,6 +54,7 @@ class KeyspaceSql(Statements, file="keyspace.sql", package=_PACKAGE):
     remove_value: Exec
     remove_parts: Exec
     list_keys: Many[ValueRow]
+    count_keys: One[KeyCount]
     expired_keys: Many[KeyName]
     keys_in: Many[KeyName]
     find_part: One[PartRow]

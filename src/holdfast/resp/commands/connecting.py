@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import resource
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 from holdfast.distribution import VERSION
+from holdfast.resp.arguments import integer
 from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.client import Client
 from holdfast.resp.commands import published
+from holdfast.resp.gateway import RespGateway
 from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
 from holdfast.resp.throttle import DELAY
 
 _REDIS_VERSION = "7.0.0"  # whose commands clients may expect
+_TYPES = (b"normal", b"master", b"replica", b"pubsub")  # of connections; there are only normal ones
 _STOCK = ("redis-py", "go-redis", "ioredis", "redis-rs", "lettuce", "jedis")
 
 
@@ -129,7 +136,9 @@ async def client(call: CommandCall) -> Reply:
         case b"SETINFO", [attribute, value]:
             return _set_info(call, attribute.upper(), value)
         case b"INFO", []:
-            return _described(call)
+            return _described(call.client, call.gateway)
+        case b"LIST", _:
+            return _listed(call, rest)
         case b"POPFORM", [form]:
             return _set_pop_form(call, form.lower())
         case ((b"NO-EVICT" | b"NO-TOUCH"), [_]):
@@ -161,12 +170,46 @@ def _set_pop_form(call: CommandCall, form: bytes) -> Reply:
     return OK
 
 
-def _described(call: CommandCall) -> Reply:
-    client = call.client
+def _listed(call: CommandCall, filters: list[bytes]) -> str:
+    """The connections that a key may know of: those of its tenant, or its own if it may not call everything."""
+    gateway, asking = call.gateway, call.client.principal
+    assert asking is not None
+    shown = [
+        each
+        for each in gateway.clients.values()
+        if (who := each.principal) is not None
+        and who.tenant == asking.tenant
+        and (asking.may_call("CLIENT") or who == asking)
+    ]
+    match [each.upper() for each in filters[:1]], filters[1:]:
+        case [], []:
+            pass
+        case [b"TYPE"], [kind] if kind.lower() in _TYPES:
+            shown = shown if kind.lower() == b"normal" else []
+        case [b"ID"], [_, *_] as ids:
+            wanted = {integer(each) for each in ids}
+            shown = [each for each in shown if each.id in wanted]
+        case _:
+            raise CallRefused("syntax error")
+    return "".join(_described(each, gateway) for each in shown)
+
+
+def _described(client: Client, gateway: RespGateway) -> str:
+    age = int(gateway.clock.monotonic() - client.connected_at)
+    queued = -1 if client.queued is None else len(client.queued)
     return (
-        f"id={client.id} addr={client.address} name={client.name} user={client.who} db=0 "
-        f"lib-name={client.library} lib-ver={client.library_version} resp={client.protocol}\n"
+        f"id={client.id} addr={client.address} name={client.name} age={age} flags={'N' if queued < 0 else 'x'} db=0 "
+        f"multi={queued} user={client.who} lib-name={client.library} lib-ver={client.library_version} "
+        f"resp={client.protocol}\n"
     )
+
+
+async def acl(call: CommandCall) -> Reply:
+    if call.arguments[0].upper() != b"WHOAMI" or len(call.arguments) > 1:
+        raise CallRefused(
+            "ACL has WHOAMI alone: what a key may do is decided where it is made, by `holdfast resp keys add`"
+        )
+    return call.client.who
 
 
 async def info(call: CommandCall) -> Reply:
@@ -184,6 +227,8 @@ async def info(call: CommandCall) -> Reply:
             "authenticated_clients": sum(1 for each in gateway.clients.values() if each.principal is not None),
             "blocked_clients": len(gateway.pops),
         },
+        "Memory": _memory(),
+        "Persistence": {"loading": 0},
         "Stats": {
             "total_connections_received": gateway.counts["connections"],
             "rejected_connections": gateway.counts["rejected"],
@@ -191,6 +236,7 @@ async def info(call: CommandCall) -> Reply:
             "wrong_keys": gateway.counts["wrong keys"],
             "protocol_errors": gateway.counts["bad frames"],
         },
+        "Replication": {"role": "master", "connected_slaves": 0},
     }
     wanted = {each.decode(errors="replace").lower() for each in call.arguments}
     return "\r\n".join(
@@ -198,6 +244,26 @@ async def info(call: CommandCall) -> Reply:
         for title, pairs in sections.items()
         if not wanted or title.lower() in wanted or wanted & {"all", "default", "everything"}
     )
+
+
+def _memory() -> dict[str, object]:
+    """What this process uses. The data is in the database, and nothing is ever evicted."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
+    try:
+        used = int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+    except OSError:  # there is no /proc
+        used = peak
+    sizes = {"used_memory": used, "used_memory_rss": used, "used_memory_peak": max(used, peak), "maxmemory": 0}
+    shown = {f"{name}_human": _human(size) for name, size in sizes.items()}
+    return {**sizes, **shown, "maxmemory_policy": "noeviction", "mem_fragmentation_ratio": "1.00"}
+
+
+def _human(size: float) -> str:
+    """A size as Redis writes it."""
+    if size < 1_024:
+        return f"{size}B"
+    power = 3 if size >= 1 << 30 else 2 if size >= 1 << 20 else 1
+    return f"{size / 1_024**power:.2f}{' KMG'[power]}"
 
 
 async def multi(call: CommandCall) -> Reply:
@@ -258,10 +324,11 @@ COMMANDS = (
     Command(
         "CLIENT",
         "subcommand [argument ...]",
-        "SETNAME, GETNAME, ID, INFO, SETINFO, and POPFORM BULK or ARRAY: how BRPOP replies here.",
+        "SETNAME, GETNAME, ID, INFO, LIST, SETINFO, and POPFORM BULK or ARRAY: how BRPOP replies here.",
         client,
         always=True,
     ),
+    Command("ACL", "subcommand [argument ...]", "WHOAMI: whose key this connection has shown.", acl, always=True),
     Command("INFO", "[section ...]", "Show the server's version and counters.", info),
     Command("MULTI", "", "Queue the commands that follow.", multi, always=True),
     Command("EXEC", "", "Call the queued commands in order; each commits by itself.", execute, always=True),

@@ -13,6 +13,7 @@ from holdfast.resp.globs import glob, literal_begin
 from holdfast.resp.replies import Members, Reply, Simple
 
 _MOST = 10_000  # keys that KEYS answers with
+_MOST_COUNTED = 100_000
 _PAGE = 1_000
 _AT_ONCE = 50  # keys that are compared before others have their turn
 _LONGEST_PATTERN = 2_048  # a key of 1,024 bytes, each behind a backslash
@@ -117,6 +118,10 @@ async def keys(call: CommandCall) -> Reply:
         place = rows[-1].place + 1
 
 
+async def dbsize(call: CommandCall) -> Reply:
+    return await call.gateway.transact(keyspace.count_keys, space_of(call), most=_MOST_COUNTED)
+
+
 async def scan(call: CommandCall) -> Reply:
     cursor, rest = integer(call.arguments[0]), list(call.arguments[1:])
     wanted, begin, count, kind = None, b"", 10, None
@@ -160,5 +165,6 @@ COMMANDS = (
     Command("PERSIST", "key", "Let a key never expire.", persist, keys=_ONE, writes=True),
     Command("SMEMBERS", "key", "Read a set, which only live views have.", smembers, keys=_ONE),
     Command("KEYS", "pattern", "List keys that match a pattern.", keys),
+    Command("DBSIZE", "", "Count the keys of plain data, up to 100,000.", dbsize),
     Command("SCAN", "cursor [MATCH pattern] [COUNT count] [TYPE type]", "List keys step by step.", scan),
 )

@@ -30,6 +30,12 @@ select :columns from holdfast.resp_value
 where space = :space and place >= :place and (expires_at is null or expires_at > holdfast.now_us())
 order by place, key limit :limit;
 
+-- name: count_keys :one
+select count(*) as keys from (
+    select 1 from holdfast.resp_value
+    where space = :space and (expires_at is null or expires_at > holdfast.now_us()) limit :most
+) as found;
+
 -- name: expired_keys :many
 select space, key from holdfast.resp_value where expires_at <= holdfast.now_us() order by expires_at limit :limit;
 
