@@ -100,6 +100,50 @@ async def test_a_step_that_a_live_worker_could_not_go_on_after_is_refused(
     assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} newer"]
 
 
+@pytest.fixture
+def two_next_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This code knows two migrations more; code of the one before may use the tables after the first of them."""
+    known = migrations
+
+    def with_two_more(dialect: Dialect) -> tuple[Migration, ...]:
+        prefix = "holdfast." if dialect == "postgres" else ""
+        steps = [
+            Migration(
+                CODE + n,
+                f"newer_{n}",
+                oldest,
+                f"create table {prefix}newer_{n} (n integer);",
+                f"drop table {prefix}newer_{n};",
+            )
+            for n, oldest in ((1, CODE), (2, CODE + 1))
+        ]
+        return (*known(dialect), *steps)
+
+    monkeypatch.setattr(migrate, "migrations", with_two_more)
+
+
+async def test_no_step_is_taken_if_a_live_worker_could_not_go_on_after_a_later_one(
+    database: Database, two_next_releases: None
+) -> None:
+    worker = await a_worker(database)
+    with pytest.raises(MigrationRefused, match=f"{CODE + 2:04} newer_2 .*old on host-1"):
+        await migrate.migrate(database, SCHEMA)
+    assert await version(database) == CODE, "nothing was changed"
+    assert await migrate.migrate(database, SCHEMA, CODE + 1) == [f"up {CODE + 1:04} newer_1"], "the worker can use that"
+    with pytest.raises(MigrationRefused):
+        await migrate.migrate(database, SCHEMA)
+    await database.transact(unregister, worker, reason="stopped")
+    assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 2:04} newer_2"]
+
+
+async def test_steps_that_are_forced_are_named_one_by_one(database: Database, two_next_releases: None) -> None:
+    await a_worker(database)
+    said: list[str] = []
+    assert len(await migrate.migrate(database, SCHEMA, force=True, say=said.append)) == 2
+    (line,) = said
+    assert f"{CODE + 2:04} newer_2" in line
+
+
 async def test_a_worker_of_the_next_release_is_in_nobodys_way(database: Database, a_next_release: None) -> None:
     await a_worker(database, code=CODE + 1)
     assert await migrate.migrate(database, SCHEMA) == [f"up {CODE + 1:04} newer"]

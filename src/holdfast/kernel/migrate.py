@@ -1,10 +1,10 @@
 """Migrations: numbered pairs of scripts, one for each database, each with its way down.
 
-A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened
-and the next run does it. The database stores its version and the oldest code that may still use it: code runs
-when its own version is not newer than the tables and not older than that. No step is taken beside a live worker whose
-code could not continue after it, unless that is forced. A step locks all that it changes before it begins, so that it
-meets the transactions of live workers there and not half-way.
+A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened and
+the next run does it. The database stores its version and the oldest code that may still use it: code runs when its
+own version is not newer than the tables and not older than that. No step is taken beside a live worker whose code
+could not continue after it or after one of the steps that follow, unless that is forced. A step locks all that it
+changes before it begins, so that it meets the transactions of live workers there and not half-way.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ async def migrate(
 ) -> list[str]:
     """Bring the tables to `target` (default: this code's version); returns what was done.
 
-    Raises `MigrationRefused` while workers live that could not use them; with `force` it continues and says so.
+    Raises `MigrationRefused` while workers live that could not use them, before the first step; with `force` it
+    continues and says so.
     Raises `StoreBusy` when others held the tables too long: the steps before are done, and the next call continues.
     """
     dialect = database.dialect
@@ -164,7 +165,7 @@ async def migrate(
         if not steps:
             return [*done, *(await row_security.renew(database, schema) if done and goal else [])]
         migration, direction = steps[0]
-        guard = _beside_workers(stored, migration, direction, dialect, schema, say if force else None)
+        guard = _beside_workers(stored, steps, dialect, schema, say if force else None)
         statements = list(script(migration, direction, dialect, schema))
         if await database.script(statements, at=stored.version, guard=guard):
             done.append(f"{direction} {migration.number:04} {migration.name}")
@@ -201,28 +202,28 @@ def verify(stored: StoredSchema | None, dialect: Dialect, where: str = "the data
         )
 
 
-def _beside_workers(  # noqa: PLR0917  one step, as `script` takes it, and what stands there
+def _beside_workers(
     stored: StoredSchema,
-    migration: Migration,
-    direction: Direction,
+    steps: Sequence[tuple[Migration, Direction]],
     dialect: Dialect,
     schema: str,
     overruled: Callable[[str], object] | None,
 ) -> Guard | None:
-    """Refuse a step that live workers could not continue after, or say so. Nobody registers while it is under way."""
+    """Refuse the first of these steps if live workers could not continue after all of them, or say what they cannot
+    continue after. Nobody registers while it is under way."""
     if stored.version == 0:
         return None
+    migration, direction = steps[0]
 
     def judge(rows: Sequence[Any]) -> None:
         # A row without a code is of a release from before version 6, which the tables allowed.
         codes = [(*row[:2], min(stored.version, CODE_UNTOLD) if row[2] is None else row[2]) for row in rows]
-        unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, migration, direction)]
-        if not unfit:
-            return
-        refusal = _reason(unfit, migration, direction)
-        if overruled is None:
-            raise MigrationRefused(f"{refusal} {_REMEDY}")
-        overruled(f"{refusal} --force ignores that: replace them now.")
+        for step in steps if overruled is None else steps[:1]:  # what is forced is said where it happens
+            unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, *step)]
+            if unfit and overruled is None:
+                raise MigrationRefused(f"{_reason(unfit, *step)} {_REMEDY}")
+            if unfit and overruled is not None:
+                overruled(f"{_reason(unfit, *step)} --force ignores that: replace them now.")
 
     code = "code" if stored.version >= _KNOWS_CODE else "null"
     locked = locks(migration, direction, schema, guarded=True) if dialect == "postgres" else []
