@@ -470,8 +470,8 @@ class Holdfast(Renamed):
         await self._core.ensure_worker()
 
     async def __aenter__(self) -> Self:
-        await self._core.opened()
         await self._core.ensure_worker()
+        await self._core.opened()
         return self
 
     async def __aexit__(

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.announced_intake import AnnouncedIntake
 from holdfast.changes import Recorder
 from holdfast.clock import Ports
-from holdfast.errors import UsageError
+from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Database
@@ -35,6 +35,8 @@ from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # between looks for a store that is not there yet
 
 R = TypeVar("R")
 
@@ -139,6 +141,21 @@ class Core:
         await runtime.open()
         return runtime.database
 
+    async def awaited_store(self) -> Database:
+        """As `opened`, for a process that serves: if it starts before the store does, it waits for `store_patience`.
+        The log says so."""
+        clock, pause = self.ports.clock, _FIRST_PAUSE
+        until = clock.monotonic() + self.settings.store_patience.total_seconds()
+        while True:
+            try:
+                return await self.opened()
+            except StoreUnavailable as problem:
+                if clock.monotonic() >= until:
+                    raise
+                self.ports.try_again(problem)
+            await clock.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
     def intake(self, tx: object | None, *, sync: bool = False) -> Intake:
         """Who takes work in: the store as the running event loop uses it, or a transaction of the caller's.
 
@@ -176,7 +193,7 @@ class Core:
         state = self.here()
         async with self.runtime().starting:
             if state.worker is None:
-                await self.runtime().open()
+                await self.awaited_store()
                 with unbound():  # it works for all
                     worker = self.make_worker()
                     await worker.start()

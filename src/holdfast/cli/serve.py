@@ -75,6 +75,7 @@ async def _serve(  # noqa: PLR0913  options of the command
         raise MissingExtra("http", "`holdfast serve`") from None
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key belong together.")
+    await core_of(app).awaited_store()
     async with app:
         tokens, protected = await app.access.tokens.any_live(), bool(tls_cert or proxies)
         check_bind(bind, login=not no_login, protected=protected, tokens=tokens)

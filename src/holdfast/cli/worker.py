@@ -147,7 +147,7 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
 
     A second signal hands back at once.
     """
-    await core_of(app).runtime().open()
+    await core_of(app).awaited_store()
     worker = core_of(app).make_worker(role)
     working = asyncio.create_task(worker.run(partial(introduce, app, role, part)), name="worker")
     signals, grace = 0, app.settings.drain_grace.total_seconds()

@@ -54,7 +54,7 @@ class RespServer:
         return port
 
     async def __aenter__(self) -> Self:
-        await self._core.opened()
+        await self._core.awaited_store()
         await self._refuse_without_keys()
         self._servers = await self._listen()
         pops, loop = self.gateway.pops, asyncio.get_running_loop()
