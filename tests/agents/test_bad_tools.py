@@ -299,3 +299,21 @@ async def test_sync_tools_that_hang_use_up_their_own_threads_and_no_more(
     again = hf.agent("again", model=scripted(hf, call("blocks"), say("ok")), tools=[blocks])
     result = await again.run("Go")
     assert [block["content"] for block in await results(hf, result.session_id)] == ["done"]
+
+
+async def test_wrong_arguments_are_answered_in_words_about_the_tool(hf: Holdfast) -> None:
+    """A model knows its tools, and nothing of stored jobs and their kinds."""
+
+    @hf.tool
+    async def weather(city: str) -> str:
+        """The weather in a city."""
+        return city
+
+    model = scripted(hf, calls(call("weather", place="Oslo")), say("on we go"))
+    result = await hf.agent("brave", model=model, tools=[weather]).run("Go")
+    (block,) = await results(hf, result.session_id)
+    said = str(block["content"])
+    assert block["is_error"]
+    assert "the arguments of tool 'weather' do not fit: city" in said
+    assert "job" not in said
+    assert "stored" not in said

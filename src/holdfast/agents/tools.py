@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from holdfast.agents.content import content_of
-from holdfast.agents.definition import Effect, ToolSpec
+from holdfast.agents.definition import TOOL_KIND, Effect, ToolSpec
 from holdfast.errors import NotUnderstood, UsageError
 from holdfast.events import CallView
 from holdfast.kernel import codec
@@ -142,6 +142,10 @@ class ToolSignature(Signature):
     def untyped(self) -> list[str]:
         """The arguments of which the model sees only the name."""
         return [each.name for each in self._parameters if each.annotation is inspect.Parameter.empty]
+
+    def _misfit(self, why: str) -> str:
+        """The model reads this."""
+        return f"the arguments of tool {self._kind.removeprefix(TOOL_KIND)!r} do not fit: {why}"
 
     def encode_result(self, value: Any) -> Any:
         return content_of(value, self._output_cap)

@@ -72,8 +72,11 @@ class Signature:
         except ValueError as problem:
             if not _is_complaint(problem):
                 raise
-            raise BadPayload(f"stored arguments of job {self._kind!r} do not fit: {_first(problem)}") from None
+            raise BadPayload(self._misfit(_first(problem))) from None
         return self._named(checked)
+
+    def _misfit(self, why: str) -> str:
+        return f"stored arguments of job {self._kind!r} do not fit: {why}"
 
     def read(self, text: str) -> dict[str, Any]:
         """`decode` of stored text, without a decoder between where that makes no difference."""
