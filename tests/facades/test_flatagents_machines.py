@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +18,7 @@ from holdfast import Holdfast
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents import (
     BackendConfig,
+    Backends,
     DistributedWorkerHooks,
     MachineHooks,
     SDKRuntimeWrapper,
@@ -108,6 +111,46 @@ def test_fa_16_heartbeats_continue_during_one_long_state(scene: Scene) -> None:
     gate.touch()
     result = scene.app.sync(execution.result())
     assert result["result"] == {"echoed": {"until": str(gate)}}
+
+
+class Counting:
+    """A registry of the program's own, which counts what it is told."""
+
+    def __init__(self, registry: HoldfastRegistrationBackend) -> None:
+        self._registry = registry
+        self.beats: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def heartbeat(self, worker_id: str, metadata: dict[str, Any] | None = None) -> None:
+        self._registry.heartbeat(worker_id, metadata)
+        self.beats[worker_id] += 1
+
+
+def test_fa_16_heartbeats_come_as_often_as_the_machine_says(scene: Scene) -> None:
+    """As often as those of a witness, who sends one after each interval by hand: a slow machine slows down both."""
+    interval = 0.1
+    worker, gate = scene.folder / "job_worker.yml", scene.folder / "go"
+    worker.write_text(
+        (SEED / "job_worker.yml").read_text().replace("heartbeat_interval: 30", f"heartbeat_interval: {interval}")
+    )
+    scene.pool.push({"until": str(gate)})
+    registry = Counting(scene.registry)
+    backends: Any = Backends(cast(Any, registry), scene.work)  # it has the rest by __getattr__
+    hooks = EchoHooks(backends)
+    made = scene.app.machine(worker, hooks=hooks, machines={"actual_job_processor": scene.echo})
+    execution = made.enqueue_sync({"pool_id": "papers"})
+    scene.app.sync(scene.app.ensure_worker())
+    patiently(lambda: scene.pool.claimed() == 1)
+    registry.register(WorkerRegistration("witness"))
+    before = registry.beats[execution.id]
+    while registry.beats["witness"] < 30:
+        threading.Event().wait(interval)
+        registry.heartbeat("witness")
+    assert registry.beats[execution.id] - before >= 15, "at least one in two intervals, after which it would be stale"
+    gate.touch()
+    scene.app.sync(execution.result())
 
 
 def test_fa_17_a_worker_that_ends_is_terminated_and_never_lost(scene: Scene) -> None:

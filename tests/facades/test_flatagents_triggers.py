@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from holdfast.facades.flatagents import SubprocessInvoker, TickFailed, Triggers,
 from holdfast.facades.flatagents import item_rows as rows
 from holdfast.facades.flatagents.triggers import TRIGGERED
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.queries import now
 from holdfast.machines.api import stored_order
+from holdfast.values.times import moment
 from tests.facades.echo_hooks import ECHO, EchoHooks, RecordingHooks
 from tests.facades.test_flatagents_machines import SEED, Scene, scene
 from tests.facades.test_flatagents_workers import busy_worker, status, told
@@ -66,12 +69,21 @@ def test_fa_37_a_tick_runs_what_is_due_once(scene: Scene) -> None:
     made = triggers(scene, PRINTED.partition("  - name: local")[0].replace("*/5 * * * *", "0 0 1 1 *"))
     assert made.listed[0].due(0) == 0, "the first of January, at midnight"
     assert made.listed[0].due(3 * 86_400_000_000) is None, "a day later it is too late"
-    often = triggers(scene, PRINTED.partition("  - name: local")[0])
-    for n in range(2):
-        scene.pool.push({"n": n})
-    ran = asyncio.run(ticked(often, scene, 2))
-    assert len(ran[0]) == 1
-    assert len(ran[1]) <= 1, "only if five minutes have begun between the two"
+    once = triggers(scene, PRINTED.partition("  - name: local")[0].replace("*/5 * * * *", hours_ago(scene, 6)))
+    ran = asyncio.run(ticked(once, scene, 3))
+    assert [len(each) for each in ran] == [1, 0, 0], "it was due once, six hours ago, and is again tomorrow"
+    again = triggers(scene, PRINTED.partition("  - name: local")[0].replace("*/5 * * * *", hours_ago(scene, 7)))
+    assert [len(each) for each in asyncio.run(ticked(again, scene, 2))] == [1, 0], "another moment, once too"
+
+
+def hours_ago(scene: Scene, hours: int) -> str:
+    """A schedule that was due then, by the store's clock, and is not again for the rest of a day."""
+
+    async def asked() -> int:
+        return await core_of(scene.app).runtime().transact(now)
+
+    at = moment(scene.app.sync(asked())) - timedelta(hours=hours)
+    return f"{at.minute} {at.hour} * * *"
 
 
 def test_fa_37_work_that_nobody_was_told_of_is_found_by_the_next_tick(

@@ -369,6 +369,30 @@ def test_ua_30_a_checkpoint_outlives_its_attempt_and_its_job(run: RuntimeDb) -> 
     assert load_last_checkpoint(run, "run_2") is None
 
 
+def test_ua_30_every_life_of_a_run_starts_after_the_last_checkpoint(run: RuntimeDb) -> None:
+    """Four lives: the second takes a dead owner's run over, the others come of a requeue. No step is repeated."""
+    done: list[int] = []
+    for life in range(4):
+        owner = f"worker_{life}"
+        if life == 1:
+            take_over(run, owner)
+        else:
+            assert acquire_run_lease(run, "run_1", owner, SHORT if life == 0 else 60)
+        last = load_last_checkpoint(run, "run_1")
+        assert (0 if last is None else last["number"]) == len(done), "they are numbered without gaps"
+        begun = 0 if last is None else last["state_snapshot"]["step"]
+        for step in (begun + 1, begun + 2):
+            done.append(step)
+            save_checkpoint(run, "run_1", f"step_{step}", "step", {"step": step}, lease_owner=owner)
+        if life > 0:
+            assert fail_run(run, "run_1", owner, "no")
+            requeue_run(run, "run_1")
+    assert done == [1, 2, 3, 4, 5, 6, 7, 8]
+    stored = run.call(run.runs.checkpoints("run_1"))
+    assert [(each["number"], each["step_id"]) for each in stored] == [(n, f"step_{n}") for n in done]
+    assert load_last_checkpoint(run, "run_1") == stored[-1]
+
+
 def test_ua_16_only_who_holds_a_run_saves_a_checkpoint_of_it(run: RuntimeDb) -> None:
     with pytest.raises(UsageError, match="worker_1 does not hold run run_1"):
         save_checkpoint(run, "run_1", "step_1", "step", {"n": 0}, lease_owner="worker_1")
