@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,19 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast import Holdfast, RunFailed
+from holdfast import Holdfast, Run, RunFailed
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
 from holdfast.events import TurnRestarted
 from holdfast.kernel.workers import lose_workers
+from holdfast.models import Answered, Request
+from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, call, calls, ends, say
 from holdfast.models.witness import read_witness
 from holdfast.settings import Settings
-from holdfast.testing import Labs
+from holdfast.testing import Lab, Labs
 from tests.conftest import Place
-from tests.support.agents import Gated, results, scripted, settle
+from tests.support.agents import Counting, Gated, results, scripted, settle
 from tests.support.apps import MakeApp, eventually, happens, outcomes, working
 from tests.support.compaction import Strict
 
@@ -71,6 +74,51 @@ async def test_ap_34_a_worker_that_leaves_hands_its_run_over(make_app: MakeApp) 
     assert (turn.attempts, turn.unknown) == (2, 1)
     assert (await hf.jobs.get(run.id)).rescues == 0
     assert [type(event) for event in await run.events()].count(TurnRestarted) == 1
+
+
+class Ordered(Counting):
+    """A model that notes which commits came before it was made ready, and before it was asked."""
+
+    def __init__(self, script: Script, commits: Callable[[], Sequence[str]]) -> None:
+        super().__init__(script)
+        self._commits = commits
+        self.readied: list[Sequence[str]] = []
+        self.asked: list[Sequence[str]] = []
+
+    async def warm(self) -> None:
+        self.readied.append(self._commits())
+
+    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        self.asked.append(self._commits())
+        async for event in super().stream(request, answered):
+            yield event
+
+
+async def ordered(labs: Labs, **options: Any) -> tuple[Lab, Ordered, Run[str]]:
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+    lab = await labs.use(hf)
+    model = Ordered(Script(say("Hello.")), lambda: [commit.name for commit in lab.plan.commits])
+    core_of(hf).book.substitute = model
+    return lab, model, await hf.agent("a", model="scripted:", **options).enqueue("Go")
+
+
+async def test_a_model_is_made_ready_before_the_intent_of_its_call_is_stored(labs: Labs) -> None:
+    """Whoever dies in between leaves a call of which nobody knows whether it was paid for."""
+    lab, model, run = await ordered(labs)
+    await lab.drain()
+    assert (await run.refresh()).state == "completed"
+    (readied,), (asked,) = model.readied, model.asked
+    assert "begin" not in readied
+    assert "begin" in asked
+
+
+async def test_a_worker_that_dies_with_its_model_open_leaves_no_call_that_is_unknown(labs: Labs) -> None:
+    lab, model, run = await ordered(labs)
+    lab.crash(before="begin")
+    await settle(lab, run)
+    (turn,) = await run.turns()
+    assert (turn.state, turn.attempts, turn.unknown) == ("completed", 1, 0)
+    assert (len(model.readied), len(model.asked)) == (2, 1)
 
 
 async def test_ap_35_a_tool_whose_worker_died_is_tried_again_or_reported(labs: Labs) -> None:

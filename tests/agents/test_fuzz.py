@@ -116,11 +116,10 @@ def _buy_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer is asked for a second time, and the first is thrown away."""
     called = loop._Turn._call
 
-    async def wasteful(self: Any, asked: BuiltRequest) -> Reply:
-        stream = self._loop.models.open(self._model).stream(replace(asked.request), lambda _: None)
-        async for _ in stream:
+    async def wasteful(self: Any, model: Any, asked: BuiltRequest) -> Reply:
+        async for _ in model.stream(replace(asked.request), lambda _: None):
             pass
-        return await called(self, asked)
+        return await called(self, model, asked)
 
     monkeypatch.setattr(loop._Turn, "_call", wasteful)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from holdfast.models import Model
+from holdfast.errors import UsageError
+from holdfast.models import Model, ModelFailure
 from holdfast.models.prices import Tier
+from holdfast.models.protocol import Warming
 
 
 class Models(Protocol):
@@ -26,3 +28,18 @@ class Models(Protocol):
 
     def require_price(self, model: str, *, hour: bool = False) -> None:
         """`UsageError` when money cannot be counted for this model."""
+
+
+async def make_ready(models: Models, name: str) -> Model | ModelFailure | UsageError:
+    """Open a model with all that its first call would wait for: what it imports, its key, its client.
+
+    Do this before the intent of a call is stored, and only send after it: if the process dies in between, nobody knows
+    whether the call was paid for. What is wrong is returned, for whoever stores it with the call that it belongs to.
+    """
+    try:
+        model = models.open(name)
+        if isinstance(model, Warming):
+            await model.warm()
+    except (ModelFailure, UsageError) as problem:
+        return problem
+    return model

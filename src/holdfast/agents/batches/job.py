@@ -37,6 +37,7 @@ from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
 from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
+from holdfast.models.protocol import Warming
 from holdfast.outcomes import Done, Outcome, Snooze, StoreTrouble
 from holdfast.shown_text import plural, shown
 from holdfast.workers.context import JobContext
@@ -204,6 +205,8 @@ class _BatchJob:
 
     async def _submit(self, row: BatchRow) -> Outcome | None:
         model = self._model(row)
+        if isinstance(model, Warming):
+            await model.warm()  # before the intent: after it comes only the send
         bodies = await self._bodies()
         wanted = await self._do(steps.intend, self._id)
         if wanted is None:

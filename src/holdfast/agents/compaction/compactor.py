@@ -29,6 +29,7 @@ from holdfast.agents.compaction.partition import read as read_history
 from holdfast.agents.compaction.statements import CompactionsSql
 from holdfast.agents.compaction.summary import SummaryTask, said_in, summarize, summary_block, summary_request
 from holdfast.agents.compaction.window_use import config_of, model_of, spec_of
+from holdfast.agents.model_access import make_ready
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.trees import is_limited
 from holdfast.agents.rows import LoadedRun
@@ -41,7 +42,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Transacting, Transaction, reading
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.rows import Lease
-from holdfast.models import ModelFailure, Reply, Request
+from holdfast.models import Model, ModelFailure, Reply, Request
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
@@ -314,11 +315,12 @@ class Compactor:
         price = CompactionPrice(
             self._most(judged, request, acting.run), round((request.total + _SLACK) * 1e6), acting.run
         )
+        opened = await make_ready(self._models, model)
         begun = await store.transact(begin_compaction, intent, price, acting.lease)
         if isinstance(begun, Over):
             return begun
         intent = intent._replace(attempts=begun.attempts)
-        reply = await self._ask(store, replace(request, call=f"{intent.id}/summary/{intent.attempts}"), intent)
+        reply = await self._ask(store, opened, replace(request, call=f"{intent.id}/summary/{intent.attempts}"), intent)
         change = self._summary(judged, plan, intent.id, said_in(reply))
         return _applied(await store.transact(apply_compaction, change, intent, self._spent(model, reply), acting.lease))
 
@@ -342,10 +344,14 @@ class Compactor:
             return 0
         return self._models.most_nano(request.model, estimate([request.system, request.messages]), request.max_tokens)
 
-    async def _ask(self, store: Transacting, request: Request, intent: CompactionIntent) -> Reply:
+    async def _ask(
+        self, store: Transacting, model: Model | ModelFailure | UsageError, request: Request, intent: CompactionIntent
+    ) -> Reply:
         try:
+            if isinstance(model, Exception):
+                raise model
             with asking(self._ports(), self._models, request, intent.session) as span:
-                reply = span.answered(await summarize(self._models.open(intent.model), request))
+                reply = span.answered(await summarize(model, request))
         except (ModelFailure, UsageError) as failure:
             unknown = isinstance(failure, ModelFailure) and failure.bought == "unknown"
             await store.transact(fail_compaction, intent, str(failure), None, unknown=unknown)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,12 +82,15 @@ class Journal:
             self._seen[key] = now
             self._of(lease, run).alive = True
 
-    @asynccontextmanager
-    async def interruptible(self, lease: Lease, run: str, scope: asyncio.Timeout) -> AsyncIterator[None]:
-        """Let `scope` end when somebody interrupts the run."""
+    async def listen(self) -> None:
+        """Hear of interruptions from now on."""
         if not self._listening:
             self._listening = True
             await self._database.listen(self._heard)
+
+    @contextmanager
+    def interruptible(self, lease: Lease, run: str, scope: asyncio.Timeout) -> Iterator[None]:
+        """Let `scope` end when somebody interrupts the run. Listen first."""
         self._scopes[_key(lease, run)] = scope
         try:
             yield

@@ -29,7 +29,7 @@ from holdfast.agents.content import readable
 from holdfast.agents.definition import AgentSpec, Mode
 from holdfast.agents.events.journal import Journal, Piece
 from holdfast.agents.keys import handed_back
-from holdfast.agents.model_access import Models
+from holdfast.agents.model_access import Models, make_ready
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
@@ -50,12 +50,12 @@ from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrup
 from holdfast.agents.tenant_policy import TenantPolicy, named_by, shared_definitions
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
-from holdfast.errors import NotUnderstood, Unavailable
+from holdfast.errors import NotUnderstood, Unavailable, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import derived_id, new_id
 from holdfast.kernel.rows import Lease
-from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, ModelFailure, Reply
+from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, Model, ModelFailure, Reply
 from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
 from holdfast.settings import Settings
@@ -237,6 +237,8 @@ class _Turn:
         return await self._conclude(Conclusion("truncated", self._said_last(), limited=FULL))
 
     async def _stream(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
+        model = await make_ready(self._loop.models, self._model)
+        await self._loop.journal(self._database).listen()
         match await self._database.transact(turns.begin, self._play, self._prompt, intent):
             case "again":
                 return None
@@ -249,7 +251,7 @@ class _Turn:
         self._ctx.require_lease()
         try:
             with tracing.asking(self._loop.ports, self._loop.models, asked.request, self._run) as span:
-                reply = span.answered(await self._call(asked))
+                reply = span.answered(await self._call(model, asked))
         except ModelFailure as failure:
             return await self._failed(failure, self._lane)
         outcome = await self._commit(reply)
@@ -379,23 +381,26 @@ class _Turn:
             now=run.now,
         )
 
-    async def _call(self, asked: BuiltRequest) -> Reply:
-        """Ask the model, and show what it says while it says it."""
+    async def _call(self, model: Model | ModelFailure | UsageError, asked: BuiltRequest) -> Reply:
+        """Ask the model, and show what it says while it says it. Its intent is stored: nothing else may come before."""
+        if isinstance(model, Exception):
+            raise model
         journal, run = self._loop.journal(self._database), self._run.id
         folding, said = Folding(), Counter[int]()
-        stream = self._loop.models.open(self._model).stream(asked.request, self._answered)
+        stream = model.stream(asked.request, self._answered)
         scope = asyncio.timeout(None)
         try:
-            async with scope, journal.interruptible(self._lease, run, scope), aclosing(stream):
-                async for event in stream:
-                    journal.alive(self._lease, run)
-                    delta = folding.feed(event)
-                    if delta is not None:
-                        text = readable(delta.partial_json if isinstance(delta, FoldedInput) else delta.text)
-                        place = said[delta.index]
-                        said[delta.index] += len(text)
-                        kind = _DELTAS[type(delta)]
-                        journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
+            async with scope, aclosing(stream):
+                with journal.interruptible(self._lease, run, scope):
+                    async for event in stream:
+                        journal.alive(self._lease, run)
+                        delta = folding.feed(event)
+                        if delta is not None:
+                            text = readable(delta.partial_json if isinstance(delta, FoldedInput) else delta.text)
+                            place = said[delta.index]
+                            said[delta.index] += len(text)
+                            kind = _DELTAS[type(delta)]
+                            journal.put(self._lease, run, Piece(kind, self._number, delta.index, place, [text]))
         except TimeoutError:
             if not scope.expired():  # it is the model's own, not that of an interruption
                 journal.drop(self._lease, run)

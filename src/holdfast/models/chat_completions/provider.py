@@ -80,6 +80,9 @@ class ChatModel:
         self._headers, self._query, self._connect = headers, query, connect
         self._made: AsyncClient | None = None
 
+    async def warm(self) -> None:
+        self._client()
+
     async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
         patience, fold = Patience(request.idle, request.total), ChunkFold(self._name)
         from httpx2 import HTTPError
