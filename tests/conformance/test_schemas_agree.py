@@ -16,19 +16,9 @@ from holdfast.kernel.sql import Dialect
 from holdfast.kernel.sql.dialects import KEYS_WITHOUT_ROWID, PLACED
 from holdfast.settings import Settings
 from tests.support.schemas import Table, Tables, objects_at, tables_at
+from tests.support.table_owners import KEEPS_A_NAME, OWNERS, SHARED
 
-NAMES = {
-    *("schema", "cluster", "queue", "route", "job", "attempt", "idempotency", "worker", "duty", "lane", "schedule"),
-    *("ready", "later", "lease", "ended", "family", "progress", "unique_key"),
-    *("step", "channel", "signal", "cancellation", "reader"),
-    *("agent", "agent_version", "session", "run", "message", "block", "blob", "turn", "tool_call", "run_event"),
-    *("provider_lane", "inquiry", "steer", "batch", "batch_request", "compaction"),
-    *("budget", "budget_use", "reservation", "retention_mark", "tenant_retention", "usage_total", "tool"),
-    *("alias", "pool"),
-    *("resp_key", "plan", "action", "plan_job", "resp_value", "resp_part"),
-    *("tally", "tally_time", "tally_mark", "failure_group", "session_total", "lane_note", "route_note"),
-    *("token", "login", "audit", "audit_head", "request_key"),
-}
+_WHOSE = {"tenant", "space"}  # columns that name a tenant
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +42,20 @@ def both(sqlite_url: str, postgres_url: str) -> tuple[Tables, Tables]:
 
 def test_the_tables_are_the_same(both: tuple[Tables, Tables]) -> None:
     sqlite, postgres = both
-    assert set(sqlite) == set(postgres) == NAMES
+    assert set(sqlite) == set(postgres) == OWNERS.keys()
+
+
+def test_a_table_that_says_whose_its_rows_are_is_erased_or_says_why_not(both: tuple[Tables, Tables]) -> None:
+    for tables in both:
+        whose = {name for name, table in tables.items() if _WHOSE & {column.name for column in table.columns}}
+        assert {name for name in whose if OWNERS[name].erased == SHARED} == set()
+        assert whose | {"budget"} >= KEEPS_A_NAME  # which names a tenant as its subject
 
 
 @pytest.mark.parametrize("part", Table._fields)
 def test_each_table_agrees_in_its(both: tuple[Tables, Tables], part: str) -> None:
     sqlite, postgres = both
-    for name in sorted(NAMES):
+    for name in sorted(OWNERS):
         assert getattr(sqlite[name], part) == getattr(postgres[name], part), name
 
 
