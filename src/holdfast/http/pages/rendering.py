@@ -57,6 +57,9 @@ def _environment() -> Environment:
         "prompt_line": prompt_line,
         "share": share,
         "shell": shell,
+        "shell_address": shell_address,
+        "shell_body": shell_body,
+        "json_string": json_string,
         "short": words.short,
         "span": words.span,
         "stacked": stacked,
@@ -90,6 +93,22 @@ def lines(text: object, longest: int = words.LONGEST_TEXT) -> str:
 def shell(name: str) -> str:
     """A name as a word of a command that a person copies into a shell."""
     return shlex.quote(line(name, 200))
+
+
+def json_string(name: str) -> str:
+    """A name as text in the JSON of a command."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def shell_body(body: str) -> str:
+    """The body of a request as a word of a command."""
+    return shlex.quote(line(body, 1_500))
+
+
+def shell_address(route: str) -> str:
+    """An address of this server as a word of a command: what is after the variable is text, whatever it contains."""
+    told = line(route, 1_500)
+    return f'"$WEB{told}"' if not set(told) & set('"$`!\\') else f'"$WEB"{shlex.quote(told)}'
 
 
 def json_text(value: object, longest: int = words.LONGEST_TEXT) -> str:
