@@ -61,7 +61,7 @@ async def _work(ctx: ToolContext) -> None:
 
 
 def _append(path: str, line: dict[str, Any]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, json.dumps(line).encode() + b"\n")
     finally:

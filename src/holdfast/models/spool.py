@@ -88,6 +88,10 @@ class MemoryShelf:
         return iter(self._kept[id][1])
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class Spool:
     """A shelf in a folder: `ID.jsonl` is a batch, its first line what is known of it, each further one a result."""
 
@@ -143,7 +147,7 @@ class Spool:
 
     def _write(self, path: Path, parts: Sequence[bytes]) -> None:
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        with unfinished.open("wb") as file:
+        with open(unfinished, "wb", opener=_private) as file:
             file.writelines(parts)
         unfinished.replace(path)
 

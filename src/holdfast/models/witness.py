@@ -20,7 +20,7 @@ class Witness:
 
     def __init__(self, path: Path | None = None) -> None:
         self.lines: deque[dict[str, Any]] = deque(maxlen=_REMEMBERED)
-        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, **line: Any) -> None:
         self.lines.append(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,4 +116,10 @@ def _turn(row: TurnRow | None, blocks: Sequence[dict[str, Any]], run: RunRow) ->
 
 async def save(recordings: Sequence[Recording], path: str | Path) -> None:
     """Write a cassette that `Script.cassette` reads, without what looks like a secret."""
-    await asyncio.to_thread(Path(path).write_text, write(recordings))
+    await asyncio.to_thread(_write, path, write(recordings))
+
+
+def _write(path: str | Path, text: str) -> None:
+    """A new file is for this user alone."""
+    with open(path, "w", encoding="utf-8", opener=lambda file, flags: os.open(file, flags, 0o600)) as made:
+        made.write(text)

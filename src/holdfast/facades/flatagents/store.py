@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 from holdfast.app import Holdfast, core_of
 from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers import dialect_of
+from holdfast.kernel.drivers.sqlite_file import make_private_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,5 +88,5 @@ def sqlite_url(path: str | os.PathLike[str]) -> str:
     if "://" in text:
         return text
     file = Path(text).absolute()
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(file.parent)
     return f"sqlite:///{file}"

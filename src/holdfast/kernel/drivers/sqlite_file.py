@@ -7,8 +7,10 @@ nothing but its transaction, so it is driven to its end without an event loop.
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +39,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 OLDEST_SQLITE = (3, 51, 3)
 # apsw evicts in turn, not what was used least lately: with room for twice our statements it still forgets some.
 _CACHED_STATEMENTS = 512
+OWN_FOLDER = ".holdfast"
 _PATIENCE_STEP_MS = 100
 _STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: less than a millisecond
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
@@ -117,6 +120,7 @@ class SqliteFile(SqliteStatements):
         if path != ":memory:":
             _make_folder(Path(path))
             refuse_network(Path(path).parent)
+            _make_private_file(path)
         try:
             self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
@@ -322,11 +326,30 @@ def _value(*given: Any) -> str | None:
 
 def _make_folder(file: Path) -> None:
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(file.parent)
     except OSError as problem:
         raise StoreUnavailable(
             f"the folder of {file} cannot be created: {problem}. Check the path in the URL."
         ) from problem
+
+
+def make_private_folder(folder: Path) -> None:
+    """A folder that only this user reads, and those above it that are missing. `.holdfast` is private even if it was
+    made before."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if folder.name == OWN_FOLDER and folder not in missing and folder.stat().st_uid == os.getuid():
+        folder.chmod(0o700)
+
+
+def _make_private_file(path: str) -> None:
+    """A file that is not there yet is made for this user alone; SQLite gives what it puts beside it the same rights.
+
+    What SQLite itself would say about the path, it says when it opens it.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def typed(path: str, problem: Exception) -> Exception:
