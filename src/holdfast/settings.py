@@ -26,7 +26,7 @@ DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
 log = logging.getLogger("holdfast.settings")
 
 _PREFIX = "HOLDFAST_"
-_OTHER_VARIABLES = frozenset({"AGW_KEY", "APP", "LOG_FORMAT"})  # what commands take beside settings
+_OTHER_VARIABLES = frozenset({"AGW_KEY", "APP", "GIVEN_URL", "LOG_FORMAT"})  # what commands take beside settings
 _FOR_TESTS = ("TEST_", "FUZZ_", "SIMULATION_", "LOCKSTEP_")  # of Holdfast's own suite
 _OF_KUBERNETES = re.compile(r"(?:^|_)(?:SERVICE_HOST|SERVICE_PORT|PORT)(?:_|$)")  # of a Service named holdfast…
 
@@ -214,6 +214,23 @@ class Settings:
                 )
             values[name] = _parse(name, text, known[name].default)
         return replace(self, **values)
+
+
+GIVEN_URL = "HOLDFAST_GIVEN_URL"
+
+
+def environment_with(url: str | None) -> dict[str, str]:
+    """The environment of a process that is to use this database, in place of its program's own.
+
+    It is not told on the command line: everybody who is on the machine can read that, with the password in the URL.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != GIVEN_URL}
+    return kept if url is None else {**kept, GIVEN_URL: url}
+
+
+def given_url() -> str | None:
+    """The database that whoever started this process told it to use; those that it starts are told anew."""
+    return os.environ.pop(GIVEN_URL, None)
 
 
 def warn_of_unknown_variables() -> None:

@@ -25,6 +25,8 @@ from holdfast.cli.options import json_option
 from holdfast.cli.target import database_label
 from holdfast.kernel.states import TERMINAL
 from holdfast.models.witness import read_witness
+from holdfast.pools.subprocesses import without_url
+from holdfast.settings import environment_with
 from holdfast.shown_text import plural
 from holdfast.values.jobs import JobRecord
 
@@ -149,8 +151,10 @@ class Demo:
         self._fact("started", f"workers {', '.join(map(str, self._crew))}")
 
     def _start_one(self) -> None:
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        with open(self._log, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as log:
+            command, url = without_url(self._command)
+            told = environment_with(url)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=told)
         self._crew[process.pid] = process
 
     def show(self, port: int) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import click
 
 from holdfast.cli.target import app_option, require_app
+from holdfast.pools.subprocesses import without_url
+from holdfast.settings import environment_with
 
 _LOOK = 0.5
 _GRACE = "2s"
@@ -90,7 +92,8 @@ def stamps(folder: Path) -> dict[Path, float]:
 @contextlib.contextmanager
 def running(worker: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A worker in a session of its own, so that a Ctrl-C is ours to pass on; gone at the end."""
-    child = subprocess.Popen(worker, stdin=subprocess.PIPE, start_new_session=True)
+    shown, url = without_url(worker)
+    child = subprocess.Popen(shown, stdin=subprocess.PIPE, start_new_session=True, env=environment_with(url))
     try:
         yield child
     except _Stopped as stopped:

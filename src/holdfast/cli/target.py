@@ -23,7 +23,7 @@ from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.errors import BadSetting, HoldfastError, StoreRefused, UsageError
 from holdfast.kernel.drivers import describe_url, dialect_of, sqlite_path
 from holdfast.kernel.drivers.addresses import without_password
-from holdfast.settings import Settings
+from holdfast.settings import Settings, given_url
 from holdfast.tracebacks import message_of, traceback_of
 from holdfast.validation import did_you_mean
 
@@ -59,7 +59,11 @@ app_option = click.option(
     callback=_remember_app,
     help="App to use; default: HOLDFAST_APP, else [tool.holdfast] in pyproject.toml.",
 )
-_url = click.option("--url", help="Database URL; replaces the app's own. Default: the app's, HOLDFAST_URL, or a file.")
+_url = click.option(
+    "--url",
+    help="Database URL; replaces the app's own. Default: the app's, HOLDFAST_URL, or a file.",
+    callback=lambda _context, _option, url: url or given_url(),
+)
 
 
 def url_option(command: C) -> C:

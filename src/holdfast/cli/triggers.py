@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,11 +20,20 @@ from holdfast.cli.target import find, program_for, settings_of
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents.environment import BACKENDS, named_backends
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
+from holdfast.kernel.drivers.addresses import without_password
 from holdfast.machines.imports import import_hooks, named_pair
+from holdfast.pools.subprocesses import without_url
+from holdfast.settings import GIVEN_URL
 from holdfast.shown_text import plural
 
 _MARK = "# holdfast triggers"
+_PASSWORD = re.compile(r"//[^/\s\"]*:[^/\s\"]*@|password")
 file_argument = click.argument("file", type=click.Path(dir_okay=False), default="trigger_registry.yml")
+
+
+def _read_secrets(_context: click.Context, _option: click.Parameter, file: str | None) -> None:
+    if file is not None:
+        os.environ.update(json.loads(Path(file).read_text("utf-8")))
 
 
 @click.group()
@@ -33,6 +45,14 @@ def command() -> None:
 @file_argument
 @click.option("--hooks", "hooks", multiple=True, metavar="MODULE:OBJECT", help="The hooks of the machines.")
 @bind_option
+@click.option(
+    "--secrets",
+    type=click.Path(exists=True, dir_okay=False),
+    callback=_read_secrets,
+    expose_value=False,
+    is_eager=True,
+    help="The file in which `install` put what has a password.",
+)
 @url_option
 def tick(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | None) -> None:
     """Run what is due and start the processes that are missing, then exit. At one time, twice runs once."""
@@ -64,8 +84,10 @@ def install(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | No
     options = [part for each in hooks for part in ("--hooks", each)]
     options += [part for each in bound for part in ("--bind", each)]
     options += _found_again(url)
+    options, secrets = _without_secrets(options, path)
     tick = shlex.join([sys.executable, "-m", "holdfast", "triggers", "tick", str(path), *options])
-    line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {_environment()}{tick} {_MARK} {path}".replace("%", "\\%")
+    told = "" if secrets else _environment()
+    line = f"* * * * * cd {shlex.quote(str(Path.cwd()))} && {told}{tick} {_MARK} {path}".replace("%", "\\%")
     _write([*_other_lines(path), line])
     click.echo(f"{plural(count, 'trigger')} of {file}: cron looks every minute")
 
@@ -74,7 +96,9 @@ def install(file: str, hooks: Sequence[str], bound: Sequence[str], url: str | No
 @file_argument
 def remove(file: str) -> None:
     """Take the line out of your crontab."""
-    _write(_other_lines(Path(file).absolute()))
+    path = Path(file).absolute()
+    _write(_other_lines(path))
+    path.with_name(f".{path.name}.secrets").unlink(missing_ok=True)
     click.echo(f"cron does not look at {file} any more")
 
 
@@ -85,6 +109,23 @@ def _found_again(url: str | None) -> list[str]:
         return []  # it stands in pyproject.toml, and tick looks there too
     app = ["--app", found.app] if found.app else []
     return [*app, "--url", settings_of(found).url]
+
+
+def _without_secrets(options: Sequence[str], path: Path) -> tuple[list[str], bool]:
+    """The options for a line of cron, which everybody can read while it runs; whether there was a secret in them.
+
+    What has a password goes into a file that only this user reads, beside the registry, which the tick is told of.
+    """
+    shown, url = without_url(options)
+    backends = named_backends()
+    told = {GIVEN_URL: url, BACKENDS: backends}
+    if (url is None or without_password(url) == url) and (backends is None or _PASSWORD.search(backends) is None):
+        return list(options), False
+    file = path.with_name(f".{path.name}.secrets")
+    with open(file, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as made:
+        os.fchmod(made.fileno(), 0o600)
+        json.dump({name: value for name, value in told.items() if value is not None}, made)
+    return [*shown, "--secrets", str(file)], True
 
 
 def _environment() -> str:

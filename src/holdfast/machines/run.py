@@ -33,7 +33,7 @@ from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.imports import import_app, import_hooks, named_pair
 from holdfast.machines.layer import MachineLayer
 from holdfast.machines.orders import OWN_PROCESS, OWN_QUEUES, QUEUE, first_order
-from holdfast.settings import Settings
+from holdfast.settings import Settings, given_url
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 
@@ -73,7 +73,7 @@ def _ended(runner: asyncio.Runner, given: argparse.Namespace) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.machines.run", description="Run one machine and exit.")
     parser.add_argument("--machine", help="the machine's file; not needed for an execution that is stored already")
-    parser.add_argument("--input", default="{}", help="its input, as JSON")
+    parser.add_argument("--input", default="{}", help="its input, as JSON; - reads it from the standard input")
     parser.add_argument("--execution-id", help="names the execution: the same id is the same execution")
     parser.add_argument("--parent-id", help="the execution that starts this one; templates find it in context.machine")
     parser.add_argument("--hooks", action="append", default=[], help="NAME=MODULE:OBJECT, or MODULE:OBJECT")
@@ -108,8 +108,8 @@ def _program(given: argparse.Namespace) -> tuple[AgentsCore, Machines]:
     else:
         core, machines = import_app(given.app)
         core.binding.embedded = False
-    if given.url:
-        core.settings = core.settings.override({"url": given.url})
+    if url := given.url or given_url():
+        core.settings = core.settings.override({"url": url})
     return core, machines
 
 
@@ -151,7 +151,8 @@ async def _enqueued(
         machines=dict(map(named_pair, given.bind)),
         queue=given.queue,
     )
-    order = first_order(machine.bundle, read_input(given.input), parent=given.parent_id)
+    text = await asyncio.to_thread(sys.stdin.read) if given.input == "-" else given.input
+    order = first_order(machine.bundle, read_input(text), parent=given.parent_id)
     return await start_execution(core, order, given.queue, execution_id=given.execution_id), machine.bundle
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.leash import Leash
+from holdfast.settings import environment_with
 
 log = logging.getLogger("holdfast.processes")
 
@@ -33,8 +34,11 @@ class WorkerProcess:
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
         leash = Leash()
+        shown, url = without_url(command)
         try:
-            process = await asyncio.create_subprocess_exec(*command, stdin=leash.end, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *shown, stdin=leash.end, start_new_session=True, env=environment_with(url)
+            )
         except BaseException:
             leash.last_words()
             raise
@@ -74,6 +78,21 @@ def is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] == ["T"]
+
+
+def without_url(command: Sequence[str]) -> tuple[list[str], str | None]:
+    """A command without its `--url`, and that URL, which its process is told by `environment_with`."""
+    kept: list[str] = []
+    url: str | None = None
+    words = iter(command)
+    for word in words:
+        if word == "--url":
+            url = next(words, None)
+        elif word.startswith("--url="):
+            url = word.removeprefix("--url=")
+        else:
+            kept.append(word)
+    return kept, url
 
 
 class Subprocesses:

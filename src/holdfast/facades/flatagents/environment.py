@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.facades.flatagents.config import BackendConfig, config_of
+from holdfast.settings import environment_with
 
 _PATH = "PYTHONPATH"
 BACKENDS = "FLATAGENTS_BACKENDS"  # a configuration, as JSON
@@ -25,12 +26,12 @@ def named_backends() -> str | None:
     return os.environ.get(BACKENDS)
 
 
-def child_environment(backends: Mapping[str, Any] | None) -> dict[str, str]:
-    """This process's environment, for one that is to find the same code and these backends."""
+def child_environment(backends: Mapping[str, Any] | None, url: str | None = None) -> dict[str, str]:
+    """This process's environment, for one that is to find the same code, this database and these backends."""
     found = {_PATH: os.pathsep.join(path for path in sys.path if path)}
     if backends is not None:
         found[BACKENDS] = json.dumps(dict(backends))
-    return {**os.environ, **found}
+    return {**environment_with(url), **found}
 
 
 def let_children_import(folder: str, allowed: bool) -> None:

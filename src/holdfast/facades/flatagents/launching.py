@@ -9,6 +9,7 @@ import logging
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -67,9 +68,9 @@ class SubprocessInvoker:
         """
         id = execution_id or str(new_id(Ports()))
         bound = [part for name, file in self._bind.items() for part in ("--bind", f"{name}={file}")]
-        said = ["--machine", found_machine(machine), "--input", json.dumps(dict(input)), "--execution-id", id]
+        said = ["--machine", found_machine(machine), "--input", "-", "--execution-id", id]
         parent = [] if parent_id is None else ["--parent-id", parent_id]
-        self._start([*said, *parent, *bound], self._url)
+        self._start([*said, *parent, *bound], self._url, json.dumps(dict(input)))
         return id
 
     def play(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
@@ -77,20 +78,23 @@ class SubprocessInvoker:
         for id in execution_ids:
             self._start(["--execution-id", id, "--queue", queue], self._url or url)
 
-    def command(self, said: Sequence[str], url: str | None) -> list[str]:
-        where = [] if url is None else ["--url", url]
-        where += [] if self._app is None else ["--app", self._app]
+    def command(self, said: Sequence[str]) -> list[str]:
+        """Its command line, which everybody can read: the database and the input are told in other ways."""
+        where = [] if self._app is None else ["--app", self._app]
         return [sys.executable, "-m", _RUN, *said, "--hooks", self._hooks, *where]
 
-    def _start(self, said: Sequence[str], url: str | None) -> None:
-        process = subprocess.Popen(
-            self.command(said, url),
-            env=child_environment(self._backends),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def _start(self, said: Sequence[str], url: str | None, input: str = "") -> None:
+        with tempfile.TemporaryFile() as given:  # it has no name, and is there until the process has read it
+            given.write(input.encode())
+            given.seek(0)
+            process = subprocess.Popen(
+                self.command(said),
+                env=child_environment(self._backends, url),
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         ending = threading.Thread(target=_ended, args=(process, said), name=f"end of {process.pid}", daemon=True)
         ending.start()  # it leaves no zombie
         log.info("process %d plays %s", process.pid, " ".join(said))
