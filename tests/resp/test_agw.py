@@ -205,7 +205,7 @@ async def test_a_busy_worker_that_lost_its_connections_delivers_before_its_next_
     """It pulls nothing, and its next heartbeat is far away: the cut itself must bring it back."""
     submitter, goes = await connect("submitter"), tmp_path / "goes"
     waiting = {"task_number": 1, "command": "sh", "args": ["-c", f"until test -e {goes}; do sleep 0.05; done"]}
-    worker = made(server.port, max_jobs=1, heartbeat_seconds=3_600.0)
+    worker = made(server.port, max_jobs=1, heartbeat_seconds=3_600.0, drain_seconds=60.0)
     async with running(worker):
         (id,) = await submitted(submitter, plan={"plan_id": "wait", "tasks": [waiting]})
 

@@ -25,7 +25,6 @@ from holdfast.resp.options import DEAD_AFTER, RespOptions
 from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
 from holdfast.resp.table import TABLE
-from holdfast.resp.throttle import DELAY
 from tests.resp.conftest import KEYS, Client, Connect, Raw, Serve, request
 from tests.support.apps import eventually
 
@@ -82,7 +81,7 @@ async def test_agx_02_six_wrong_keys_in_a_minute_are_throttled(connect: Connect)
     for _ in range(2):
         began = asyncio.get_running_loop().time()
         assert await client("AUTH", "0" * 64) == refused
-        assert asyncio.get_running_loop().time() - began >= 0.9 * DELAY
+        assert asyncio.get_running_loop().time() - began >= 0.9  # seconds
         with pytest.raises(ConnectionError):
             await client("AUTH", "0" * 64)
         client = await connect(None)

@@ -212,6 +212,10 @@ def test_what_cannot_work_is_refused_at_once(place: Place, tmp_path: Path) -> No
     assert "there is no key yet" in holdfast("resp", *url).refused(2)
     assert "can be reached from other machines" in holdfast("resp", "--bind", "0.0.0.0:0", *url).refused(2)
     assert "HOLDFAST_AGW_KEY is not set" in holdfast("agw", "--tools", "sort").refused(2)
+    nothing, told = tmp_path / "nothing", {**os.environ, "HOLDFAST_AGW_KEY": "0" * 64}
+    nothing.write_text("no certificate")
+    assert "cannot be used" in holdfast("agw", "--ca", str(nothing), env=told).refused(2)
+    assert "takes neither" in holdfast("agw", "--unix", str(tmp_path / "s"), "--tls", env=told).refused(2)
     workers = tmp_path / "workers.toml"
     workers.write_text('[workers]\n"w1" = "short"\n')
     assert "64 hex digits" in holdfast("resp", "--workers-file", str(workers), *url).refused(2)

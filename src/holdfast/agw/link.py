@@ -59,7 +59,7 @@ class _Replies(asyncio.StreamReader):
 
 
 class Link:
-    """One connection. Only one request is under way at a time. `lost` is set when it has ended, whoever ended it."""
+    """One connection. Only one request is under way at a time. `lost` is set when it has ended, on either side."""
 
     def __init__(self, reader: _Replies, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER) -> None:
         self._reader, self._writer = reader, writer
