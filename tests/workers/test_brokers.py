@@ -240,6 +240,27 @@ async def test_leases_are_renewed_while_they_are_held(make_app: MakeApp) -> None
         await lease.complete()
 
 
+@pytest.mark.both
+async def test_a_job_over_its_time_limit_is_lost_to_its_broker_though_that_renews_it(make_app: MakeApp) -> None:
+    """The limit is far below the time of a lease; before it is over the attempt may end as any other."""
+    hf = make_app(heartbeat="20ms", lease_ttl="60s")
+    job = await hf.enqueue("work", timeout="2s")
+    async with hf.broker(queues=["default"]) as broker:
+        slow = await claimed(broker)
+        assert not slow.lost
+
+        async def lost() -> bool:
+            return slow.lost
+
+        await eventually(lost)
+        again = await claimed(broker)
+        assert (again.id, again.token) == (job.id, "1.2")
+        with pytest.raises(LeaseLost):
+            await slow.complete()
+        await again.release()
+    assert (await outcomes(hf, job.id))[0] == "lost"
+
+
 async def test_a_cancel_is_seen_by_the_holder_and_wins(make_app: MakeApp) -> None:
     hf = make_app(heartbeat="20ms")
     job = await hf.enqueue("work")

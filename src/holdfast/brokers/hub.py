@@ -379,7 +379,7 @@ class Hub:
         """When a lease counts as lost. Who renews by hand may do so until its very end."""
         longest_us = min(self._ceiling_us, lease.timeout_us or self._ceiling_us)
         until = min(sent_at + ttl_us / 1e6, claimed_at + longest_us / 1e6)
-        return until - min(self.settings.fence_margin.total_seconds(), ttl_us / 4e6) * owner.renews
+        return until - min(self.settings.fence_margin.total_seconds(), ttl_us / 4e6, longest_us / 4e6) * owner.renews
 
     async def _tick(self) -> None:
         while True:
