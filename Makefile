@@ -117,7 +117,7 @@ test-lowest: $(UV) ## unit and conformance tests with the lowest version of ever
 try-wheel: $(READY) ## wheel and sdist, built and used outside of the repository with every python that is found
 	$(BIN)/python tools/try_wheel.py
 
-interleave: $(READY) ## one operation stopped after each of its statements while another runs, all pairs; SCENE=name
+interleave: $(READY) ## one operation stopped after each of its statements while another runs, and who waits for held rows; SCENE=name
 	$(BIN)/python -m tests.interleaving --all $(if $(SCENE),--scene $(SCENE))
 
 mutants: $(READY) ## planted bugs, one at a time, each with the tests that must notice it; MUTANT=name

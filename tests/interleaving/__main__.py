@@ -1,4 +1,7 @@
-"""`make interleave`: one operation stopped after each of its statements while another runs, over all pairs of verbs."""
+"""`make interleave`: one operation stopped after each of its statements while another runs, over all pairs of verbs.
+
+Before that, a session sleeps on each row that can be held, and nobody may wait for it who has nothing to do with it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from holdfast.clock import Ports
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.migrate import migrate
 from holdfast.settings import Settings
+from tests.interleaving import liveness
+from tests.interleaving.liveness import Everything
 from tests.interleaving.scenes import SCENES, cases
 from tests.interleaving.stage import Case, Wrong, staged
 from tests.support.postgres import Cluster, running_cluster
@@ -26,7 +31,8 @@ def main() -> int:
         if asked.replay:
             return asyncio.run(replay(cluster, Case.parse(asked.replay)))
         names = asked.scene or list(SCENES)
-        wrong = sum(asyncio.run(play(cluster, name, every=asked.all)) for name in names)
+        waits = 0 if asked.scene else asyncio.run(sleep_on_rows(cluster, every=asked.all))
+        wrong = sum(asyncio.run(play(cluster, name, every=asked.all)) for name in names) + waits
     print(f"{wrong} cases are wrong" if wrong else "nothing is wrong")
     return 1 if wrong else 0
 
@@ -58,6 +64,20 @@ async def play(cluster: Cluster, name: str, *, every: bool) -> int:
                 print(f"\r{name}: {done} cases ", end="", file=sys.stderr)
     print(f"{name}: {done} cases in {time.monotonic() - begun:.1f} s, {wrong} wrong", flush=True)
     return wrong
+
+
+async def sleep_on_rows(cluster: Cluster, *, every: bool) -> int:
+    """The table of `liveness`: who waits for a row that somebody else holds."""
+    begun, waits = time.monotonic(), 0
+    async with staged(await database(cluster, Everything.name), Everything) as stage:
+        async for problem in liveness.play(stage, every=every):
+            waits += 1
+            print(problem)
+    print(
+        f"{len(liveness.HOLDS)} rows were held in {time.monotonic() - begun:.1f} s, {waits} operations waited",
+        flush=True,
+    )
+    return waits
 
 
 async def database(cluster: Cluster, scene: str) -> str:

@@ -105,7 +105,7 @@ MUTANTS: Final = (
     Mutant(
         "lanes are not locked: a lane of two runs three",
         "roomy-lane/claim_one/claim_of_another_kind",
-        (Edit(LanesSql.lock_lanes, " for update"),),
+        (Edit(LanesSql.lock_lanes, " for update skip locked"),),
     ),
     Mutant(
         "a step is stored without locking the lease: a stale step is accepted",

@@ -74,7 +74,7 @@ class Wrong(AssertionError):
 class Stage:
     def __init__(self, store: Store, observer: Any, scene: type[Scene]) -> None:
         self._store = store
-        self._observer = observer
+        self.observer = observer
         self.scene = scene(store)
         self._names = Names()
         self._start = 0
@@ -95,7 +95,7 @@ class Stage:
     async def statements(self, verb: str) -> list[str]:
         """The statements of a verb that runs alone, in their order."""
         if verb not in self._statements:
-            await self._set_back()
+            await self.set_back()
             gate = Gate()
             await self._answer(self.scene.call(verb), gate)
             self._statements[verb] = gate.statements
@@ -125,7 +125,7 @@ class Stage:
 
     async def _interleaved(self, case: Case) -> tuple[History, bool, list[tuple[Call, Any]]]:
         """What came of it, whether the second had to wait, and both with their answers as they ended."""
-        await self._set_back()
+        await self.set_back()
         first, second = self.scene.call(case.first), self.scene.call(case.second)
         stopped, rival = Gate(case.after), Gate()
         one = asyncio.create_task(self._answer(first, stopped))
@@ -149,7 +149,7 @@ class Stage:
             if self.scene.heard_of_the_dead(verb, answers[name]):
                 raise Wrong(self._told(case, blocked, [f"{verb} was answered with {answers[name]!r}"]))
         try:
-            await assert_well_placed(self._observer.fetch)
+            await assert_well_placed(self.observer.fetch)
         except AssertionError as problem:
             raise Wrong(self._told(case, blocked, [str(problem)])) from problem
         order = [(first, answers["first"]), (second, answers["second"])]
@@ -157,7 +157,7 @@ class Stage:
 
     async def _ended_or_blocked(self, task: asyncio.Task[Any], gate: Gate) -> bool:
         while not task.done():
-            if gate.pid and await self._observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", gate.pid):
+            if gate.pid and await self.observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", gate.pid):
                 return True
             await asyncio.sleep(0)
         return False
@@ -195,7 +195,7 @@ class Stage:
     async def _in_order(self, case: Case, *, swapped: bool, again: Sequence[str] = ()) -> History:
         key = (case.first, case.second, "swapped" if swapped else "", *again)
         if key not in self._serial:
-            await self._set_back()
+            await self.set_back()
             calls = {"first": self.scene.call(case.first), "second": self.scene.call(case.second)}
             answers = {}
             for name in ("second", "first") if swapped else ("first", "second"):
@@ -211,11 +211,19 @@ class Stage:
             answers[name] = together(answers[name], plain(await self._answer(calls[name], Gate()), self._names))
             if calls[name].operation is open_lanes:
                 answers[name] = "some"  # how often it looks at a lane is no promise
+        await self._look_at_lanes()
         return History(answers, await self._store.do(look_at, self._names, self.scene.look))
 
     async def _history(self, answers: dict[str, Any]) -> History:
+        await self._look_at_lanes()
         sight = await self._store.do(look_at, self._names, self.scene.look)
         return History({name: plain(answer, self._names) for name, answer in answers.items()}, sight)
+
+    async def _look_at_lanes(self) -> None:
+        """As the next look does: an ending that found its lane held leaves a note, and a claim that reads one has the
+        lane looked at."""
+        if self.scene.limit is not None:
+            await self._store.do(open_lanes, limit=100)
 
     async def _answer(self, said: Call, gate: Gate) -> Any:
         try:
@@ -233,22 +241,22 @@ class Stage:
     # The start of a scene, kept in a schema of its own. It copies whatever tables there are.
 
     async def _keep(self) -> None:
-        query = self._observer.fetch
-        await self._observer.execute("drop schema if exists kept cascade; create schema kept")
+        query = self.observer.fetch
+        await self.observer.execute("drop schema if exists kept cascade; create schema kept")
         tables = [row[0] for row in await query(_TABLES)]
         script = [f"delete from holdfast.{table}" for table in tables]
         for table in tables:
-            if await self._observer.fetchval(f"select exists (select 1 from holdfast.{table})"):
-                await self._observer.execute(f"create unlogged table kept.{table} as table holdfast.{table}")
+            if await self.observer.fetchval(f"select exists (select 1 from holdfast.{table})"):
+                await self.observer.execute(f"create unlogged table kept.{table} as table holdfast.{table}")
                 script.append(f"insert into holdfast.{table} overriding system value select * from kept.{table}")
         for (sequence,) in await query(_SEQUENCES):
-            last, called = await self._observer.fetchrow(f"select last_value, is_called from holdfast.{sequence}")
+            last, called = await self.observer.fetchrow(f"select last_value, is_called from holdfast.{sequence}")
             script.append(f"select setval('holdfast.{sequence}', {last}, {called})")
         self._script = "; ".join(script)
 
-    async def _set_back(self) -> None:
+    async def set_back(self) -> None:
         self._store.clock.us = self._start
-        await self._observer.execute(self._script)
+        await self.observer.execute(self._script)
 
 
 @asynccontextmanager

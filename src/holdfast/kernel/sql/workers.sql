@@ -79,7 +79,8 @@ where seq = :seq and status in ('active', 'draining')
 -- come up by its deadline is lost too.
 -- Brokers go with the process in which they live, whatever their own last heartbeat is: their hub beats for them after
 -- it has beaten for itself, in one transaction. So once the hub is locked and lost, none of its heartbeats is under
--- way. Everybody locks hosts first and then those who live there, each in the order of seq.
+-- way. Everybody locks hosts first and then those who live there, each in the order of seq. A worker whose row somebody
+-- holds, perhaps by a heartbeat, is left to the next sweep, and so are those who live in its process.
 with hosts as materialized (
     select seq from holdfast.worker
     where coalesce(host, 0) = 0 and ((status in ('active', 'draining')
@@ -91,14 +92,15 @@ with hosts as materialized (
                 select m.seq, m.heartbeat_at from rows(:missed, :last_beats) as m (seq bigint, heartbeat_at bigint))))
         or (status = 'starting' and ((boot_by <= holdfast.now_us() and boot_by <= cast(:until as bigint))
             or seq = any(cast(:gone as bigint[])))))
-    order by seq for update
+    order by seq for update skip locked
 ), hosted as materialized (
     select seq from holdfast.worker
     where coalesce(host, 0) <> 0 and status in ('active', 'draining')
         and ((heartbeat_at + ttl_us <= holdfast.now_us() and heartbeat_at + ttl_us <= cast(:until as bigint))
-            or seq = any(cast(:gone as bigint[])) or host = any(cast(:gone as bigint[]))
-            or host in (select h.seq from hosts h))
-    order by seq for update
+            or seq = any(cast(:gone as bigint[])) or host in (select h.seq from hosts h)
+            or (host = any(cast(:gone as bigint[])) and (select h.status from holdfast.worker h
+                where h.seq = worker.host) not in ('active', 'draining')))
+    order by seq for update skip locked
 )
 update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), active = 0,
     reason = case status when 'starting' then 'it did not start in time' else :reason end

@@ -1,0 +1,412 @@
+"""Who waits for whom: one session sleeps on a row, and every operation that needs nothing of it must go through.
+
+A case is a row that can be held and a verb of the scene `Everything`. The verb must end while the holder still holds;
+if the server names the holder as who blocks it, the case is wrong. No clock decides. A new row is one line of `HOLDS`,
+a new operation one verb. What waits by nature stands in `BY_NATURE`, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.brokers import Claimer, claim_for, take
+from holdfast.kernel.cancel import cancel
+from holdfast.kernel.complete import complete
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.drivers.lent_postgres import LentAsyncpg
+from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire
+from holdfast.kernel.enqueue import enqueue, enqueue_once, enqueue_unique
+from holdfast.kernel.lanes import open_lanes
+from holdfast.kernel.leases import beat, expire
+from holdfast.kernel.queries import list_jobs
+from holdfast.kernel.queues import list_lanes, list_queues
+from holdfast.kernel.routes import route_for
+from holdfast.kernel.rows import NewJob
+from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, WorkersSql
+from holdfast.kernel.waiting import park, signal, store_step, wake
+from holdfast.kernel.why import why
+from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
+from holdfast.outcomes import Done, Snooze
+from tests.interleaving.edits import Edit
+from tests.interleaving.mutants import Mutant
+from tests.interleaving.pausing import Call, Gate, call, through
+from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, verb
+from tests.interleaving.stage import Stage, staged
+from tests.support.stores import Store
+
+_HOUR = 3_600 * SECOND
+_MIGRATION_LOCK = 5_073_114  # as the driver takes it
+
+
+class Everything(Scene):
+    """Jobs of every standing, two of each: one whose rows somebody holds, and one that has nothing to do with it."""
+
+    name = "everything"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.caller: Any = None  # the connection of whoever holds
+
+    def laned(self, name: str, lane: str, concurrency: int = 1, **changes: Any) -> NewJob:
+        return self.job(name, lane=lane, concurrency=concurrency, **changes)
+
+    async def build(self) -> None:
+        self.worker, self.stopped = await self.register(), await self.register("stopped")
+        for duty, worker in ((CLEANUP, self.stopped), (SCHEDULES, self.worker)):
+            await self.do(acquire, duty, worker, ttl_us=_HOUR, gone=[])
+        await self.put(self.job("runs held"), self.job("runs"), self.job("parks"))
+        self.runs_held, self.runs, self.parks = await self.claimed(3)
+        await self.put(self.laned("narrow", "held"), self.laned("other narrow", "other"))
+        self.narrow, self.other_narrow = await self.claimed(2, laned=True)
+        await self.put(self.laned("blocked", "held"))
+        await self.claimed(2, laned=True)
+        await self.put(self.job("channel"))
+        (waits,) = await self.claimed()
+        await self.do(park, waits, channel="held", timeout_us=None)
+        key = self.job("unique", unique_key="held", unique_scope="live")
+        await self.do(enqueue_unique, key, self.routes(key))
+        once = self.job("once")
+        await self.do(enqueue_once, once, self.routes(once), key="held")
+        await self.store.advance("2h")  # lanes and routes are old: the next call that enqueues writes them
+        for worker in (self.worker, self.stopped):
+            await self.do(beat, worker, 0, [], ttl_us=TTL_US, ceiling_us=CEILING_US)
+        await self.store.query(
+            f"update holdfast.lease set lease_until = {self.store.clock.us + _HOUR} where true returning 1"
+        )
+        await self.put(self.job("ready held"), self.job("ready"))
+        await self.put(self.laned("behind", "held"), self.laned("free", "free"))
+        await self.store.query(f"update holdfast.lane set updated_at = {self.store.clock.us - 2 * _HOUR} returning 1")
+        await self.store.query(f"update holdfast.route set used_at = {self.store.clock.us - 2 * _HOUR} returning 1")
+
+    # What workers do
+
+    @verb
+    def claim_plain(self) -> Call:
+        return self.claiming(10)
+
+    @verb
+    def claim_in_lanes(self) -> Call:
+        return self.claiming(10, laned=True)
+
+    @verb
+    def claim_for(self) -> Call:
+        routes = frozenset(route_for("default", "work", laned=laned).id for laned in (False, True))
+        return call(claim_for, [Claimer(self.worker, routes, 10, TTL_US)])
+
+    @verb
+    def take(self) -> Call:
+        return call(take, self.worker, self.id("ready"), TTL_US)
+
+    @verb
+    def complete(self) -> Call:
+        return call(complete, [self.ending(self.runs, Done(1))])
+
+    @verb
+    def complete_in_held_lane(self) -> Call:
+        return self.settling((self.narrow, Done(1)))
+
+    @verb
+    def complete_in_lanes(self) -> Call:
+        return self.settling((self.other_narrow, Done(1)), (self.narrow, Snooze("1s")))
+
+    @verb
+    def step(self) -> Call:
+        return call(store_step, self.runs, "a step", "1")
+
+    @verb
+    def park(self) -> Call:
+        return call(park, self.parks, channel="other", timeout_us=None)
+
+    @verb
+    def beat(self) -> Call:
+        held = [self.runs_held.held, self.runs.held, self.narrow.held]
+        return call(beat, self.worker, 3, held, ttl_us=TTL_US, ceiling_us=CEILING_US)
+
+    @verb
+    def register_another(self) -> Call:
+        routes = [route_for("default", kind) for kind in ("work", "other")]
+        return call(register, self.who("another"), routes, ttl_us=TTL_US, gone=[])
+
+    @verb
+    def renew_duty(self) -> Call:
+        return call(acquire, SCHEDULES, self.worker, ttl_us=_HOUR, gone=[])
+
+    @verb
+    def look_for_work(self) -> Call:
+        return call(look, self.worker, [route_for("default", "work").id])
+
+    @verb
+    def adopt_routes(self) -> Call:
+        return call(adopt_routes, since=0)
+
+    @verb
+    def open_lanes(self) -> Call:
+        return call(open_lanes, limit=100)
+
+    @verb
+    def wake(self) -> Call:
+        return call(wake, limit=100)
+
+    @verb
+    def expire(self) -> Call:
+        return call(expire, gone=[], limit=100, backoff_us=SECOND, chance=random.Random(0))
+
+    @verb
+    def lose_workers(self) -> Call:
+        return call(lose_workers, gone=[self.stopped], reason="its presence is gone")
+
+    # What programs do
+
+    @verb
+    def enqueue(self) -> Call:
+        return self.enqueuing(self.job("another"))
+
+    @verb
+    def enqueue_in_lanes(self) -> Call:
+        return self.enqueuing(
+            self.laned("in held", "held", 2), self.laned("in other", "other"), self.laned("in new", "new")
+        )
+
+    @verb
+    def enqueue_on_new_route(self) -> Call:
+        return self.enqueuing(self.job("new route", kind="new"))
+
+    @verb
+    def enqueue_unique(self) -> Call:
+        job = self.job("other unique", unique_key="other", unique_scope="live")
+        return call(enqueue_unique, job, self.routes(job))
+
+    @verb
+    def enqueue_once(self) -> Call:
+        job = self.job("other once")
+        return call(enqueue_once, job, self.routes(job), key="other")
+
+    @verb
+    def signal(self) -> Call:
+        return self.signalling("other", "other")
+
+    @verb
+    def cancel(self) -> Call:
+        return call(cancel, self.id("ready"), reason="no more")
+
+    # What is read
+
+    @verb
+    def read(self) -> Call:
+        return call(read_everything, self.id("blocked"))
+
+
+async def read_everything(tx: Transaction, id: Any) -> None:
+    """What pages show."""
+    await list_jobs(tx, limit=100)
+    await list_lanes(tx)
+    await list_queues(tx)
+    await list_workers(tx, all=True, limit=100)
+    await why(tx, id)
+
+
+Hold = Callable[[Everything, Any], Awaitable[object]]
+
+
+class Held(NamedTuple):
+    """Something that a session sleeps on, inside its open transaction."""
+
+    what: str
+    hold: Hold
+
+
+def row(what: str, rows: str) -> Held:
+    """These rows, locked by a process that was stopped or by a slow statement."""
+
+    async def hold(scene: Everything, connection: Any) -> None:
+        found = await connection.fetch(f"select 1 from holdfast.{rows.format_map(_Ids(scene))} for update")
+        assert found, f"there is no {what} to hold"
+
+    return Held(what, hold)
+
+
+def lent(what: str, made: Callable[[Everything], Call]) -> Held:
+    """What a call with `tx=` has written, and not committed yet."""
+
+    async def hold(scene: Everything, connection: Any) -> None:
+        said = made(scene)
+        await LentAsyncpg(connection, "holdfast").transact(said.operation, *said.args, **said.options)
+
+    return Held(what, hold)
+
+
+class _Ids(dict[str, str]):
+    """The id of a job by its name in the scene, as `{name}` in a condition."""
+
+    def __init__(self, scene: Everything) -> None:
+        super().__init__()
+        self._scene = scene
+
+    def __missing__(self, name: str) -> str:
+        return f"(select seq from holdfast.job where id = '{self._scene.id(name)}')"
+
+
+async def _migration_lock(_: Everything, connection: Any) -> None:
+    await connection.fetch(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
+
+
+def _unique(scene: Everything) -> Call:
+    job = scene.job("lent unique", unique_key="lent", unique_scope="live")
+    return call(enqueue_unique, job, scene.routes(job))
+
+
+def _once(scene: Everything) -> Call:
+    job = scene.job("lent once")
+    return call(enqueue_once, job, scene.routes(job), key="lent")
+
+
+def _enqueue(*jobs: NewJob, scene: Everything) -> Call:
+    return call(enqueue, list(jobs), scene.routes(*jobs))
+
+
+HOLDS: Final = (
+    row("lane", "lane where name = 'held'"),
+    row("route", "route"),
+    row("channel", "channel where name = 'held'"),
+    row("unique key", "unique_key where key = 'held'"),
+    row("idempotency key", "idempotency where key = 'held'"),
+    row("worker", "worker where id = 'stopped'"),
+    row("duty", "duty where name = 'cleanup'"),
+    row("ready row", "ready where seq = {ready held}"),
+    row("blocked row", "later where state = 'blocked'"),
+    row("waiting row", "later where seq = {channel}"),
+    row("lease row", "lease where seq = {runs held}"),
+    row("anchor of a job", "job where seq = {runs held}"),
+    Held("migration lock", _migration_lock),
+    lent("tx= into a lane and a route that are old", lambda s: _enqueue(s.laned("l", "held"), s.job("p"), scene=s)),
+    lent("tx= with other limits", lambda s: _enqueue(s.laned("l", "held", 5), scene=s)),
+    lent("tx= into a new lane", lambda s: _enqueue(s.laned("l", "new"), scene=s)),
+    lent("tx= on a new route", lambda s: _enqueue(s.job("l", kind="new"), scene=s)),
+    lent("tx= with a unique key", _unique),
+    lent("tx= with an idempotency key", _once),
+    lent("tx= that signals", lambda s: call(signal, s.id("lent signal"), "held", '"lent"')),
+)
+
+# What a case is about itself, so that waiting, within the patience of a statement, is right.
+BY_NATURE: Final[dict[tuple[str, str], str]] = {}
+
+MUTANTS: Final = (
+    Mutant(
+        "claims wait for lanes",
+        "lane/claim_in_lanes",
+        (Edit(LanesSql.lock_lanes, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "endings wait for lanes",
+        "lane/complete_in_held_lane",
+        (Edit(LanesSql.lock_lanes, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a call that enqueues refreshes a lane that somebody holds",
+        "lane/enqueue_in_lanes",
+        (Edit(EnqueueSql.enqueue, "s.name in (select f.name from free_lane f)) order by", "true) order by"),),
+    ),
+    Mutant(
+        "a call that enqueues refreshes a route that somebody holds",
+        "route/enqueue",
+        (Edit(EnqueueSql.enqueue, "s.id in (select f.id from free_route f)) order by", "true) order by"),),
+    ),
+    Mutant(
+        "a claim waits for jobs that somebody holds",
+        "ready row/claim_plain",
+        (Edit(JobsSql.claim_one, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a sweep waits for the row of a worker",
+        "worker/lose_workers",
+        (Edit(WorkersSql.lose_workers, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "heartbeats wait for a lease",
+        "lease row/beat",
+        (Edit(LeasesSql.renew, " for update skip locked", " for update"),),
+    ),
+)
+
+
+class Waits(AssertionError):
+    """An operation waits for somebody with whom it has nothing to do."""
+
+
+@asynccontextmanager
+async def holding(stage: Stage, held: Held) -> AsyncIterator[int]:
+    """From the start of the scene, a session sleeps on this; gives the number of its process."""
+    await stage.set_back()
+    scene = stage.scene
+    assert isinstance(scene, Everything)
+    holder = await asyncpg.connect(scene.store.url)
+    try:
+        transaction = holder.transaction()
+        await transaction.start()
+        await held.hold(scene, holder)
+        yield holder.get_server_pid()
+        await transaction.rollback()
+    finally:
+        await holder.close()
+
+
+async def judge(stage: Stage, held: Held, *names: str) -> None:
+    """Raise `Waits` if one of these verbs, called one after the other, waits for whoever holds this."""
+    running: asyncio.Task[None] | None = None
+    waits = ""
+    async with holding(stage, held) as holder:
+        for name in names:
+            gate, said = Gate(), stage.scene.call(name)
+            running = asyncio.create_task(_answer(stage, gate, said))
+            if await _waits(stage, running, holder):
+                waits = f"{name} waits for whoever holds: {held.what} (after {', '.join(gate.statements) or 'nothing'})"
+                break
+    if running is not None:
+        await running
+    if waits:
+        raise Waits(waits)
+
+
+async def _answer(stage: Stage, gate: Gate, said: Call) -> None:
+    with suppress(HoldfastError):  # what the verb before has done may leave nothing to do for this one
+        await stage.database.transact(through(gate, said))
+
+
+async def _waits(stage: Stage, running: asyncio.Task[None], holder: int) -> bool:
+    """Whether the server names the holder as who blocks it, before it has ended."""
+    blocked = "select 1 from pg_stat_activity where datname = current_database() and $1 = any(pg_blocking_pids(pid))"
+    while not running.done():
+        if await stage.observer.fetchval(blocked, holder):
+            return True
+        await asyncio.sleep(0)
+    return False
+
+
+def verbs_beside(held: Held) -> list[str]:
+    return [name for name in Everything.verbs() if (held.what, name) not in BY_NATURE]
+
+
+async def play(stage: Stage, *, every: bool) -> AsyncIterator[str]:
+    """What waits and must not. `every`: each case from the start of the scene, not one verb after the other."""
+    for held in HOLDS:
+        names = verbs_beside(held)
+        for some in [(name,) for name in names] if every else [tuple(names)]:
+            try:
+                await judge(stage, held, *some)
+            except Waits as problem:
+                yield str(problem)
+
+
+async def judge_pair(url: str, pair: str, plant: Callable[[Any], None] = lambda _database: None) -> None:
+    """One case, as a mutant names it."""
+    what, name = pair.split("/")
+    async with staged(url, Everything) as stage:
+        plant(stage.database)
+        await judge(stage, next(held for held in HOLDS if held.what == what), name)
