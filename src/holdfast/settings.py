@@ -46,7 +46,9 @@ class Settings:
     schema: str = _setting("holdfast", "PostgreSQL schema, and prefix of the NOTIFY channels.")
     profile: Profile = _setting("full", "full: acknowledged = on disk. fast: an OS crash may lose the last moments.")
     pooler: bool = _setting(False, "A transaction pooler is in use: no LISTEN, no presence, no prepared statements.")
-    connections: int = _setting(4, "PostgreSQL connections one process may open; for reads of the web, as many more.")
+    connections: int = _setting(
+        4, "PostgreSQL connections of a process; as many more for reads of the web, two for a worker."
+    )
     busy_timeout: timedelta = _time("5s", "How long a SQLite writer waits for another process before StoreBusy.")
     store_patience: timedelta = _time("5s", "How long a call is repeated while the database cannot be reached.")
     web_patience: timedelta = _time("5s", "How long one query may take that only reads for the web.")

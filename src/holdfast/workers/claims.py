@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
+from holdfast.kernel.bounds import urgent
 from holdfast.kernel.claim import heads
 from holdfast.kernel.database import Database
 from holdfast.kernel.rows import Lease
@@ -61,7 +62,8 @@ class Claiming:
                 continue
             sent_at = self._ports.clock.monotonic()
             ttl_us = microseconds(self._settings.lease_ttl)
-            leases = await self._database.transact(operation, worker, routes, room, ttl_us)
+            with urgent():
+                leases = await self._database.transact(operation, worker, routes, room, ttl_us)
             self._telling.timed("claim.done", sent_at, worker, jobs=len(leases))
             self._accept(leases, sent_at, slots)
             taken += len(leases)
@@ -107,4 +109,6 @@ class Claiming:
         """Which of the served routes have work now, the best first."""
         self._probed_at = self._ports.clock.monotonic()
         self._seen_elsewhere = False
-        self._routing.cool(await self._database.transact(heads, self._routing.served))
+        with urgent():
+            first = await self._database.transact(heads, self._routing.served)
+        self._routing.cool(first)

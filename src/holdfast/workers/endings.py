@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, Unavailable
+from holdfast.kernel.bounds import urgent
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.complete import ending as ending_of
 from holdfast.kernel.database import Database, Owner
@@ -239,7 +240,8 @@ class Endings:
 
     async def _complete(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
         sent_at = self._ports.clock.monotonic()
-        states = await self._store(batch)
+        with urgent(when=self._line_of(batch[0][0]) is None):
+            states = await self._store(batch)
         self._telling.timed("complete.done", sent_at, batch[0][0].worker, jobs=len(batch))
         for lease, ending in batch:
             self._settled(lease, ending, states.get(ending.seq))

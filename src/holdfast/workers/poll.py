@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.clock import Ports
+from holdfast.kernel.bounds import urgent
 from holdfast.kernel.crowd import Look, LookNote, tell_look
 from holdfast.kernel.database import Database
 from holdfast.kernel.rows import Sight
@@ -92,7 +93,8 @@ class Polling:
             hinted = self.wanted.is_set()
             self.wanted.clear()
             asked_at = self._ports.clock.monotonic()
-            sight = await self._database.transact(look, self._worker(), self._routing.served)
+            with urgent():
+                sight = await self._database.transact(look, self._worker(), self._routing.served)
             if await self._sweeper.judge_clock(sight, asked_at):
                 self._known_routes.forget()
                 self.wanted.set()

@@ -18,7 +18,7 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.bounds import bounds_now
+from holdfast.kernel.bounds import bounds_now, is_urgent
 from holdfast.kernel.database import CROWD, Blocking, Guard, Operation, Owner, StoredSchema, is_single
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.causes import raise_as
@@ -328,7 +328,7 @@ class PostgresDatabase:
         bounds = bounds_now()
         if bounds is not None:
             return await self._bounded.attempt(bounds, operation, args, kwargs)
-        async with (self._pool or await self.pool()).line() as line:
+        async with (self._pool or await self.pool()).line(urgent=is_urgent()) as line:
             tx = self.transaction_on(line)
             if self.direct and is_single(operation):
                 answer = await operation(tx, *args, **kwargs)

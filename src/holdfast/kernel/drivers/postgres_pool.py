@@ -3,6 +3,8 @@
 asyncpg's own pool resets a connection with an extra round trip at every release and cannot lend one that listens;
 this one does neither. One connection is kept, the one that listens; the others close after half a minute without
 work. One that does not answer is given up: a network may swallow everything without a word.
+
+Calls that wait for locks may have all connections. What is urgent then goes first, and may open a few more.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import asyncpg
 Connection = Any  # asyncpg's Connection; the library ships without complete types
 
 _IDLE_SECONDS = 30.0
+_FOR_URGENT = 2  # connections beyond the size
 _CONNECT_SECONDS = 10.0
 
 
@@ -61,11 +64,12 @@ class ConnectionPool:
         self._idle: list[tuple[Connection, float]] = []
         self._open = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._urgent: deque[asyncio.Future[None]] = deque()
         self._closing = False
 
     @contextlib.asynccontextmanager
-    async def line(self) -> AsyncIterator[PooledConnection]:
-        line = PooledConnection(await self._acquire(), self._patience)
+    async def line(self, *, urgent: bool = False) -> AsyncIterator[PooledConnection]:
+        line = PooledConnection(await self._acquire(urgent=urgent), self._patience)
         line.ask()
         try:
             yield line
@@ -97,14 +101,15 @@ class ConnectionPool:
                 self._open -= 1
                 connection.terminate()
 
-    async def _acquire(self) -> Connection:
+    async def _acquire(self, *, urgent: bool) -> Connection:
+        most = self._size + (_FOR_URGENT if urgent else 0)
         while True:
-            while self._idle:
+            while self._idle and self._busy < most:
                 connection, _ = self._idle.pop()
                 if not connection.is_closed():
                     return connection
                 self._open -= 1
-            if self._open < self._size:
+            if self._busy < most and not self._idle:
                 self._open += 1
                 try:
                     return await self._connect()
@@ -121,7 +126,7 @@ class ConnectionPool:
                 if self._idle:
                     continue
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            (self._urgent if urgent else self._waiting).append(turn)
             try:
                 await turn
             except asyncio.CancelledError:
@@ -141,12 +146,17 @@ class ConnectionPool:
             self._idle.insert(last, item)
         self._tell()
 
+    @property
+    def _busy(self) -> int:
+        return self._open - len(self._idle)
+
     def _tell(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        for waiting, most in ((self._urgent, self._size + _FOR_URGENT), (self._waiting, self._size)):
+            while waiting and self._busy < most:
+                turn = waiting.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
 
 
 async def dial(url: str, name: str, *, cached_statements: int, within: float) -> Connection:
