@@ -33,7 +33,7 @@ from tests.support.postgres import Cluster, Server, running_cluster
 from tests.support.processes import folder_in_memory
 from tests.support.stores import SharedDatabase, Store, postgres_store, sqlite_store
 
-pytest_plugins = ["tests.budgets", "tests.failures", "tests.mutants.plugin", "tests.selection"]
+pytest_plugins = ["tests.budgets", "tests.failures", "tests.selection", "tests.mutants.plugin"]
 
 # SQLite waits for its disk at every commit, and no test cuts the power: what is temporary is in memory. Processes that
 # tests start take the same folder from TMPDIR; whoever sets that chooses another one.

@@ -16,6 +16,7 @@ without `-m`, gets all of it on both databases.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -46,7 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def leaves_postgres_to_test_all(item: pytest.Item, collected: set[str]) -> bool:
     if item.nodeid.startswith(ON_BOTH) or item.get_closest_marker("both") is not None:
         return False
-    test, _, case = item.nodeid.partition("[")
+    return has_twin(item.nodeid, collected)
+
+
+def has_twin(nodeid: str, collected: Collection[str]) -> bool:
+    """Whether this is a case on PostgreSQL whose like on SQLite is collected too."""
+    test, _, case = nodeid.partition("[")
     return "postgres" in case and f"{test}[{case.replace('postgres', 'sqlite', 1)}" in collected
 
 

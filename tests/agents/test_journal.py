@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from holdfast import Holdfast
 from holdfast.agents.events.journal import write
-from holdfast.agents.rows import Requested, Speaking
+from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say
@@ -74,6 +74,18 @@ async def test_notes_of_many_runs_are_two_statements_and_a_late_attempt_notes_no
     assert [id for (id,) in query(place, progressed)] == sorted([interrupted, *calm])
     noted = "select run, request_id from holdfast.turn where request_id is not null order by run"
     assert query(place, noted) == [(run, f"request of {run}") for run in sorted([interrupted, *calm])]
+
+
+async def test_a_late_attempt_says_nothing(make_app: MakeApp, place: Place) -> None:
+    """What a model still says to it would stand among the words of the attempt that has the run now."""
+    hf = make_app(embedded=False)
+    run = (await hf.agent("a", model=scripted(hf, say("done"))).enqueue("Go")).id
+    query(place, SPEAKING)
+    told = "select type, data from holdfast.run_event where type = 'delta' order by seq"
+    for epoch, token, words in ((EPOCH, TOKEN - 1, "late"), (EPOCH - 1, TOKEN, "of before"), (EPOCH, TOKEN, "mine")):
+        delta = NewDelta(run, epoch, token, 1, "delta", f'"{words}"')
+        await core_of(hf).runtime().transact(write, [delta], [], [])
+    assert [str(data).strip('"') for _, data in query(place, told)] == ["mine"]
 
 
 async def test_notes_of_no_run_are_no_statement(hf: Holdfast) -> None:

@@ -26,7 +26,8 @@ from tests.support.warm import begin
 
 ROOT: Final = Path(__file__).parents[2]
 SIDE_BY_SIDE: Final = 2
-LONGEST: Final = 60  # seconds for a test
+PATIENCE: Final = 60  # seconds for a test
+HANGS: Final = 30  # after which a test that passes without the bug has noticed it
 HUNG: Final = 1200
 IMPORTED: Final = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # the warm process has plugins' names imported
 PRELOAD: Final = ("tests.support.preloaded", "_pytest.python", "psycopg")
@@ -61,7 +62,7 @@ def main() -> int:
         os.environ.setdefault("HOLDFAST_TEST_POSTGRES", cluster.url())
         named = {test for mutant in mutants for test in mutant.tests}
         lost = dict.fromkeys(lost_among(named), "there is no such test")
-        healthy = run_tests(sorted(named - lost.keys()), "-n", str(SIDE_BY_SIDE))
+        healthy = run_tests(sorted(named - lost.keys()), "--timeout", str(PATIENCE), "-n", str(SIDE_BY_SIDE))
         healthy.failed.update({f"tests/{test}": why for test, why in lost.items()})
         if healthy.trouble:
             print(f"the tests could not run: {healthy.trouble}", file=sys.stderr)
@@ -99,7 +100,7 @@ def judge(mutant: Mutant, healthy: Ran) -> Verdict:
         if why := reasons_of(test, healthy):
             return Verdict(mutant, False, f"{test} FAILS WITHOUT IT: {brief(why[0])}")
     begun = time.monotonic()
-    ran = run_tests(mutant.tests, "--mutant", mutant.name)
+    ran = run_tests(mutant.tests, "--timeout", str(HANGS), "--mutant", mutant.name)
     seconds = time.monotonic() - begun
     if ran.trouble:
         return Verdict(mutant, False, f"COULD NOT RUN: {ran.trouble}", seconds)
@@ -132,7 +133,7 @@ def run_tests(tests: Sequence[str], *options: str) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "failures"
         named = [f"tests/{test}" for test in tests]
-        words = ["-m", "pytest", "-q", *IMPORTED, "--timeout", str(LONGEST), "--record", str(record), *options, *named]
+        words = ["-m", "pytest", "-q", *IMPORTED, "--one-database", "--record", str(record), *options, *named]
         code, said = ended(words, HUNG)
         if code is None:
             return Ran({}, "it hangs")

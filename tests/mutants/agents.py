@@ -32,7 +32,7 @@ RUNS: Final = (
             ),
             Words("end_turns", "and t.state <> 'completed'", on="sqlite"),
         ),
-        ("agents/test_transitions.py::test_an_answer_that_another_attempt_has_stored_is_no_repeat[sqlite]",),
+        ("agents/test_races.py::test_an_answer_stored_after_a_cancel_says_so_however_often_it_is_asked[sqlite]",),
     ),
     Mutant(
         "answer bought again",
@@ -44,8 +44,7 @@ RUNS: Final = (
         "unknown calls not counted",
         "a call whose worker died is asked again as if it had never been made",
         (Words("begin_turn", "case when turn.state in ('calling', 'batched') then 1 else 0 end", "0"),),
-        ("agents/test_conformance_recovery.py::test_ap_33_a_run_ends_as_if_its_worker_had_not_been_killed[sqlite]",),
-        ("AP-33",),
+        ("agents/test_waterfalls.py::test_a_killed_turn_has_a_dead_attempt_with_its_worker_and_an_unknown_purchase",),
     ),
     Mutant(
         "words of a late attempt",
@@ -62,7 +61,7 @@ RUNS: Final = (
                 on="sqlite",
             ),
         ),
-        ("agents/test_races.py::test_two_attempts_of_one_run_in_one_process_keep_their_words_apart[sqlite]",),
+        ("agents/test_journal.py::test_a_late_attempt_says_nothing[sqlite]",),
     ),
     Mutant(
         "run taken that made progress",
@@ -86,28 +85,6 @@ RUNS: Final = (
         "the end of a run does not wake the one behind it",
         (Words("wake_next", "coalesce(t.state, '') = 'waiting'", "false"),),
         ("agents/test_sessions.py::test_a_run_cancelled_while_it_waits_lets_the_next_one_go[sqlite]",),
-    ),
-    Mutant(
-        "run ended twice",
-        "a run that has ended ends again in another way",
-        (Words("finish_runs", "where run.id = e.id and run.finalized_at is null", "where run.id = e.id"),),
-        ("agents/test_transitions.py::test_a_verb_does_to_a_run_what_the_table_says_or_nothing",),
-        ("AP-46",),
-    ),
-    Mutant(
-        "prompt said twice",
-        "a run that begins again says its prompt again",
-        (
-            Code(
-                "holdfast.agents.runs.turns:open_turn",
-                "if not run.prompted: await add_message",
-                "if True: await add_message",
-            ),
-        ),
-        (
-            "agents/test_conformance_loop.py::test_ap_11_the_prompt_is_stored_once_before_the_call_whatever_is_repeated[sqlite]",
-        ),
-        ("AP-11",),
     ),
     Mutant(
         "key that makes two runs",
@@ -194,12 +171,6 @@ PEOPLE: Final = (
         ("agents/test_people.py::test_what_was_seen_is_what_is_approved_and_once[sqlite]",),
     ),
     Mutant(
-        "decision made twice",
-        "two people decide one inquiry, each in another way",
-        (Words("decide_inquiry", "and state = 'open'"),),
-        ("agents/test_transitions_of_parts.py::test_a_verb_does_to_an_inquiry_what_the_table_says_or_nothing",),
-    ),
-    Mutant(
         "approval after its time",
         "an inquiry whose time is over is approved",
         (Words("decide_inquiry", "or expires_at > holdfast.now_us()", "or expires_at > 0"),),
@@ -221,7 +192,7 @@ PEOPLE: Final = (
         "decision of another tenant",
         "whoever knows its id decides an inquiry of another tenant",
         (Code("holdfast.agents.people.inquiries:_sees", "wish.tenant in (None, row.tenant)", "True"),),
-        ("agents/test_tenants.py::test_nothing_of_another_tenant_is_found_by_any_method[sqlite]",),
+        ("agents/test_people.py::test_what_was_seen_is_what_is_approved_and_once[sqlite]",),
     ),
     Mutant(
         "approved call that waits on",
@@ -318,22 +289,17 @@ BATCHES: Final = (
 HISTORY: Final = (
     Mutant(
         "pair split by a compaction",
-        "a call goes into the summary and its result stays",
+        "a call goes into the summary and its result stays, as each stands for itself",
         (
             Code(
                 "holdfast.agents.compaction.partition:_belongs",
                 "return bool(uses(before.blocks)) and _has_results(message)",
                 "return False",
             ),
+            Code("holdfast.agents.compaction.partition:_category", "if fits or unit.is_open:", "if fits:"),
         ),
         ("agents/test_compaction_property.py::test_whatever_is_taken_out_pairs_stay_whole",),
         ("AP-53",),
-    ),
-    Mutant(
-        "open call compacted",
-        "a call without its result yet goes into a summary",
-        (Code("holdfast.agents.compaction.partition:_category", "if fits or unit.is_open:", "if fits:"),),
-        ("agents/test_compaction_property.py::test_whatever_is_taken_out_pairs_stay_whole",),
     ),
     Mutant(
         "marked message compacted",
@@ -371,7 +337,7 @@ HISTORY: Final = (
         "refused exchange sent again",
         "what a provider refused stays in the history",
         (Words("retire", "set live = 0", "set live = 1"),),
-        ("agents/test_bad_days.py::test_a_refused_exchange_is_kept_and_never_sent_again",),
+        ("agents/test_refused_content.py::test_a_refused_attachment_spoils_its_run_and_not_the_session[sqlite]",),
     ),
     Mutant(
         "event skipped on resuming",

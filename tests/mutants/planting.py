@@ -11,16 +11,17 @@ import inspect
 import pkgutil
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, cached_property
-from importlib import resources
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, Protocol
 
+import holdfast
 from holdfast.kernel import sql
 from holdfast.kernel.sql import Dialect, Source
 
-SHIPPED: Final = "holdfast"
+ROOT: Final = Path(holdfast.__path__[0])
 _NAME: Final = re.compile(r"^-- name: (\w+) ", re.MULTILINE)
 
 
@@ -150,17 +151,11 @@ class Planted:
 def places() -> dict[str, tuple[tuple[str, str], ...]]:
     """Statement -> the packages and files that have it."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for package in packages_of_statements():
-        for file in sorted(each.name for each in resources.files(package).iterdir() if each.name.endswith(".sql")):
-            for name in set(_NAME.findall(resources.files(package).joinpath(file).read_text("utf-8"))):
-                found.setdefault(name, []).append((package, file))
+    for file in sorted(ROOT.rglob("*.sql")):
+        package = ".".join((ROOT.name, *file.parent.relative_to(ROOT).parts))
+        for name in sorted(set(_NAME.findall(file.read_text("utf-8")))):
+            found.setdefault(name, []).append((package, file.name))
     return {name: tuple(each) for name, each in found.items()}
-
-
-def packages_of_statements() -> Iterator[str]:
-    for module in pkgutil.walk_packages(resolved(SHIPPED).__path__, f"{SHIPPED}."):
-        if module.ispkg and module.name.rpartition(".")[2] == "sql":
-            yield module.name
 
 
 def replaced(text: str, old: str, new: str, *, where: str, once: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Planted bugs of workers, drivers, brokers and pools."""
+"""Planted bugs of workers, drivers and pools."""
 
 from __future__ import annotations
 
@@ -143,18 +143,6 @@ WORKERS: Final = (
         ("workers/test_concurrency.py::test_no_more_handlers_at_once_than_slots[sqlite]",),
     ),
     Mutant(
-        "refused ending that sinks the others",
-        "one outcome that the database refuses keeps its batch from being stored",
-        (
-            Code(
-                "holdfast.workers.endings:Endings._write_some",
-                "for item in batch: await self._write_some([item])",
-                "self._set_apart(*batch[0], problem)",
-            ),
-        ),
-        ("workers/test_endings.py::test_one_that_the_database_refuses_fails_alone",),
-    ),
-    Mutant(
         "call that sinks its group",
         "of calls that share a commit, one that the store refuses fails them all",
         (
@@ -165,14 +153,6 @@ WORKERS: Final = (
             ),
         ),
         ("workers/test_grouping.py::test_a_call_that_the_store_refuses_fails_alone[sqlite]",),
-    ),
-)
-BROKERS: Final = (
-    Mutant(
-        "cancelled claim that keeps its job",
-        "a claim whose caller has gone leaves its job leased to nobody",
-        (Code("holdfast.brokers.waiters:Waiters._hand_out", "self._give_back(lease)", "pass"),),
-        ("workers/test_brokers.py::test_a_claim_that_is_cancelled_leaves_its_job_to_others[sqlite]",),
     ),
 )
 POOLS: Final = (
@@ -210,9 +190,9 @@ POOLS: Final = (
     ),
     Mutant(
         "keepers that do not take turns",
-        "two keepers start what each saw missing",
+        "whoever asks for a turn has it: two keepers start what each saw missing",
         (Words("take_turn", "where duty.held_until <= holdfast.now_us() or duty.held_until > excluded.held_until"),),
-        ("pools/test_pool.py::test_deciders_take_turns[sqlite]",),
+        ("conformance/test_look.py::test_one_of_many_takes_the_turn_to_ask",),
     ),
 )
-MUTANTS: Final = (*WORKERS, *BROKERS, *POOLS)
+MUTANTS: Final = (*WORKERS, *POOLS)
