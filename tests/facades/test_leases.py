@@ -289,6 +289,13 @@ def test_ua_18_a_failure_has_its_class(run: RuntimeDb) -> None:
     assert status(run) == "failed"
     (attempt,) = list_run_attempts(run, "run_1")
     assert (attempt["failure_class"], attempt["failure_reason"]) == ("run_handler_failed", "it does not compile")
+    assert requeue_run(run, "run_1")
+    acquire_run_lease(run, "run_1", "worker_1", 60)
+    assert fail_run(run, "run_1", "worker_1", "nobody answers", "provider_down")
+    assert [each["failure_class"] for each in list_run_attempts(run, "run_1")] == [
+        "run_handler_failed",
+        "provider_down",
+    ]
 
 
 def test_ua_19_attempts_are_numbered_without_gaps_across_requeues(run: RuntimeDb) -> None:

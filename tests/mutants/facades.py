@@ -30,8 +30,7 @@ UNIVERSAL_AGENT: Final = (
         "run revived",
         "a run that runs is started again",
         (Code(f"{RUNS}:queue_again", "if seen is None or not seen.ended:", "if seen is None:"),),
-        (f"{LEASES}::test_ua_11_queuing_again_never_revives_a_run",),
-        ("UA-11",),
+        (f"{LEASES}::test_ua_19_attempts_are_numbered_without_gaps_across_requeues",),
     ),
     Mutant(
         "run taken from a live owner",

@@ -41,7 +41,7 @@ GATEWAY: Final = (
                 "holdfast.resp.principals:KeyPrincipal.may_register", "return ANY in self.workers or", "return True or"
             ),
         ),
-        ("resp/test_workers.py::test_a_key_may_be_given_more_ids",),
+        ("resp/test_workers.py::test_a_key_registers_no_id_that_is_not_its_own",),
         ("AGX-08",),
     ),
     Mutant(

@@ -231,6 +231,13 @@ async def test_a_key_may_be_given_more_ids(connect: Connect) -> None:
     await asyncio.gather(*(registered(connect, name) for name in ("w1", "w2", "w3")))
 
 
+async def test_a_key_registers_no_id_that_is_not_its_own(connect: Connect) -> None:
+    client = await connect("w1")
+    answer = await client.text("WORKER.REGISTER", worker("somebody-else"))
+    assert answer == "-ERR Invalid worker registration: this key may register w1"
+    assert await client("EXISTS", "worker:somebody-else:metadata") == 0
+
+
 async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespServer, connect: Connect) -> None:
     """What it has sent it renews, so it must not keep a list of all that it ever sent."""
     client, keeping = await registered(connect), LeaseRenewal(server.gateway)
