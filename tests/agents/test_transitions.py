@@ -224,3 +224,13 @@ async def test_an_answer_that_another_attempt_has_stored_is_no_repeat(one: OneRu
     assert stale.lease == frozen
     with pytest.raises(LeaseLost):
         await one.do(commit, stale, answer, decision)
+
+
+async def test_an_answer_that_is_stored_again_is_counted_once(one: OneRun) -> None:
+    await one.make()
+    play = await one.play()
+    answer = Answer("scripted:", [{"type": "text", "text": "Well."}], "max_tokens", SPENT, "request")
+    for _ in range(2):  # the answer to the first call was lost
+        assert await one.do(commit, play, answer, Decision(continuation="Go on.")) == "next"
+    run = await one.run()
+    assert (run.turns, run.tokens, run.cost_nano, run.continued) == (1, 30, 30, 1)

@@ -168,13 +168,14 @@ async def test_a_heartbeat_shows_life_and_load(store: Store) -> None:
 async def test_a_store_that_does_not_know_the_last_heartbeat_gives_its_worker_up(store: Store) -> None:
     """It was restored to an older state, and the number of this worker may belong to another by now."""
     seq = await sign_on(store, someone(store))
-    limits = {"ttl_us": TTL_US, "ceiling_us": TTL_US}
     assert await heartbeat(store, seq)
     lost_beat = OwnRow(last_beat=store.clock.us + 5_000_000)
     await store.advance("30s")
-    heard = await store.do(beat, seq, 0, [], me=lost_beat, **limits)
+    heard = await store.do(beat, seq, 0, [], ttl_us=TTL_US, ceiling_us=TTL_US, me=lost_beat)
     assert (heard.registered, (await everyone(store))[seq].heartbeat_at) == (False, store.clock.us - 30_000_000)
-    heard = await store.do(beat, seq, 0, [], me=OwnRow(last_beat=store.clock.us - 30_000_000), **limits)
+    heard = await store.do(
+        beat, seq, 0, [], ttl_us=TTL_US, ceiling_us=TTL_US, me=OwnRow(last_beat=store.clock.us - 30_000_000)
+    )
     assert heard.registered
 
 
@@ -182,10 +183,11 @@ async def test_a_heartbeat_is_of_one_incarnation(store: Store) -> None:
     who = someone(store)
     seq = await sign_on(store, who)
     await store.advance("30s")
-    limits = {"ttl_us": TTL_US, "ceiling_us": TTL_US}
-    assert not (await store.do(beat, seq, 0, [], me=OwnRow(new_id(store.ports)), **limits)).registered
+    assert not (
+        await store.do(beat, seq, 0, [], ttl_us=TTL_US, ceiling_us=TTL_US, me=OwnRow(new_id(store.ports)))
+    ).registered
     assert (await everyone(store))[seq].heartbeat_at == store.clock.us - 30_000_000
-    assert (await store.do(beat, seq, 0, [], me=OwnRow(who.incarnation), **limits)).registered
+    assert (await store.do(beat, seq, 0, [], ttl_us=TTL_US, ceiling_us=TTL_US, me=OwnRow(who.incarnation))).registered
 
 
 async def test_draining_is_one_way(store: Store) -> None:

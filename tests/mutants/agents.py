@@ -32,7 +32,7 @@ RUNS: Final = (
             ),
             Words("end_turns", "and t.state <> 'completed'", on="sqlite"),
         ),
-        ("agents/test_races.py::test_an_answer_stored_after_a_cancel_says_so_however_often_it_is_asked[sqlite]",),
+        ("agents/test_transitions.py::test_an_answer_that_is_stored_again_is_counted_once",),
     ),
     Mutant(
         "answer bought again",
