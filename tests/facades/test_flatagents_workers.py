@@ -253,7 +253,7 @@ def test_backends_that_no_process_can_make_again_are_refused_before_anything_is_
     with pytest.raises(RunFailed, match="a class of hooks that makes them"):
         scene.run("parallelization_checker", DistributedWorkerHooks(Backends(scene.registry, OwnWork(scene.pool))))
     assert scene.app.sync(scene.app.jobs.list(kind="machine:job_worker")).items == []
-    assert OwnHooks(scene).invoker.command([], None)[3:] == ["--hooks", f"{__name__}:OwnHooks"]
+    assert OwnHooks(scene).invoker.command([])[3:] == ["--hooks", f"{__name__}:OwnHooks"]
 
 
 def test_the_invoker_of_a_runtime_starts_what_its_machines_launch(scene: Scene) -> None:
@@ -274,7 +274,7 @@ def test_hooks_of_a_script_are_found_by_the_name_of_its_file(scene: Scene, tmp_p
     script.write_text(
         "from holdfast.facades.flatagents import DistributedWorkerHooks\n\n\n"
         "class Hooks(DistributedWorkerHooks):\n    pass\n\n\n"
-        "if __name__ == '__main__':\n    print(*Hooks().invoker.command([], None)[3:])\n"
+        "if __name__ == '__main__':\n    print(*Hooks().invoker.command([])[3:])\n"
     )
     env = environment(**{BACKENDS: json.dumps(scene.config.absolute())})
     assert program(str(script), env=env) == (0, "--hooks checking:Hooks\n", "")

@@ -117,7 +117,8 @@ async def test_a_server_keeps_a_lease_no_longer_than_its_worker_counts_as_alive(
     await LeaseRenewal(server.gateway).keep()
     ((beyond,),) = query(
         place,
-        "select l.lease_until - w.heartbeat_at - w.ttl_us from holdfast.lease l join holdfast.worker w on w.seq = l.worker",
+        "select l.lease_until - w.heartbeat_at - w.ttl_us from holdfast.lease l, holdfast.worker w"
+        " where w.seq = l.worker",
     )
     assert -60_000_000 < beyond < 30_000_000  # each statement has a time of its own
 
