@@ -275,6 +275,42 @@ def test_a_worker_imports_the_sdk_when_it_starts_and_not_before(tmp_path: Any, m
     assert json.loads(done.stdout) == [False, False, warmed], "plain jobs need not wait for it"
 
 
+READY = """
+import asyncio, sys
+from holdfast import Holdfast
+from holdfast.app import core_of
+from holdfast.workers.role import Role
+
+hf = Holdfast("sqlite:///{file}", embedded=False)
+hf.agent("a", model={model!r})
+
+@hf.job
+async def job() -> None: ...
+
+async def main():
+    await core_of(hf).runtime().open()
+    worker = core_of(hf).make_worker(Role())
+
+    def ready():
+        print("anthropic" in sys.modules)
+        stopping.append(asyncio.ensure_future(worker.stop()))
+
+    stopping = []
+    await worker.run(ready)
+    await hf.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("model", "imported"), [(MODEL, "True"), ("scripted:", "False")])
+def test_a_worker_is_ready_when_the_sdk_of_its_agents_is_imported(tmp_path: Any, model: str, imported: str) -> None:
+    text = READY.format(file=tmp_path / "h.db", model=model)
+    env = {"ANTHROPIC_API_KEY": "sk-simulated", "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=env, cwd=tmp_path)
+    assert done.stdout.decode().strip() == imported
+
+
 async def test_an_sdk_that_cannot_be_imported_does_not_keep_a_worker_from_its_jobs(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

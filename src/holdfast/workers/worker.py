@@ -60,6 +60,7 @@ from holdfast.workers.warm_up import attended
 
 log = logging.getLogger("holdfast.worker")
 
+_WARMING = 30.0  # seconds that a worker which is not ready yet waits for its layers
 _DROPPED = 1_000  # leases that were lost here, which stay the sweep's
 
 _INTERRUPTED, _HAND_BACK, _STAY = "instance_disconnected", 2.0, 1.0
@@ -184,9 +185,14 @@ class Worker:
         self._loops.append(asyncio.create_task(attended(self._registry.layers, self._capabilities(), self.warmed)))
 
     async def run(self, started: Callable[[], None] = unheeded) -> None:
-        """Work until stopped, or until what the role asks for is reached; then leave cleanly."""
+        """Work until stopped, or until what the role asks for is reached; then leave cleanly.
+
+        `started` is called when it is ready: what the first attempts would wait for is there, a provider's SDK for
+        example, or takes too long. Jobs that need nothing of it run before that.
+        """
         try:
             await self.start()
+            await first_of(self.warmed, self._leaving, self._quiet, within=_WARMING)
             started()
             await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
