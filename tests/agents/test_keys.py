@@ -296,7 +296,7 @@ async def main():
         stopping.append(asyncio.ensure_future(worker.stop()))
 
     stopping = []
-    await worker.run(ready)
+    await worker.run(ready=ready)
     await hf.close()
 
 asyncio.run(main())

@@ -46,13 +46,17 @@ def always_show() -> None:
 
 
 def introduce(app: Holdfast, role: Role, part: ProcessNumber) -> None:
-    """A worker has started: say what it serves, and that it is ready. Of several, the first says it for all."""
+    """A worker has started: say what it serves. Of several, the first says it for all."""
     withheld = core_of(app).registry.withheld()
     if part.number == 1:
         _say_what_it_serves(app, role, part, withheld)
         core_of(app).tell_doubts()
     core_of(app).keys.reported(withheld)
-    log.info("ready%s", which(part), extra={"ready": True, "part": part.number})
+
+
+def say_ready(part: ProcessNumber, worker: str) -> None:
+    extra = {"ready": True, "part": part.number, "worker": worker}
+    log.info("ready%s: worker %s", which(part), worker, extra=extra)
 
 
 def _say_what_it_serves(app: Holdfast, role: Role, part: ProcessNumber, withheld: Mapping[str, str]) -> None:

@@ -22,6 +22,7 @@ from holdfast.cli.introduction import (
     introduce,
     jobs_awaited,
     say_goodbye,
+    say_ready,
     which,
     workers_awaited,
 )
@@ -149,7 +150,8 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
     """
     await core_of(app).awaited_store()
     worker = core_of(app).make_worker(role)
-    working = asyncio.create_task(worker.run(partial(introduce, app, role, part)), name="worker")
+    introducing, saying_ready = partial(introduce, app, role, part), partial(say_ready, part, worker.id)
+    working = asyncio.create_task(worker.run(introducing, saying_ready), name="worker")
     signals, grace = 0, app.settings.drain_grace.total_seconds()
 
     def running() -> Awaited:

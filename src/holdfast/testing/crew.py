@@ -169,10 +169,11 @@ class LabWorker(Worker):
         """What runs here, and in which task."""
         return [(each.lease.id, each.task) for each in self.holdings.all() if each.task is not None]
 
-    async def run(self, started: Callable[[], None] = unheeded) -> None:
+    async def run(self, started: Callable[[], None] = unheeded, ready: Callable[[], None] = unheeded) -> None:
         try:
             await self.start()
             started()
+            ready()
             await first_of(self._leaving, self._quiet)
             await first_of(self._leaving, self.tended)
         finally:

@@ -184,16 +184,17 @@ class Worker:
                 self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
         self._loops.append(asyncio.create_task(attended(self._registry.layers, self._capabilities(), self.warmed)))
 
-    async def run(self, started: Callable[[], None] = unheeded) -> None:
+    async def run(self, started: Callable[[], None] = unheeded, ready: Callable[[], None] = unheeded) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly.
 
-        `started` is called when it is ready: what the first attempts would wait for is there, a provider's SDK for
-        example, or takes too long. Jobs that need nothing of it run before that.
+        `ready` is called when what the first attempts would wait for is there, a provider's SDK for example, or takes
+        too long. Jobs that need nothing of it run before that.
         """
         try:
             await self.start()
-            await first_of(self.warmed, self._leaving, self._quiet, within=_WARMING)
             started()
+            await first_of(self.warmed, self._leaving, self._quiet, within=_WARMING)
+            ready()
             await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
