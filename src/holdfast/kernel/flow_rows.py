@@ -67,7 +67,7 @@ class LaneState(NamedTuple):
 
 
 class LaneNote(NamedTuple):
-    """What somebody who could not lock a lane has left for whoever can. Of several the newest says the limits."""
+    """What somebody who could not lock a lane has left for the next who can. Of several the newest says the limits."""
 
     id: int
     lane: str
@@ -77,7 +77,7 @@ class LaneNote(NamedTuple):
     burst: int
 
 
-class LaneLimits(NamedTuple):
+class DeclaredLane(NamedTuple):
     name: str
     concurrency: int | None
     interval_us: int | None

@@ -5,10 +5,10 @@ here; all others never pay for it. What a lane holds back is moved from `ready` 
 the transaction that ends a job of the lane, or runs after `opens_at`, lets the next through.
 
 The lock order is jobs, then lanes by name, and nobody waits for a lane: after a few tries, within `_PATIENCE`, it
-counts as held. A claim leaves the jobs of a held lane alone. An ending is recorded at once, and leaves a note: whoever
-holds the lane next does what its notes say, and a look finds those that nobody followed. So a claim and an ending of
-one lane cannot miss each other: either the claim sees the free place, or the ending sees the blocked job, or a note is
-there that brings somebody who sees both. Nobody starts a job of a lane without its lock.
+counts as held. A claim leaves the jobs of a held lane alone. An ending is recorded at once, and leaves a note: the
+next transaction that holds the lane does what it says, and a look finds those that nobody followed. So a claim and an
+ending of one lane cannot miss each other: either the claim sees the free place, or the ending sees the blocked job, or
+a note is there that brings somebody who sees both. Nobody starts a job of a lane without its lock.
 
 A transaction that lets blocked jobs through skips a job that somebody else holds, and has the lane looked at again.
 `opens_at` is null only when nobody is blocked, as seen under the lane's lock, or when there is a note. A job becomes
@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.flow_rows import Candidate, Charge, LaneLimits, LaneState
+from holdfast.kernel.flow_rows import Candidate, Charge, DeclaredLane, LaneState
 from holdfast.kernel.hints import route_note
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.statements import LanesSql
@@ -260,7 +260,7 @@ async def _follow_notes(tx: Transaction, names: Sequence[str]) -> None:
     """Write down what others declared who could not, or must not, lock these lanes; and have each looked at."""
     notes = sorted(await tx.many(LanesSql.take_notes, names=names))
     limits = {
-        note.lane: LaneLimits(note.lane, note.concurrency, note.interval_us, note.burst)
+        note.lane: DeclaredLane(note.lane, note.concurrency, note.interval_us, note.burst)
         for note in notes
         if note.declares
     }

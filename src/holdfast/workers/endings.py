@@ -66,7 +66,7 @@ def as_written(
         return ending_of(lease, Fail(str(problem), "result_error"), policy, chance, *caps)
 
 
-class Line:
+class EndingLine:
     """Endings that may wait for the same rows of others: they are written one batch after the other."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Endings:
         self._telling = telling
         self._settled = settled
         self._layers = layers
-        self._lines: defaultdict[str | None, Line] = defaultdict(lambda: Line(batch, self._write))
+        self._lines: defaultdict[str | None, EndingLine] = defaultdict(lambda: EndingLine(batch, self._write))
         self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
 
     def put(self, lease: Lease, ending: Ending) -> None:

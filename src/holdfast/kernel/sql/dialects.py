@@ -17,8 +17,8 @@ For SQLite:
 
 - Row locks (`for update`, `for no key update`, `for share`, `for key share`, with `of x` and `skip locked`) are left
   out: SQLite has one writer, and the transaction that may write holds that lock. For the same reason
-  `pg_advisory_xact_lock(...)` is null, `pg_current_xact_id()` is 0, and no transaction is older than
-  `pg_snapshot_xmin(...)`. `pg_notify(...)` is null: nobody can listen to a file.
+  `pg_advisory_xact_lock(...)` and `pg_sleep(...)` are null, `pg_current_xact_id()` is 0, and no transaction is older
+  than `pg_snapshot_xmin(...)`. `pg_notify(...)` is null: nobody can listen to a file.
 - `= any(:list)` is `in` and `<> all(:list)` is `not in` the values of a list. `= any(array(select ...))` is `in` the
   rows of a query.
 - `cast(x as uuid)`, `json` and `jsonb` are casts to text.
@@ -75,6 +75,7 @@ _TEXT_TYPE = re.compile(r"(?<= as )(?:uuid|jsonb?)(?=\))")
 _NO_OTHERS = {  # what is asked of PostgreSQL because others may write or listen at the same time
     "pg_advisory_xact_lock": "null",
     "pg_notify": "null",
+    "pg_sleep": "null",
     "pg_current_xact_id": "0",
     "pg_snapshot_xmin": "9223372036854775807",
 }

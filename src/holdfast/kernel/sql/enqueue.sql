@@ -54,7 +54,7 @@ from (select case when changes() > 0 then cast(:route as text) end as routes) as
 -- name: enqueue :one on postgres
 -- One statement: it takes one round trip and can run in the caller's own transaction. A route or a lane is written
 -- only if it is new, changed or close to being pruned. A caller's transaction may stay open for long, so it writes a
--- note instead, and so does a call that finds the row held: whoever holds the row next does what the note says. A
+-- note instead, and so does a call that finds the row held: the next transaction that holds the row does what it says. A
 -- note waits for nobody, and nobody waits for a note. If somebody is pruning a row, the note brings it back.
 -- Both are written only together with a job, so a call whose unique key is taken leaves the limits as they are.
 -- `jobs` has what many jobs share, once; `items` has one entry for each job.

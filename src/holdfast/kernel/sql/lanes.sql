@@ -76,19 +76,15 @@ order by @arrival(a);
 select name from holdfast.lane where name = any(cast(:names as text[])) order by name for update skip locked;
 
 -- name: known_lanes :many
--- Those that have a row, whoever holds it.
+-- Those that have a row, also if somebody holds it.
 select name from holdfast.lane where name = any(cast(:names as text[]));
 
--- name: breathe :exec on postgres
+-- name: breathe :exec
 -- Before the next try: most transactions hold a lane for a few milliseconds.
-select 1 from pg_sleep(:seconds);
-
--- name: breathe :exec on sqlite
--- Forked: nobody else can hold a lane here.
-select 1 where :seconds > 0;
+select length(cast(pg_sleep(:seconds) as text)) as slept where :seconds > 0;
 
 -- name: note_lanes :exec
--- For lanes that somebody else holds: whoever holds them next is to let through what there is room for. A row of its
+-- For lanes that somebody else holds: the next transaction that holds them lets through what there is room for. A row of its
 -- own, so that it waits for nobody; written together with what makes it necessary, so that a crash loses neither.
 insert into holdfast.lane_note (lane, declares, burst, look_at)
 select n.name, 0, 1, holdfast.now_us() from rows(:names) as n (name text) where true order by n.name;

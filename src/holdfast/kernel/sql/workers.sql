@@ -202,7 +202,7 @@ union select route, queue, capabilities from holdfast.route_note order by id;
 select id as route from holdfast.route where id = any(cast(:ids as bigint[])) order by id for update skip locked;
 
 -- name: known_routes :many
--- Those of them that have a row, whoever holds it.
+-- Those of them that have a row, also if somebody holds it.
 select id as route from holdfast.route where id = any(cast(:ids as bigint[]));
 
 -- name: add_routes :exec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.kernel.flow_rows import (
     Candidate,
     Charge,
+    DeclaredLane,
     FirstBlocked,
-    LaneLimits,
     LaneName,
     LaneNote,
     LaneState,
@@ -16,7 +16,7 @@ from holdfast.kernel.rows import Lease, Woken
 from holdfast.kernel.sql import Exec, Many, Statements
 
 
-class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge, "limits": LaneLimits}):
+class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge, "limits": DeclaredLane}):
     candidates: Many[Candidate]
     lock_lanes: Many[LaneName]
     known_lanes: Many[LaneName]

@@ -1,4 +1,4 @@
--- Notes about lanes and routes, for whoever holds their rows next.
+-- Notes about lanes and routes, for the next transaction that holds their rows.
 -- oldest_code: 8
 
 -- up
