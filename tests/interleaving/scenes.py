@@ -10,7 +10,9 @@ from tests.interleaving import (
     scenes_brokers,
     scenes_families,
     scenes_lanes,
+    scenes_machines,
     scenes_providers,
+    scenes_resp,
     scenes_unique,
     scenes_upkeep,
     scenes_waiting,
@@ -55,6 +57,8 @@ SCENES: dict[str, type[Scene]] = {
         scenes_agents.Tools,
         scenes_agents.Approval,
         scenes_agents.Zombies,
+        scenes_machines.Machines,
+        scenes_resp.Gateway,
         scenes_providers.Closed,
         scenes_providers.Reopened,
     )

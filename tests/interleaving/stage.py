@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
+from holdfast.machines.layer import MachineLayer
 from tests.interleaving.fleet import Fleet
 from tests.interleaving.known import MEANT
 from tests.interleaving.pausing import Call, Gate, through
@@ -267,7 +268,7 @@ async def staged(url: str, scene: type[Scene]) -> AsyncIterator[Stage]:
         name = await observer.fetchval("select current_database()")
         with suppress(asyncpg.InsufficientPrivilegeError):  # then a deadlock takes a second to be noticed
             await observer.execute(f'alter database "{name}" set deadlock_timeout = 20')
-        async with postgres_store(url, url, profile="fast", layers=[AgentJobs()]) as store:
+        async with postgres_store(url, url, profile="fast", layers=[AgentJobs(), MachineLayer()]) as store:
             stage = Stage(store, observer, scene)
             await stage.build()
             yield stage
