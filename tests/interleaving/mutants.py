@@ -5,7 +5,7 @@ Each says which words it takes out of a statement, or which function it replaces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -13,13 +13,24 @@ import pytest
 
 from holdfast.agents.people.statements import InquiriesSql
 from holdfast.agents.statements import RunsSql
+from holdfast.kernel import complete, leases
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_pool import PooledConnection
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import Beat
+from holdfast.kernel.rows import Ended, Ending, Held, Kin, Lease, LockedJob
 from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, RetentionSql, WaitingSql
+from holdfast.kernel.states import TERMINAL
+from holdfast.kernel.waiting import list_children, lock_channel, park
+from holdfast.machines import family
+from holdfast.resp import pops, renewal
+from holdfast.resp.deliveries import Popped
+from holdfast.resp.rows import Epoch
+from holdfast.resp.statements import HoldersSql
 from holdfast.workers.sweeper import Missed, Sweeper
 from holdfast.workers.worker import Worker
-from tests.interleaving import scripts
+from tests.interleaving import scene, scripts
 from tests.interleaving.edits import Edit, respell
 
 _CHILDLESS = "coalesce((select f.open_children from holdfast.family f where f.job = {}.seq), 0) = 0"
@@ -97,6 +108,54 @@ def _replace_in_place(patch: pytest.MonkeyPatch) -> None:
         respell(database, edits)
 
     patch.setattr(PostgresDatabase, "open", open)
+
+
+def _look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    async def park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId], timeout_us: int | None) -> bool:
+        rows = await list_children(tx, lease.seq)
+        await lock_channel(tx, family._channel(lease.seq))
+        if any(row.id in ids and row.state in TERMINAL for row in rows):
+            return False
+        await park(tx, lease, channel=family._channel(lease.seq), timeout_us=timeout_us)
+        return True
+
+    patch.setattr(family, "_park_unless_ended", park_unless_ended)
+
+
+def _lock_no_parent_of_a_retry(patch: pytest.MonkeyPatch) -> None:
+    genuine = complete.complete_and_settle
+
+    async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+        return await genuine(tx, endings, parents if all(ending.state in TERMINAL for ending in endings) else ())
+
+    patch.setattr(scene, "complete_and_settle", complete_and_settle)
+
+
+def _sweep_without_parents(patch: pytest.MonkeyPatch) -> None:
+    async def try_lock_jobs(tx: Transaction, family: Sequence[Kin]) -> list[LockedJob]:
+        anchored = await tx.many(JobsSql.try_lock_anchors, seqs=sorted(job.seq for job in family))
+        return sorted(await tx.many(JobsSql.try_lock_places, seqs=sorted(row.seq for row in anchored)))
+
+    patch.setattr(leases, "try_lock_jobs", try_lock_jobs)
+
+
+def _renew_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    genuine = renewal.keep
+
+    async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
+        (row,) = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
+        return await genuine(tx, row.epoch, delivered, ttl_us=ttl_us)
+
+    patch.setattr(renewal, "keep", keep)
+
+
+def _trust_longer(patch: pytest.MonkeyPatch) -> None:
+    genuine = pops._popped
+
+    def popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], sure_until: float) -> Popped:
+        return genuine(lease, epoch, names, sure_until + 30)
+
+    patch.setattr(pops, "_popped", popped)
 
 
 _LAPSED: Final = "(lease_until <= holdfast.now_us() or worker"
@@ -194,5 +253,30 @@ SLIPS: Final = (
         _replace_in_place,
     ),
     Slip("one look is a verdict", scripts.one_look_is_no_verdict, _miss_long_ago),
+    Slip(
+        "a machine looks how its children stand before it locks: it waits for one that has ended",
+        scripts.a_machine_does_not_wait_for_a_child_that_has_ended,
+        _look_before_the_lock,
+    ),
+    Slip(
+        "parents are locked for terminal endings only: a child that was asked to stop ends unheard",
+        scripts.a_parent_hears_of_a_child_that_is_to_be_tried_again,
+        _lock_no_parent_of_a_retry,
+    ),
+    Slip(
+        "a sweep takes a child's lease without its parent's lock",
+        scripts.a_parent_hears_of_a_child_that_the_sweep_ends,
+        _sweep_without_parents,
+    ),
+    Slip(
+        "a gateway renews for any epoch of a worker's number",
+        scripts.a_gateway_renews_for_the_epoch_that_has_the_lease,
+        _renew_for_any_epoch,
+    ),
+    Slip(
+        "a gateway is sure of a lease 30 s longer than it holds",
+        scripts.a_gateway_asks_the_store_about_a_lease_that_may_have_run_out,
+        _trust_longer,
+    ),
     Slip("a renewal counts from its answer", scripts.a_late_answer_gives_no_more_time, _count_from_the_answer),
 )

@@ -39,6 +39,7 @@ SCENES: dict[str, type[Scene]] = {
         scenes_families.Family,
         scenes_families.Childless,
         scenes_families.OnlyChild,
+        scenes_families.AskedChild,
         scenes_families.LastChild,
         scenes_families.Generations,
         scenes_families.Ended,

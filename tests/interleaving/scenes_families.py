@@ -7,13 +7,13 @@ from typing import Any
 from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
 from holdfast.kernel.cancel_many import LIVE, CancelFilter
 from holdfast.kernel.enqueue import enqueue_children
-from holdfast.kernel.leases import FOREVER
+from holdfast.kernel.leases import FOREVER, renew
 from holdfast.kernel.retention import BEGIN, prune, remove
 from holdfast.kernel.rows import Lease, NewJob
 from holdfast.kernel.waiting import overdue, park
 from holdfast.outcomes import Done, Fail, TryAgain
 from tests.interleaving.pausing import Call, call
-from tests.interleaving.scene import SECOND, Scene, cancel_many, verb
+from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, cancel_many, verb
 
 
 class Family(Scene):
@@ -98,6 +98,27 @@ class OnlyChild(Family):
     @classmethod
     def verbs(cls) -> Any:
         yield from ("park", "complete_child", "retry_child", "enqueue_children", "cancel_parent")
+
+
+class AskedChild(OnlyChild):
+    """The only child was asked to stop, so whatever ends its attempt ends the job; its lease has run out, too."""
+
+    name = "asked-child"
+
+    async def build(self) -> None:
+        await super().build()
+        await self.do(cancel, self.elder.id, reason="no more")
+        await self.store.advance("30s")
+        await self.do(renew, [self.parent.held], ttl_us=TTL_US, ceiling_us=CEILING_US)
+        await self.store.advance("31s")
+
+    @classmethod
+    def verbs(cls) -> Any:
+        yield from ("park", "retry_child", "expire")
+
+    @verb
+    def expire(self) -> Call:
+        return self.sweeping()
 
 
 class Childless(Family):

@@ -6,12 +6,15 @@ Connections are real: one is cut, an answer is late, a sign of life comes back. 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 
 from holdfast import Holdfast
+from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.kernel import epoch
 from holdfast.kernel.drivers.postgres import PostgresDatabase
@@ -21,6 +24,11 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.watch import cluster_epoch
 from holdfast.kernel.workers import advertise_presence
+from holdfast.resp import renewal
+from holdfast.resp.options import RespOptions
+from holdfast.resp.principals import from_table
+from holdfast.resp.rows import Epoch
+from holdfast.resp.server import RespServer
 from holdfast.workers.holdings import Stop
 from holdfast.workers.lifeline import Pulse
 from holdfast.workers.sweeper import Sweeper
@@ -152,12 +160,69 @@ async def a_late_answer_gives_no_more_time(url: str) -> None:
             await worker.stop(grace=0)
 
 
+async def a_machine_does_not_wait_for_a_child_that_has_ended(url: str) -> None:
+    """Its child ends between two statements of the operation that looks how its children stand, and parks."""
+    from tests.interleaving.scenes import judge_pair
+
+    await judge_pair(url, "machines/wait_for_first/end_one")
+
+
+async def a_parent_hears_of_a_child_that_is_to_be_tried_again(url: str) -> None:
+    """The child was asked to stop: an ending that says "again" ends it, while its parent begins to wait."""
+    from tests.interleaving.scenes import judge_pair
+
+    await judge_pair(url, "asked-child/park/retry_child")
+
+
+async def a_parent_hears_of_a_child_that_the_sweep_ends(url: str) -> None:
+    """The same, where a sweep takes the child's lease."""
+    from tests.interleaving.scenes import judge_pair
+
+    await judge_pair(url, "asked-child/park/expire")
+
+
+async def a_gateway_renews_for_the_epoch_that_has_the_lease(url: str) -> None:
+    """After a failover a number may be given out again: it is not the worker that the job was sent to."""
+    async with postgres_store(url, url) as store:
+        worker = await store.worker()
+        lease = await store.claimed(worker)
+        await store.advance("50s")
+        another = Epoch(worker, "another incarnation")
+        assert await store.do(renewal.keep, another, [lease.held], ttl_us=60_000_000) == set(), "it renews for another"
+
+
+async def a_gateway_asks_the_store_about_a_lease_that_may_have_run_out(url: str) -> None:
+    """What it has sent it may end without a question only for as long as nobody can have taken it away."""
+    key, dead_after = "ab" * 32, timedelta(seconds=12)
+    app = Holdfast(url, embedded=False)
+    options = RespOptions(bind="127.0.0.1:0", principals=from_table({"w": key}), dead_after=dead_after)
+    async with postgres_store(url, url), RespServer(core_of(app), options) as server:
+        link = await Link.open(GatewayAddress("127.0.0.1", server.port))
+        try:
+            await link.call("AUTH", key)
+            said = {"worker_id": "w", "hostname": "h", "agw_version": "0", "capabilities": {"tools": ["sort"]}}
+            await link.call("WORKER.REGISTER", json.dumps(said))
+            await link.call("LPUSH", "queue:ready", "data")
+            assert await link.call("BRPOP", "queue:ready", "60") == b"data"
+            (delivery,) = server.gateway.pops.delivered._held.values()
+            sure = delivery.sent.sure_until - server.gateway.clock.monotonic()
+            assert sure < dead_after.total_seconds(), "it ends a job that may be somebody else's without a question"
+        finally:
+            await link.close()
+            await app.close()
+
+
 SCRIPTS: tuple[Callable[[str], Any], ...] = (
     a_new_connection_to_another_server_raises_the_epoch,
     nobody_is_judged_right_after_a_reconnect,
     one_look_is_no_verdict,
     a_claim_that_began_before_a_replace_says_what_was_said_last,
     a_late_answer_gives_no_more_time,
+    a_machine_does_not_wait_for_a_child_that_has_ended,
+    a_parent_hears_of_a_child_that_is_to_be_tried_again,
+    a_parent_hears_of_a_child_that_the_sweep_ends,
+    a_gateway_renews_for_the_epoch_that_has_the_lease,
+    a_gateway_asks_the_store_about_a_lease_that_may_have_run_out,
 )
 
 
