@@ -196,7 +196,7 @@ async def a_gateway_asks_the_store_about_a_lease_that_may_have_run_out(url: str)
     key, dead_after = "ab" * 32, timedelta(seconds=12)
     app = Holdfast(url, embedded=False)
     options = RespOptions(bind="127.0.0.1:0", principals=from_table({"w": key}), dead_after=dead_after)
-    async with postgres_store(url, url), RespServer(core_of(app), options) as server:
+    async with postgres_store(url, url), app, RespServer(core_of(app), options) as server:
         link = await Link.open(GatewayAddress("127.0.0.1", server.port))
         try:
             await link.call("AUTH", key)
@@ -209,7 +209,6 @@ async def a_gateway_asks_the_store_about_a_lease_that_may_have_run_out(url: str)
             assert sure < dead_after.total_seconds(), "it ends a job that may be somebody else's without a question"
         finally:
             await link.close()
-            await app.close()
 
 
 SCRIPTS: tuple[Callable[[str], Any], ...] = (
