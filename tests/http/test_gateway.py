@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,8 +19,9 @@ from websockets.exceptions import ConnectionClosed
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.clock import SystemClock
+from holdfast.errors import UsageError
 from holdfast.facades.universal_agent.conversation import converse
-from holdfast.facades.universal_agent.gateway import GatewayRequest, InProcessGateway
+from holdfast.facades.universal_agent.gateway import GatewayRequest, GatewaySession, InProcessGateway
 from holdfast.facades.universal_agent.runtime_db import AGENT
 from holdfast.http import web
 from holdfast.http.gateway.streams import LATER
@@ -38,6 +41,48 @@ ANN = Principal("ann", "operator")
 def gateway(hf: Holdfast, tmp_path: Path) -> InProcessGateway:
     hf.agent(AGENT, model="scripted:")
     return InProcessGateway(hf, workspace_base=tmp_path / "workspaces", confined=True)
+
+
+async def turn(gateway: InProcessGateway, session: GatewaySession) -> list[str]:
+    return [event.type async for event in gateway.execute(session, GatewayRequest("Hello"))]
+
+
+@pytest.mark.parametrize("where", ["/outside", "/workspaces/../outside", "/workspaces/link/below", None, 3])
+async def test_what_a_client_writes_into_metadata_leads_no_turn_out_of_the_workspaces(
+    hf: Holdfast, gateway: InProcessGateway, tmp_path: Path, where: Any
+) -> None:
+    """By the API of sessions: neither of a session that the gateway has made, nor of one made there."""
+    (tmp_path / "workspaces").mkdir()
+    (tmp_path / "workspaces" / "link").symlink_to(tmp_path / "outside")
+    session = await gateway.create_session("ann", session_id="one")
+    assert await turn(gateway, session)
+    forged = {"gateway": "universal_agent", "user_id": "ann", "status": "active"}
+    forged["workspace_dir"] = f"{tmp_path}{where}" if isinstance(where, str) else where
+    client = Client(web(hf, gateway=gateway, who=lambda _: ANN))
+    changed = await client.call("PATCH", "/api/v1/sessions/one", {"metadata": forged})
+    made = await client.post("/api/v1/sessions", {"key": "two", "metadata": forged})
+    assert (changed.status, made.status) == (200, 201), (changed.body, made.body)
+    for name in ("one", "two"):
+        assert (await client.get(f"{SESSIONS}/{name}")).status == 404
+    for name in ("one", "two"):
+        with pytest.raises(ValueError, match=name):
+            await turn(gateway, GatewaySession(name, "ann", session.workspace_dir, {}))
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("name", ["activity.jsonl", "run_manifest.json", "work_products"])
+async def test_no_link_in_a_workspace_is_followed(
+    gateway: InProcessGateway, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tool of the agent may have put it there."""
+    session = await gateway.create_session("ann", session_id="one")
+    place, target = Path(session.workspace_dir) / name, tmp_path / "victim"
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    (target.mkdir() if name == "work_products" else target.write_text("mine"))
+    place.symlink_to(target)
+    with contextlib.suppress(UsageError):
+        await turn(gateway, session)
+    assert list(target.iterdir()) == [] if target.is_dir() else target.read_text() == "mine"
 
 
 class Speaker:

@@ -154,7 +154,23 @@ class InProcessGateway:
         own = {**_MARK, **self._pinned}
         if record.key != session_id or any(record.metadata.get(name) != value for name, value in own.items()):
             raise UnknownSession(session_id)
+        if not await asyncio.to_thread(self._takes, record):
+            raise UnknownSession(session_id)
         return record
+
+    def _takes(self, record: SessionRecord) -> bool:
+        """Whether its workspace is one that this gateway would give. Whoever may change sessions may write what stands
+        in their metadata, so this is asked at every use."""
+        user, folder = (record.metadata.get(name) for name in ("user_id", "workspace_dir"))
+        if not isinstance(user, str) or not isinstance(folder, str) or record.key is None:
+            return False
+        try:
+            found = workspaces.place(
+                self._base, workspaces.check_workspace(folder), record.key, confined=self._confined
+            )
+        except BadName:
+            return False
+        return str(found) == folder
 
     async def execute(
         self, session: GatewaySession, request: GatewayRequest, *, repeated_within: timedelta | None = None

@@ -1,15 +1,19 @@
 """Workspaces: the folder of a session or a run, with a manifest and a log of what happened in it.
 
 A folder that is derived from a name or given as a relative path lies inside the base; an absolute path is taken as it
-is. Nothing here decides anything: the store does, and these files are for people and tools.
+is. Nothing here decides anything: the store does, and these files are for people and tools. Tools write there too, so
+no link that stands in a workspace is followed.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +22,12 @@ from holdfast.errors import BadPayload
 from holdfast.facades.universal_agent.refusals import BadName
 from holdfast.kernel import codec
 
+log = logging.getLogger("holdfast.universal_agent")
+
 DEFAULT_BASE = "AGENT_RUN_WORKSPACES"
 MANIFEST, ACTIVITY, PRODUCTS, ATTEMPTS = "run_manifest.json", "activity.jsonl", "work_products", "attempts"
 TENANTS = ".tenants"  # no session can have this name
+_OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a link is not followed, a pipe not awaited
 _LONGEST_TEXT = 512
 _OTHER = re.compile(r"[^A-Za-z0-9_:@-]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
@@ -102,26 +109,46 @@ def place(base: Path, given: str | None, name: str, *, confined: bool = False) -
 
 def prepare(path: Path, manifest: Mapping[str, Any]) -> None:
     """Make the folder, and write its manifest unless it has one."""
-    (path / PRODUCTS).mkdir(parents=True, exist_ok=True)
-    if not (path / MANIFEST).exists():
+    _make_folders(path, PRODUCTS)
+    if not os.path.lexists(path / MANIFEST):
         _write(path / MANIFEST, manifest)
 
 
 def note(path: Path, at: str, event: str, facts: Mapping[str, Any]) -> None:
     """Append a line to the log, by one write."""
     line = json.dumps({"at": at, "event": event, **facts}, ensure_ascii=False, default=str) + "\n"
-    with (path / ACTIVITY).open("a", encoding="utf-8") as log:
-        log.write(line)
+    try:
+        handle = os.open(path / ACTIVITY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OWN_FILE, 0o666)
+    except OSError as problem:
+        if problem.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        log.warning("%s is a link or a pipe, so nothing is written there", path / ACTIVITY)
+        return
+    with os.fdopen(handle, "a", encoding="utf-8") as file:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            file.write(line)
 
 
 def write_attempt(path: Path, number: int, facts: Mapping[str, Any]) -> None:
     """What is known of one attempt, in a folder of its own."""
-    folder = path / ATTEMPTS / f"{number:03}"
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "attempt_meta.json", facts)
+    _write(_make_folders(path, ATTEMPTS, f"{number:03}") / "attempt_meta.json", facts)
+
+
+def _make_folders(path: Path, *names: str) -> Path:
+    """Folders in a workspace, one in the other; `BadName` where a link stands instead, which would lead elsewhere."""
+    path.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path /= name
+        path.mkdir(exist_ok=True)
+        if path.is_symlink():
+            raise BadName(f"{path} is a link: a workspace has its own folder of that name.")
+    return path
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(dict(content), indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    unfinished.unlink(missing_ok=True)  # of a process that was killed, or whatever else stands there
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN_FILE, 0o666)
+    with os.fdopen(handle, "w", encoding="utf-8") as made:
+        made.write(json.dumps(dict(content), indent=2, ensure_ascii=False, default=str) + "\n")
     unfinished.replace(file)
