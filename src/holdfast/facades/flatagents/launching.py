@@ -148,10 +148,15 @@ class InLoopInvoker:
     def _run(self, starting: Coroutine[Any, Any, None]) -> None:
         loop = self._loop
         if loop is None or loop.is_closed():
-            loop = self._loop = _running_loop() or self._core.call(_this_loop())
+            loop = self._loop = self._core.call(_this_loop())
         future = asyncio.run_coroutine_threadsafe(starting, loop)
         self._starting.add(future)
-        future.add_done_callback(self._starting.discard)
+        future.add_done_callback(self._begun)
+
+    def _begun(self, future: Future[None]) -> None:
+        self._starting.discard(future)
+        if not future.cancelled() and (problem := future.exception()) is not None:
+            log.warning("a machine of a trigger could not be started: %s", problem)
 
     async def finished(self) -> None:
         """Wait until nothing is played any more."""
@@ -177,7 +182,9 @@ class InLoopInvoker:
             while left:
                 worker = self._workers[task] = self._core.make_worker(role)
                 await worker.run()
-                left -= {id for id in left if await self._is_over(id)}
+                for id in tuple(left):  # others may be added meanwhile
+                    if await self._is_over(id):
+                        left.discard(id)
                 if left:
                     await self._core.ports.clock.sleep(_LOOK)
         except HoldfastError as problem:
