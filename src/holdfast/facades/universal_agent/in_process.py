@@ -159,7 +159,7 @@ class InProcessGateway:
         return record
 
     def _takes(self, record: SessionRecord) -> bool:
-        """Whether its workspace is one that this gateway would give. Whoever may change sessions may write what stands
+        """Whether its workspace is one that this gateway would give. A client may write what stands
         in their metadata, so this is asked at every use."""
         user, folder = (record.metadata.get(name) for name in ("user_id", "workspace_dir"))
         if not isinstance(user, str) or not isinstance(folder, str) or record.key is None:
