@@ -1,6 +1,5 @@
 """The hooks of places where a process may not outlive what started it. FLATAGENTS_BACKENDS says where the pools are."""
 
-import os
 import subprocess
 from collections.abc import Sequence
 
@@ -19,6 +18,6 @@ class InPod(DistributedWorkerHooks):
 
     def on_launched(self, execution_ids: Sequence[str], queue: str, url: str) -> None:
         said = [["--execution-id", id, "--queue", queue] for id in execution_ids]
-        where = {**os.environ, "HOLDFAST_URL": url}  # a command line is read by everybody
-        for process in [subprocess.Popen(self.invoker.command(each), env=where) for each in said]:
+        told = self.invoker.environment(url)
+        for process in [subprocess.Popen(self.invoker.command(each), env=told) for each in said]:
             process.wait()

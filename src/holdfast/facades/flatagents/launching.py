@@ -83,13 +83,17 @@ class SubprocessInvoker:
         where = [] if self._app is None else ["--app", self._app]
         return [sys.executable, "-m", _RUN, *said, "--hooks", self._hooks, *where]
 
+    def environment(self, url: str | None) -> dict[str, str]:
+        """What its process is told beside the command line."""
+        return child_environment(self._backends, url)
+
     def _start(self, said: Sequence[str], url: str | None, input: str = "") -> None:
         with tempfile.TemporaryFile() as given:  # it has no name, and is there until the process has read it
             given.write(input.encode())
             given.seek(0)
             process = subprocess.Popen(
                 self.command(said),
-                env=child_environment(self._backends, url),
+                env=self.environment(url),
                 stdin=given,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -21,6 +21,7 @@ from holdfast.values import Page, as_json
 ARGUMENTS = frozenset(
     (
         *("payload", "input", "variables", "metadata", "result", "output", "data", "error", "blocks"),
+        *("definition", "description", "instructions", "key", "plan_description", "tasks", "inputs", "prompt"),
         *("context", "message", "options", "progress", "reason", "refusal", "sentence", "text", "why"),
     )
 )

@@ -70,7 +70,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
 async def _json(request: Request) -> dict[str, object]:
     try:
         said = await request.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError("send the token as JSON.") from None
     return said if isinstance(said, dict) else {}
 

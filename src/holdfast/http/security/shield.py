@@ -42,6 +42,10 @@ class Shield:
         named = {name: value.decode("latin-1") for name, value in headers}
         if self._hosts is not None and host_of(named.get(b"host", "")) not in self._hosts:
             return Denied(421, "UnknownHost", "this server does not answer for that host.", "Add it with --host.")
+        if b"transfer-encoding" in named and b"content-length" in named:
+            return Denied(
+                400, "TwoLengths", "the request says twice how long its body is.", "Send one of the two headers."
+            )
         length = named.get(b"content-length", "0")
         if not length.isdigit() or int(length) > BODY:
             return too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
