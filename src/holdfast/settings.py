@@ -231,7 +231,7 @@ def environment_with(url: str | None) -> dict[str, str]:
 
 
 def given_url() -> str | None:
-    """The database that whoever started this process told it to use; those that it starts are told anew."""
+    """The database that the process which started this one named. Processes that this one starts do not inherit it."""
     return os.environ.pop(GIVEN_URL, None)
 
 

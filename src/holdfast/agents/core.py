@@ -26,7 +26,7 @@ from holdfast.agents.runs.output import Output
 from holdfast.agents.runs.why import why
 from holdfast.agents.slots import BATCHED
 from holdfast.agents.system_jobs import BATCH, system_definition
-from holdfast.agents.tenant_policy import Named, TenantPolicy, shared_definitions
+from holdfast.agents.tenant_policy import TenantPolicy, Uses, shared_definitions
 from holdfast.agents.toolbox import Preparing, Toolbox
 from holdfast.clock import Ports
 from holdfast.core import Core
@@ -125,7 +125,7 @@ class AgentsCore(Core):
         """A tool of this program as agents store it."""
         return self.tools.spec(name)
 
-    async def check_allowed(self, tenant: str | None, asked: Named) -> None:
+    async def check_allowed(self, tenant: str | None, asked: Uses) -> None:
         """`UsageError` when a tenant names a tool or a model that it may not use."""
         await self.policy.check(tenant, asked, lambda: self.runtime().transact(shared_definitions))
 

@@ -30,25 +30,25 @@ Shared = Callable[[], Awaitable[Sequence[str]]]
 _parse = lru_cache(maxsize=1_000)(AgentSpec.parse)
 
 
-class Named(NamedTuple):
-    """What an agent names."""
+class Uses(NamedTuple):
+    """The tools and models that an agent names."""
 
     tools: frozenset[str]
     models: frozenset[str]
 
-    def joined(self, other: Named) -> Named:
-        return Named(self.tools | other.tools, self.models | other.models)
+    def joined(self, other: Uses) -> Uses:
+        return Uses(self.tools | other.tools, self.models | other.models)
 
 
-NOTHING = Named(frozenset(), frozenset())
+NOTHING = Uses(frozenset(), frozenset())
 
 
-def named_by(spec: AgentSpec) -> Named:
+def named_by(spec: AgentSpec) -> Uses:
     """The tools and models of an agent, those that only the provider knows and those in its options too."""
     served = {str(tool.get("type") or tool.get("name")) for tool in spec.server_tools}
     models = {spec.model, *spec.fallbacks, *models_in(spec.options), *models_in(spec.compaction or {})}
     tools = {tool.name for tool in spec.tools} | served | (_AS_TOOLS & spec.options.keys())
-    return Named(frozenset(tools), frozenset(models))
+    return Uses(frozenset(tools), frozenset(models))
 
 
 def models_in(given: object) -> set[str]:
@@ -82,13 +82,13 @@ class TenantPolicy:
             if given is not None:
                 kept[tenant] = listed(given, f"{what} of tenant {tenant}", str, "names, as in ['a', 'b']")
 
-    async def refusal(self, tenant: str, asked: Named, shared: Shared) -> str | None:
+    async def refusal(self, tenant: str, asked: Uses, shared: Shared) -> str | None:
         """Why a tenant may not name all of these, as a sentence, or None.
 
         `shared` reads the agents of no tenant. It is called only if what is missing may be there.
         """
         own = _all_of(spec for whose, spec in self._declared() if whose == tenant)
-        common: Named | None = None
+        common: Uses | None = None
         for what, said, setting in (
             ("tools", self._tools.get(tenant), self._settings().tenant_tools),
             ("models", self._models.get(tenant), self._settings().tenant_models),
@@ -107,7 +107,7 @@ class TenantPolicy:
                 )
         return None
 
-    async def check(self, tenant: str | None, asked: Named, shared: Shared) -> None:
+    async def check(self, tenant: str | None, asked: Uses, shared: Shared) -> None:
         """`UsageError` when a tenant may not name all of these. Without a tenant everything may be named."""
         if tenant and (why := await self.refusal(tenant, asked, shared)) is not None:
             raise UsageError(why)
@@ -122,7 +122,7 @@ def _matches(name: str, allowed: Collection[str]) -> bool:
     return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in allowed)
 
 
-def _all_of(specs: Iterable[AgentSpec]) -> Named:
+def _all_of(specs: Iterable[AgentSpec]) -> Uses:
     return reduce(lambda found, spec: found.joined(named_by(spec)), specs, NOTHING)
 
 

@@ -18,7 +18,7 @@ from holdfast.cli.machine import bind_option
 from holdfast.cli.options import url_option
 from holdfast.cli.target import find, program_for, settings_of
 from holdfast.errors import UsageError
-from holdfast.facades.flatagents.environment import BACKENDS, named_backends
+from holdfast.facades.flatagents.environment import BACKENDS, named_backends, take_environment
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
 from holdfast.kernel.drivers.addresses import without_password
 from holdfast.machines.imports import import_hooks, named_pair
@@ -33,7 +33,7 @@ file_argument = click.argument("file", type=click.Path(dir_okay=False), default=
 
 def _read_secrets(_context: click.Context, _option: click.Parameter, file: str | None) -> None:
     if file is not None:
-        os.environ.update(json.loads(Path(file).read_text("utf-8")))
+        take_environment(Path(file))
 
 
 @click.group()
@@ -114,7 +114,7 @@ def _found_again(url: str | None) -> list[str]:
 def _without_secrets(options: Sequence[str], path: Path) -> tuple[list[str], bool]:
     """The options for a line of cron, which everybody can read while it runs; whether there was a secret in them.
 
-    What has a password goes into a file that only this user reads, beside the registry, which the tick is told of.
+    What has a password goes into a file that only this user reads, beside the registry. The line names that file.
     """
     shown, url = without_url(options)
     backends = named_backends()

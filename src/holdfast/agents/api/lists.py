@@ -389,7 +389,7 @@ class AgentsList(Collection):
         await self._transact(queries.delete_agent, row.id)
 
     async def _check_tools(self, fields: Mapping[str, Any]) -> None:
-        """Before anything says which tools there are: a tenant is not told of those that it may not use."""
+        """Before anything says which tools there are: a tenant does not learn which others the program has."""
         if self._tenant is not None and isinstance(tools := fields.get("tools", ()), list | tuple):
             await self._app.check_allowed(self._tenant, NOTHING._replace(tools=frozenset(map(str, tools))))
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.facades.flatagents.config import BackendConfig, config_of
@@ -24,6 +25,11 @@ def environment_config() -> BackendConfig | None:
 def named_backends() -> str | None:
     """What the environment says of backends, as it is written there."""
     return os.environ.get(BACKENDS)
+
+
+def take_environment(file: Path) -> None:
+    """Take variables from a file that only this user reads, as if the process had been started with them."""
+    os.environ.update(json.loads(file.read_text("utf-8")))
 
 
 def child_environment(backends: Mapping[str, Any] | None, url: str | None = None) -> dict[str, str]:
