@@ -66,6 +66,7 @@ def agent(name: str = "mine", model: str = "scripted:shared", **fields: Any) -> 
         (agent(fallbacks=["claude-opus-5-5"]), "model 'claude-opus-5-5'"),
         (agent(compaction={"summarizer": "claude-opus-5-5"}), "model 'claude-opus-5-5'"),
         (agent(options={"model": "claude-opus-5-5"}), "model 'claude-opus-5-5'"),
+        (agent(options={"models": 5}), "model '5'"),
         (agent(options={"mcp_servers": [{"url": "https://example.com"}]}), "tool 'mcp_servers'"),
         (agent(options={"tools": [{"name": "bash"}]}), "tool 'tools'"),
         (agent(server_tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tool 'web_search_20250305'"),

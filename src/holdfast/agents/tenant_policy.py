@@ -54,7 +54,8 @@ def named_by(spec: AgentSpec) -> Uses:
 def models_in(given: object) -> set[str]:
     """The models that options of a request or of a compaction name."""
     fields = given if isinstance(given, dict) else {}
-    found = [fields.get("model"), fields.get("summarizer"), *(fields.get("models") or [])]
+    several = fields.get("models")
+    found = [fields.get("model"), fields.get("summarizer"), *(several if isinstance(several, list) else [several])]
     return {str(each) for each in found if each}
 
 
