@@ -68,7 +68,8 @@ def main() -> int:
             print(f"the tests could not run: {healthy.trouble}", file=sys.stderr)
             return 1
         bad = []
-        for verdict in pool.map(lambda mutant: judge(mutant, healthy), mutants):
+        misplaced = {mutant.name: lost_anchor(mutant) for mutant in mutants}  # here: two threads would import at once
+        for verdict in pool.map(lambda mutant: judge(mutant, healthy, misplaced[mutant.name]), mutants):
             mark = "" if verdict.is_good else "  <<<"
             print(f"{verdict.mutant.name}: {verdict.words} ({verdict.seconds:.0f} s){mark}", flush=True)
             if not verdict.is_good:
@@ -90,11 +91,18 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def judge(mutant: Mutant, healthy: Ran) -> Verdict:
-    """Whether each test of a planted bug notices it."""
+def lost_anchor(mutant: Mutant) -> str:
+    """What of its place is gone, if anything is."""
     try:
         mutant.check()
     except AnchorLost as lost:
+        return str(lost)
+    return ""
+
+
+def judge(mutant: Mutant, healthy: Ran, lost: str) -> Verdict:
+    """Whether each test of a planted bug notices it."""
+    if lost:
         return Verdict(mutant, False, f"ANCHOR LOST: {lost}")
     for test in mutant.tests:
         if why := reasons_of(test, healthy):

@@ -59,19 +59,13 @@ GATEWAY: Final = (
     Mutant(
         "command that the key may not call",
         "a key that is limited to some commands calls others",
-        (Code("holdfast.resp.dispatch:_problem", "if not client.principal.may_call(command.name):", "if False:"),),
+        (Code("holdfast.resp.principals:KeyPrincipal.may_call", "return self.commands is None or", "return True or"),),
         ("resp/test_connecting.py::test_a_key_may_be_limited_to_some_commands",),
     ),
     Mutant(
         "lease trusted too long",
         "an end is written without a question although the lease may be over",
-        (
-            Code(
-                "holdfast.resp.pops:Pops._serve",
-                "min(_SURE * seconds, _LONGEST_SURE)",
-                "min(_SURE * seconds, _LONGEST_SURE) + 30",
-            ),
-        ),
+        (Swap("holdfast.resp.pops:_SURE", 9.0), Swap("holdfast.resp.pops:_LONGEST_SURE", 40.0)),
         ("resp/test_cost.py::test_what_was_sent_is_sure_for_no_longer_than_its_lease",),
     ),
     Mutant(

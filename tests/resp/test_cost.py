@@ -244,11 +244,11 @@ async def test_what_was_sent_is_sure_for_no_longer_than_its_lease(serve: Serve, 
     """Until then it is ended without a question: whoever holds it must still have it then, however silent."""
     for number, (seconds, most) in enumerate(((4.0, 4.0), (90.0, 10.0)), 1):
         server = await serve(dead_after=timedelta(seconds=seconds))
-        client = await registered(connect, f"w{number + 1}", port=server.port)
+        client = await registered(connect, f"w{number}", port=server.port)
         (id,) = await submitted(await connect("submitter", server.port), f"a{number}")
         begun = server.gateway.clock.monotonic()
         assert isinstance(await client("BRPOP", "queue:ready", "0"), bytes)
-        sent = server.gateway.pops.delivered.find(f"w{number + 1}", id)
+        sent = server.gateway.pops.delivered.find(f"w{number}", id)
         assert sent is not None
         assert begun < sent.sure_until < server.gateway.clock.monotonic() + most
 
