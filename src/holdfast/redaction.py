@@ -32,7 +32,7 @@ _JSON = json.JSONDecoder(strict=False)
 _PATIENCE = 20  # how often a text is read without finding anything
 _SHORTEST = 6  # no text that holds a secret is shorter
 
-# What a secret looks like wherever it stands, and what must be found in it besides. A group `kept` does not belong to it.
+# What a secret looks like wherever it stands, and what must be found in it besides. What a group `kept` matches stays.
 # Texts come from anybody, so each pattern must take time in proportion to the text: no character may be read again for
 # each place where a match could begin. tests/unit/test_hostile_text.py has the inputs that tell.
 _LOOKS: list[tuple[re.Pattern[str], re.Pattern[str] | None]] = [
