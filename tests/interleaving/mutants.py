@@ -152,8 +152,8 @@ def _renew_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
 def _trust_longer(patch: pytest.MonkeyPatch) -> None:
     genuine = pops._popped
 
-    def popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], sure_until: float) -> Popped:
-        return genuine(lease, epoch, names, sure_until + 30)
+    def popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> Popped:
+        return genuine(lease, epoch, names, asked_at + 30, left_us)
 
     patch.setattr(pops, "_popped", popped)
 
