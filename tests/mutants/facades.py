@@ -78,6 +78,19 @@ UNIVERSAL_AGENT: Final = (
         (f"{LEASES}::test_ua_20_a_run_whose_leases_are_lost_too_often_needs_a_review",),
         ("UA-20",),
     ),
+    Mutant(
+        "checkpoint of the first life",
+        "a run that was queued again begins after the last checkpoint of its first life",
+        (
+            Code(
+                "holdfast.facades.universal_agent.run_operations:last_checkpoint",
+                "newest, number = found, number + found.number",
+                "newest, number = newest or found, number + found.number",
+            ),
+        ),
+        ("facades/test_leases.py::test_ua_30_every_life_of_a_run_starts_after_the_last_checkpoint",),
+        ("UA-30",),
+    ),
 )
 
 ITEMS: Final = "holdfast.facades.flatagents.item_rows"
@@ -181,6 +194,20 @@ FLATAGENTS: Final = (
         "an item is there and what it triggers is not",
         (Code(f"{ITEMS}:push", "if fired:", "if False:"),),
         ("facades/test_flatagents_triggers.py::test_fa_37_a_push_fires_what_it_triggers_in_its_own_transaction",),
+    ),
+    Mutant(
+        "heartbeats at a quarter of the pace",
+        "a worker of a machine beats more rarely than its machine says",
+        (Code("holdfast.facades.flatagents.presence:_beat", "stop.wait(interval)", "stop.wait(4 * interval)"),),
+        ("facades/test_flatagents_machines.py::test_fa_16_heartbeats_come_as_often_as_the_machine_says",),
+        ("FA-16",),
+    ),
+    Mutant(
+        "tick that runs twice what is due",
+        "two ticks of one minute start a machine each",
+        (Code("holdfast.facades.flatagents.triggers:Triggers.tick", 'f"{at}"', 'f"{moment}"'),),
+        ("facades/test_flatagents_triggers.py::test_fa_37_a_tick_runs_what_is_due_once",),
+        ("FA-37",),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants.planting import Code, Mutant, Swap
+from tests.mutants.planting import Code, Mutant, Swap, Words
 
 GATEWAY: Final = (
     Mutant(
@@ -94,6 +94,85 @@ GATEWAY: Final = (
         (Code("holdfast.resp.jobs:update", 'if status not in MOVES["running"]:', "if False:"),),
         ("resp/test_jobs.py::test_agx_23_transitions_are_checked_and_a_repeated_end_is_fine",),
         ("AGX-23",),
+    ),
+    Mutant(
+        "job of who left kept",
+        "what was claimed for a client that left meanwhile does not go back",
+        (Code("holdfast.resp.pops:Pops.give_back", "if popped:", "if False:"),),
+        ("resp/test_lost_jobs.py::test_agx_20_a_job_claimed_for_somebody_who_left_meanwhile_goes_back_at_once",),
+        ("AGX-20",),
+    ),
+    Mutant(
+        "report under a lease that ran out",
+        "a report counts although its lease is over",
+        (
+            Code("holdfast.resp.jobs:update", "or owned.lease_until <= row.now"),
+            Code("holdfast.resp.commands.leases:_Holding.lease", "or owned.lease_until <= row.now"),
+            Words("standing_leases", "and l.lease_until > holdfast.now_us()"),
+        ),
+        ("resp/test_lost_jobs.py::test_agx_22_a_report_under_a_lease_that_ran_out_changes_nothing",),
+        ("AGX-22",),
+    ),
+    Mutant(
+        "pop that hears no hint",
+        "a parked pop gets its job at the next look",
+        (Code("holdfast.resp.pops:Pops._hear", 'if subject in ("route", LOOKED):', "if False:"),),
+        ("resp/test_jobs.py::test_agx_18_a_parked_pop_hears_of_a_job_without_a_look",),
+        ("AGX-18",),
+    ),
+    Mutant(
+        "heartbeat for the connection alone",
+        "a heartbeat of a worker renews none of its leases",
+        (
+            Code(
+                "holdfast.resp.workers:beat_all",
+                "renewals = [Renewal(*each.held, ttl_us) for each in known if each.worker in beaten]",
+                "renewals = []",
+            ),
+        ),
+        ("resp/test_jobs.py::test_agx_27_a_heartbeat_keeps_a_worker_and_its_job",),
+        ("AGX-27",),
+    ),
+    Mutant(
+        "lease longer than the job may run",
+        "a job under a long lease runs beyond its time limit",
+        (
+            Words("take_for", "least(a.ttl_us, coalesce(j.timeout_us, a.ttl_us))", "a.ttl_us", "postgres"),
+            Words(
+                "take_for",
+                "min(value ->> :takings.ttl_us, coalesce(j.timeout_us, value ->> :takings.ttl_us))",
+                "(value ->> :takings.ttl_us)",
+                "sqlite",
+            ),
+        ),
+        ("resp/test_jobs.py::test_agx_24_no_lease_is_longer_than_its_job_may_run",),
+        ("AGX-24",),
+    ),
+    Mutant(
+        "renewal beyond the time of the job",
+        "heartbeats keep a job that has run for too long",
+        (
+            Words(
+                "renew_each",
+                "coalesce((select j.timeout_us from holdfast.job j where j.seq = l.seq), :ceiling_us)",
+                ":ceiling_us",
+            ),
+        ),
+        ("resp/test_jobs.py::test_agx_24_no_renewal_passes_the_time_of_the_job",),
+        ("AGX-24",),
+    ),
+    Mutant(
+        "silent worker that keeps its job",
+        "what a silent worker holds waits for the end of its lease",
+        (Code("holdfast.resp.workers:give_up_silent", "if not silent:", "if True:"),),
+        ("resp/test_lost_jobs.py::test_a_silent_workers_lease_ends_with_the_worker",),
+        ("AGX-21",),
+    ),
+    Mutant(
+        "AUTH between MULTI and EXEC",
+        "what was queued under one key is called under another",
+        (Swap("holdfast.resp.dispatch:_NOT_IN_MULTI", frozenset()),),
+        ("resp/test_connecting.py::test_nothing_that_was_queued_under_one_key_is_called_under_another",),
     ),
 )
 
