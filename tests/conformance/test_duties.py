@@ -11,6 +11,7 @@ from holdfast.kernel import duties
 from holdfast.kernel.duties import CLEANUP, DutyLost, Marks, acquire, clean_up, release, renew
 from holdfast.kernel.enqueue import enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
+from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.retention import remove
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Term
@@ -315,16 +316,18 @@ async def test_stranded_lanes_are_opened_once_in_a_clean_up_apart_from_what_it_r
     await strand(store, "one")
     marks, more = await store.do(clean_up, term, worker, marks=Marks().again(), **ages)
     assert more
-    assert await store.query("select name from holdfast.lane where opens_at is not null") == [("one",)]
+    assert await store.query("select lane from holdfast.lane_note") == [("one",)]
     assert await number(store, "worker") == 2, "what is old comes in transactions of its own"
     await strand(store, "two")
     for _ in range(3):
         marks, more = await store.do(clean_up, term, worker, marks=marks, **ages)
     assert not more
     assert await number(store, "worker") == 1
-    assert await store.query("select name from holdfast.lane where opens_at is not null") == [("one",)]
+    assert await store.query("select lane from holdfast.lane_note") == [("one",)]
     await store.do(clean_up, term, worker, marks=marks.again(), **ages)
-    assert await store.query("select count(*) from holdfast.lane where opens_at is not null") == [(2,)]
+    assert await store.query("select lane from holdfast.lane_note order by lane") == [("one",), ("two",)]
+    assert await store.do(open_lanes, limit=100) == 2
+    assert (await store.query("select count(*) from holdfast.ready where lane is not null")) == [(2,)]
 
 
 async def strand(store: Store, lane: str) -> None:

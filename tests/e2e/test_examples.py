@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -199,12 +201,29 @@ async def test_web(tmp_path: Path) -> None:
 
 async def test_ops(tmp_path: Path) -> None:
     async with _served("ops:app", tmp_path) as port:
-        async with request(port, "/ops/api/v1/system", x_user="bob") as reader:
-            assert json.loads(await reader.body())["you"] == {"name": "bob", "role": "viewer", "tenant": "acme"}
-        async with request(port, "/ops/api/v1/queues", x_user="bob") as reader:
-            assert reader.status == 404
-        async with request(port, "/ops/api/v1/system") as reader:
-            assert reader.status == 401
+        bob, ann = ({"name": "bob", "password": "blue-iris"}, {"name": "ann", "password": "red-tulip"})
+
+        def call(path: str, body: object = None, **headers: str) -> tuple[int, str, str]:
+            """The status, the cookie, and the body."""
+            sent = {"content-type": "application/json", "origin": f"http://127.0.0.1:{port}"} | headers
+            with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request(
+                    "GET" if body is None else "POST", path, None if body is None else json.dumps(body), sent
+                )
+                answer = connection.getresponse()
+                return answer.status, answer.headers.get("set-cookie", "").partition(";")[0], answer.read().decode()
+
+        def tried() -> None:
+            assert call("/login", bob | {"password": "red-tulip"})[0] == 401
+            assert call("/ops/api/v1/system", **{"x-user": "ann"})[0] == 401
+            _, cookie, _ = call("/login", bob)
+            status, _, system = call("/ops/api/v1/system", cookie=cookie)
+            assert (status, json.loads(system)["you"]) == (200, {"name": "bob", "role": "viewer", "tenant": "acme"})
+            assert call("/ops/api/v1/queues", cookie=cookie)[0] == 404
+            _, cookie, _ = call("/login", ann)
+            assert call("/ops/api/v1/runs", {"agent": "guide", "prompt": "Hello"}, cookie=cookie)[0] == 201
+
+        await asyncio.to_thread(tried)
 
 
 @pytest.mark.long

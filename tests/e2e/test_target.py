@@ -33,6 +33,7 @@ APART = {"init", "migrate", "bench", "demo", "provider", "completion", "settings
 APART |= {"agw", "deploy", "pool", "resp", "serve"}  # they serve, or look into no store
 OF_FILES = {"machine": ("check", "run"), "plan": ("submit",), "action": ("submit",)}
 OF_FILES["triggers"] = ("tick", "install", "remove")  # they begin with a file of yours
+OF_FILES["tokens"] = ("create",)  # it makes a new database: nobody can log in without a token
 
 
 @pytest.fixture

@@ -83,8 +83,9 @@ async def parked(server: RespServer) -> bool:
 
 def without_sweep(server: RespServer) -> None:
     """Nobody looks any more: what has run out stays where it is, and only hints say what is new."""
-    for task in server._tasks:
-        if task.get_name() == "resp-upkeep":
+    assert server._upkeep is not None
+    for task in (*server._tasks, *server._upkeep._hub._loops):
+        if task.get_name() == "resp-upkeep" or task.get_name().startswith("poll of "):
             task.cancel()
 
 

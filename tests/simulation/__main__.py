@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
 
 from tests.simulation.agent_mutants import MUTANTS as AGENT_MUTANTS
-from tests.simulation.batch import Batch, Checked, check
+from tests.simulation.batch import Batch, Checked, check_world
 from tests.simulation.broker_mutants import MUTANTS as BROKER_MUTANTS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.pool_mutants import MUTANTS as POOL_MUTANTS
@@ -30,7 +29,7 @@ def main() -> int:
     parser.add_argument("--world", choices=list(WORLDS), help="worlds of this kind alone; else of each")
     given = parser.parse_args()
     seeds = range(given.seed, given.seed + given.seeds)
-    task = partial(_check, replay_every=given.replay_every, mutant=given.mutant)
+    task = partial(check_world, replay_every=given.replay_every, mutant=given.mutant)
     worlds = [(seed, kind) for seed in seeds for kind in ([given.world] if given.world else WORLDS)]
     batch = Batch()
     for checked in _each(task, worlds, min(given.jobs, len(worlds))):
@@ -42,11 +41,6 @@ def main() -> int:
     _progress(batch, len(worlds), end="\n")
     print(batch.summary())
     return batch.exit_code()
-
-
-def _check(world: tuple[int, Kind], **how: Any) -> Checked:
-    seed, kind = world
-    return check(seed, kind=kind, **how)
 
 
 def _each(task: partial[Checked], worlds: Sequence[tuple[int, Kind]], jobs: int) -> Iterator[Checked]:

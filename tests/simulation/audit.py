@@ -43,6 +43,7 @@ PARTS: Final = {
     **dict.fromkeys(("attempt", "family", "progress"), "job"),
 }
 UNTRACED: Final = frozenset({"hostname", "pid", "version"})  # they differ from machine to machine
+UNKNOWN: Final = "0.0"  # the token of a step that was stored before a failover, if the step does not say it
 
 LeaseKey = tuple[int, int, int]
 
@@ -191,7 +192,7 @@ class Audit:
         self.seq_of = {row["id"]: row["seq"] for row in self.jobs.values()}
         self.duties = {row["name"]: row for row in whole["duty"].values()}
         self.workers = {row["seq"]: row for row in whole["worker"].values()}
-        self.steps = {(s["job"], s["name"]): token_in(s["result"]) or "0.0" for s in whole["step"].values()}
+        self.steps = {(s["job"], s["name"]): token_in(s["result"]) or UNKNOWN for s in whole["step"].values()}
         self._taken = {sent for step in whole["step"].values() if (sent := _signal_in(step["result"])) is not None}
         self._unread = Counter(row["channel"] for row in whole["signal"].values())
         self._lanes = {row["name"]: row for row in whole["lane"].values()}

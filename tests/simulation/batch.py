@@ -49,6 +49,12 @@ def check(
     return Checked(both, replayed=True)
 
 
+def check_world(world: tuple[int, Kind], *, replay_every: int, mutant: str | None) -> Checked:
+    """For a pool of processes, which import this module and not the program's own."""
+    seed, kind = world
+    return check(seed, kind=kind, replay_every=replay_every, mutant=mutant)
+
+
 @dataclass(slots=True)
 class Batch:
     runs: int = 0

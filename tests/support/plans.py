@@ -15,6 +15,7 @@ from holdfast.kernel.sql import Rendered
 SAMPLES = {
     "bigint": "7",
     "integer": "7",
+    "double precision": "0",
     "text": "'x'",
     "uuid": "'00000000-0000-7000-8000-000000000000'",
     "json": "'{}'",

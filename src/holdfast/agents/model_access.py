@@ -34,7 +34,7 @@ async def make_ready(models: Models, name: str) -> Model | ModelFailure | UsageE
     """Open a model with all that its first call would wait for: what it imports, its key, its client.
 
     Do this before the intent of a call is stored, and only send after it: if the process dies in between, nobody knows
-    whether the call was paid for. What is wrong is returned, for whoever stores it with the call that it belongs to.
+    whether the call was paid for. The caller stores what is wrong with the call that it belongs to.
     """
     try:
         model = models.open(name)

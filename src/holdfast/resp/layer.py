@@ -1,6 +1,6 @@
 """The layer of the gateway: what every worker does for its plans, actions and plain data. See `workers.layer`.
 
-The gateway's jobs belong to no layer: whoever speaks to it plays them. A worker that serves no Redis client still
+The gateway's jobs belong to no layer: its clients play them. A worker that serves no Redis client still
 removes what is old, because the one that holds the clean-up may be any.
 """
 
