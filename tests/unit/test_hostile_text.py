@@ -70,7 +70,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         ["a", "key=", "sk-", "eyJ-"],
     ),
     "Markdown of a page": (
-        lambda text: [Prose().html(text) for _ in range(10)],
+        lambda text: [Prose().html(text) for _ in range(5)],
         [
             "[",
             "[a](",
@@ -109,7 +109,7 @@ def test_the_measure_notices_a_function_that_is_quadratic() -> None:
     def read(text: str) -> int:
         return sum(text.count("b", at) for at in range(0, len(text), 4))
 
-    assert cpu_of(read, "a" * RATIO * SHORT * 4) > SLACK * RATIO * cpu_of(read, "a" * SHORT * 4)
+    assert not is_linear(cpu_of(read, "a" * SHORT), cpu_of(read, "a" * RATIO * SHORT))
 
 
 def test_a_value_of_any_depth_is_redacted() -> None:
@@ -152,7 +152,10 @@ def is_linear(short: float, long: float) -> bool:
 
 
 def cpu_of(read: Callable[[str], object], text: str) -> float:
-    gc.collect()
-    begun = time.process_time()
-    read(text)
-    return time.process_time() - begun
+    gc.disable()  # it would count what other tests have left
+    try:
+        begun = time.process_time()
+        read(text)
+        return time.process_time() - begun
+    finally:
+        gc.enable()
