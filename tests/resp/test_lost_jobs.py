@@ -45,6 +45,8 @@ async def test_agx_20_a_job_claimed_for_somebody_who_left_meanwhile_goes_back_at
     place: Place, server: RespServer, connect: Connect
 ) -> None:
     """Its lease would hold for 90 seconds, and the worker is alive: it has another connection."""
+    assert server._upkeep is not None
+    await server._upkeep.close()  # on SQLite what it writes would stand in line before the claim
     client, heir = await registered(connect, "w1"), await registered(connect, "w2")
     leaving = await connect("w1")
     (id,) = await submitted(client)

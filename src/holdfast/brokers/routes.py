@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.kernel.database import Database
 from holdfast.kernel.routes import serves
 from holdfast.kernel.rows import Route, Sight
-from holdfast.kernel.workers import adopt_routes
+from holdfast.kernel.workers import learn_routes
 from holdfast.settings import Settings
 
 
@@ -86,7 +86,7 @@ class BrokerRoutes:
         self.hot.update(dict.fromkeys(heads))
 
     async def _learn(self, since: int, changed_at: int | None = None) -> bool:
-        new = [r for r in await self._database.transact(adopt_routes, since=since) if r.id not in self._known]
+        new = [r for r in await learn_routes(self._database, since=since) if r.id not in self._known]
         self._known.update({route.id: route for route in new})
         self._changed_at = max(self._changed_at, changed_at or 0)
         found = False

@@ -301,9 +301,22 @@ async def write_routes(tx: Transaction, routes: Sequence[Route]) -> None:
         await tx.run(WorkersSql.note_routes, routes=held)
 
 
+async def learn_routes(database: Database, *, since: int) -> list[Route]:
+    """The routes since then. A worker learns its routes by this. It writes only where there are notes."""
+    routes, is_noted = await database.transact(survey_routes, since=since)
+    return await database.transact(adopt_routes, since=since) if is_noted else routes
+
+
+@reading
+async def survey_routes(tx: Transaction, *, since: int) -> tuple[list[Route], bool]:
+    """The routes since then, and whether there is a note about any."""
+    noted = await tx.many(WorkersSql.noted_routes, limit=1)
+    return await tx.many(WorkersSql.list_routes, since=since), bool(noted)
+
+
 async def adopt_routes(tx: Transaction, *, since: int, limit: int = _MOST_ADOPTED) -> list[Route]:
-    """Do what notes about routes say, then `list_routes`. A worker learns its routes by this: while the row of a route
-    is missing, a claim does not see that its queue is paused."""
+    """Do what notes about routes say, then `list_routes`. While the row of a route is missing, a claim does not see
+    that its queue is paused."""
     noted = await tx.many(WorkersSql.noted_routes, limit=limit)
     if noted:
         known, free = await _held_and_free(tx, noted)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.kernel.database import Database
 from holdfast.kernel.rows import Sight
-from holdfast.kernel.workers import adopt_routes
+from holdfast.kernel.workers import learn_routes
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
 from holdfast.workers.served_routes import Routing
@@ -51,7 +51,7 @@ class KnownRoutes:
         return changed_at > self._routing.changed_at and await self._learn(self._routing.changed_at, changed_at)
 
     async def _learn(self, since: int, changed_at: int | None = None) -> bool:
-        routes = await self._database.transact(adopt_routes, since=since)
+        routes = await learn_routes(self._database, since=since)
         for layer in self._registry.layers if self._registry.adopts else ():
             await layer.adopt(self._database, routes)
         self._routing.offer(self._capabilities())  # what was declared since counts too
