@@ -27,7 +27,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Lease, NewJob
 from holdfast.kernel.waiting import overdue, wake
-from holdfast.kernel.workers import Registration, register
+from holdfast.kernel.workers import Registration, lose_workers, register
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.interleaving.pausing import Call, call
 from tests.support.jobs import plain_job
@@ -48,6 +48,7 @@ _SKIPPING = frozenset(
         renew_each,
         beat,
         expire,
+        lose_workers,
         overdue,
         wake,
         open_lanes,

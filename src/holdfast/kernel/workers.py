@@ -151,12 +151,13 @@ async def lose_workers(
     return len(lost)
 
 
-@single
 async def lose(tx: Transaction, worker: int, *, reason: str) -> bool:
     """Give up one worker, and who lives in its process; False when it was given up or has left before.
 
-    Their leases are left alone: `leases.expire` or `brokers.release_by_worker` takes them back.
+    A sweep leaves a worker whose row somebody holds to the next one. Who calls this needs it now, and waits. Their
+    leases are left alone: `leases.expire` or `brokers.release_by_worker` takes them back.
     """
+    await tx.many(WorkersSql.lock_worker, seq=worker)
     return await lose_workers(tx, gone=[worker], reason=reason, until=0) > 0
 
 

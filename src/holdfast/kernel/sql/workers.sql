@@ -107,6 +107,10 @@ update holdfast.worker set status = 'lost', stopped_at = holdfast.now_us(), acti
 where seq in (select seq from hosts union all select seq from hosted)
 returning seq, id;
 
+-- name: lock_worker :many
+-- Who gives up one worker that it names waits for the heartbeat or the claim that may be under way for it.
+select seq from holdfast.worker where seq = :seq for update;
+
 -- name: standing_of :many
 -- The workers of a list and those who live in their processes, and whether the store has given them up.
 select seq, status from holdfast.worker

@@ -36,6 +36,7 @@ class WorkersSql(Statements, file="workers.sql", rows={"routes": Route}):
     drain: One[WorkerStatus]
     unregister: Exec
     lose_workers: Many[LostWorker]
+    lock_worker: Many[Seq]
     standing_of: Many[WorkerStatus]
     present_workers: Many[LastBeat]
     list_workers: Many[WorkerRow]
