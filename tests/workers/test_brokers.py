@@ -14,6 +14,8 @@ from holdfast import Holdfast, LeaseLost, Queue, Settings
 from holdfast.app import core_of
 from holdfast.brokers.broker import Broker
 from holdfast.brokers.lease import BrokerLease
+from holdfast.brokers.routes import Takes
+from holdfast.brokers.waiters import Waiter, Waiters
 from holdfast.errors import BadPayload, BadSetting, DuplicateWorker, RunFailed, UsageError
 from holdfast.kernel import workers
 from holdfast.kernel.leases import expire
@@ -523,3 +525,27 @@ async def test_nothing_of_a_paused_queue_is_claimed(hf: Holdfast) -> None:
     async with hf.broker(queues=["default"]) as broker:
         await core_of(hf).runtime().database.transact(pause_queue, "default", reason="lunch")
         assert await broker.claim() is None
+
+
+@pytest.mark.parametrize("end", ["its time", "its caller"])
+async def test_an_answer_that_comes_as_a_claim_ends_is_not_forgotten(end: str) -> None:
+    """A process that stood still finds in one moment that the time of a call is over and that its answer is there."""
+    returned: list[Any] = []
+    waiters = Waiters(None, None, None, accept=lambda *_: None, give_back=returned.append)  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    waiter = Waiter(lambda: 1, Takes(None, frozenset()), 1, 1, lambda: 1, lambda _: None, patient=True, answer=answer)
+    waiting: asyncio.Task[Any] = asyncio.create_task(waiters.wait(waiter, 0.01 if end == "its time" else 60))
+    await asyncio.sleep(0)
+    until = loop.time() + 0.05
+    while loop.time() < until:
+        pass
+    answer.set_result(["a lease"])
+    if end == "its time":
+        assert await waiting == ["a lease"]
+        assert returned == []
+    else:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert returned == ["a lease"]

@@ -67,14 +67,26 @@ class Waiters:
         self._waiting[waiter] = None
         self.work.set()
         try:
-            async with asyncio.timeout(seconds or None):
-                return await asyncio.shield(waiter.answer)
-        except TimeoutError:
-            waiter.patient = False  # a claim for it may be under way, and then says what it brought
-            return await asyncio.shield(waiter.answer) if waiter.served else []
+            return await self._answer_to(waiter, seconds)
+        except asyncio.CancelledError:
+            answer = waiter.answer
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                for lease in answer.result():  # it came in the same moment, and nobody reads it
+                    self._give_back(lease)
+            raise
         finally:
             self._waiting.pop(waiter, None)
             waiter.answer.cancel()
+
+    async def _answer_to(self, waiter: Waiter, seconds: float) -> list[Lease]:
+        try:
+            async with asyncio.timeout(seconds or None):
+                return await asyncio.shield(waiter.answer)
+        except TimeoutError:
+            # A claim for it may be under way, and then says what it brought, or has just said it: after a process has
+            # stood still its time is over in the moment in which the answer comes.
+            waiter.patient = False
+            return await asyncio.shield(waiter.answer) if waiter.served or waiter.answer.done() else []
 
     def dismiss(self) -> None:
         """Answer all calls: there will be nothing more."""
