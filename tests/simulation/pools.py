@@ -96,8 +96,10 @@ class KeeperProcess(Process):
         super().__init__(machine, number)
         self._keepers = machine
         self._berths: list[Berth] = []
+        self._lives = False
 
     async def live(self) -> None:
+        self._lives = True
         settings = self._options.settings
         ports = self.ports = Ports(clock=self.node.clock, random=self._chance)
         database = SimDatabase(self._store, self, self.node.clock)
@@ -122,6 +124,8 @@ class KeeperProcess(Process):
         if not self.leaving and not self.dead and self.life is not None:
             self.leaving = True
             self.life.cancel()
+            if not self._lives:  # a task that is cancelled before it begins runs nothing, and so would never exit
+                self._exit()
 
     def crash(self) -> None:
         if not self.dead:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, Final
 
 from holdfast.kernel.database import Transaction
 from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.jobs import Reporter, update
+from holdfast.resp.workers import give_up_silent
 from tests.simulation.mutants import Mutant, replace
+from tests.simulation.world import World
 
 HALF_A_DAY_US = 43_200_000_000
+
+
+async def _leave_them(tx: Transaction, *, limit: int, chance: Random, until: int) -> bool:
+    return False
+
+
+def _plant_pop_without_lease(world: World) -> None:
+    replace(claim_asked, _take_out)(world)
+    replace(give_up_silent, _leave_them)(world)
 
 
 async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
@@ -28,7 +40,7 @@ MUTANTS: Final = (
     Mutant(
         "pop without a lease",
         "a pop takes the job out of its queue, and nothing brings it back when the reply is lost or the worker dies",
-        replace(claim_asked, _take_out),
+        _plant_pop_without_lease,
     ),
     Mutant(
         "identity from the message",
