@@ -78,7 +78,7 @@ class RespWorld(World):
 
     def _overhear(self, operation: Callable[..., Any], arguments: Any, answer: Any) -> None:
         self.client.overhear(operation, arguments, answer)
-        if operation is workers.register and isinstance(answer, int):
+        if getattr(operation, "func", operation) is workers.register and isinstance(answer, int):
             self.journal.process_of[answer] = arguments[0].hostname
 
     def _note(self, seconds: float) -> None:

@@ -22,7 +22,9 @@ from holdfast.resp.options import RespOptions
 from holdfast.resp.plans import kernel_id, public_id
 from holdfast.resp.principals import from_table
 from holdfast.resp.server import RespServer
+from holdfast.resp.upkeep import Upkeep
 from holdfast.runtime import Runtime
+from holdfast.workers.lifeline import TaskLifeline
 from holdfast.workers.worker import Worker
 from tests.simulation.cluster import Machine, Process
 from tests.simulation.resp_journal import Did, Journal
@@ -56,6 +58,12 @@ class Listening(asyncio.Server):
 
 
 class SimServer(RespServer):
+    def _make_upkeep(self) -> Upkeep:
+        core = self.gateway.core
+        return Upkeep(
+            self.gateway, TaskLifeline(self.gateway.database, core.ports, core.settings.heartbeat.total_seconds())
+        )
+
     async def _listen(self) -> list[asyncio.Server]:
         return [Listening(asyncio.get_running_loop())]
 

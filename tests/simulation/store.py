@@ -173,7 +173,7 @@ class Store:
         else:
             self.commits += 1
             changes = self.audit.collect()
-        name = operation.__name__
+        name = getattr(operation, "func", operation).__name__
         self.recent.append(Commit(self.seconds, caller.name, name, answer, changes))
         if changes:
             self.loop.trace(f"{caller.name} {name} {traced(changes)}")

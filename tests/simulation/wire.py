@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from holdfast.agw.link import Link
+from holdfast.agw.link import Link, Replies
 from holdfast.resp.connection import RespConnection
 from tests.simulation.store import Store
 
@@ -27,7 +27,7 @@ class Wire:
         self._cuts = cuts
         self._noted = noted
         self._next = {"up": 0.0, "down": 0.0}  # when the last bytes of each direction arrive
-        self._reader = asyncio.StreamReader()
+        self._reader = Replies()
         self._client = copy_context()
         self._server = Context()
         self._near: Near | None = None
@@ -151,6 +151,9 @@ class Near(asyncio.Transport):
             self._closing = True
             self._wire.hang_up("down")
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def can_write_eof(self) -> bool:
+        return False
 
     def is_closing(self) -> bool:
         return self._closing

@@ -42,7 +42,7 @@ class LinkPatience(NamedTuple):
 FOR_EVER = LinkPatience()
 
 
-class _Replies(asyncio.StreamReader):
+class Replies(asyncio.StreamReader):
     """What the gateway sends; `ended` is set as soon as nothing more can come."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Replies(asyncio.StreamReader):
 class Link:
     """One connection. Only one request is under way at a time. `lost` is set when it has ended, on either side."""
 
-    def __init__(self, reader: _Replies, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER) -> None:
+    def __init__(self, reader: Replies, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER) -> None:
         self._reader, self._writer = reader, writer
         self._patience = patience
         self._turn = asyncio.Lock()
@@ -71,7 +71,7 @@ class Link:
     async def open(cls, address: GatewayAddress, patience: LinkPatience = FOR_EVER) -> Link:
         """`OSError` when nobody is there, or does not take the connection in time."""
         context = ssl.create_default_context(cafile=address.ca) if address.tls else None
-        loop, reader = asyncio.get_running_loop(), _Replies()
+        loop, reader = asyncio.get_running_loop(), Replies()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             async with asyncio.timeout(patience.connect):

@@ -58,7 +58,7 @@ class RespServer:
         await self._refuse_without_keys()
         self._servers = await self._listen()
         pops, loop = self.gateway.pops, asyncio.get_running_loop()
-        self._upkeep = upkeep = Upkeep(self.gateway)
+        self._upkeep = upkeep = self._make_upkeep()
         try:
             await upkeep.begin()
         except BaseException:
@@ -94,6 +94,9 @@ class RespServer:
         await self._upkeep.close()
         for server in self._servers:
             await server.wait_closed()
+
+    def _make_upkeep(self) -> Upkeep:
+        return Upkeep(self.gateway)
 
     async def _listen(self) -> list[asyncio.Server]:
         loop, path, servers = asyncio.get_running_loop(), self._options.unix, list[asyncio.Server]()

@@ -17,6 +17,7 @@ from holdfast.kernel import workers
 from holdfast.kernel.broker_rows import NOWHERE
 from holdfast.resp import workers as resp_workers
 from holdfast.resp.gateway import RespGateway
+from holdfast.workers.lifeline import Lifeline
 
 log = logging.getLogger("holdfast.resp")
 
@@ -25,10 +26,11 @@ _LIMIT = 500
 
 
 class Upkeep:
-    def __init__(self, gateway: RespGateway) -> None:
+    def __init__(self, gateway: RespGateway, lifeline: Lifeline | None = None) -> None:
+        """`lifeline`: what beats for it, instead of a thread."""
         self._gateway = gateway
         core = gateway.core
-        self._hub = Hub(core.registry, gateway.database, core.settings, core.ports, name="resp")
+        self._hub = Hub(core.registry, gateway.database, core.settings, core.ports, name="resp", lifeline=lifeline)
 
     async def begin(self) -> None:
         await self._hub.start()
